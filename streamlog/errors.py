@@ -1,0 +1,193 @@
+"""The errors of streamlog.
+
+StreamlogError                  every error of ours; catch this one
+├─ UsageError                   the program or the call is wrong: fix it, do not retry
+│  ├─ TopologyError             the topology can't be built or does not match the log
+│  ├─ ConfigError               a setting is unknown or out of range
+│  └─ SerdeError                a value does not fit the type that was declared for it
+├─ LogError                     a log said no; carries the Kafka error code and its flags
+│  ├─ UnknownTopicOrPartition   retriable: it may be created, or metadata may be stale
+│  ├─ TopicExists
+│  ├─ OffsetOutOfRange          the offset is before the log's start or past its end
+│  ├─ NotLeader                 retriable: look up the leader again
+│  ├─ CorruptMessage            retriable: the bytes changed on the way
+│  ├─ MessageTooLarge
+│  ├─ RebalanceInProgress       retriable: join the group again
+│  ├─ UnknownMember             the group has forgotten this member; join again
+│  └─ ProducerFenced            fatal: another producer has taken over
+├─ ConnectionLost               retriable: the broker can't be reached or hung up
+├─ RequestTimedOut              retriable: no answer within the time given
+├─ CorruptData                  bytes on disk or wire are not what they claim to be
+├─ LogDirectoryError            the data directory can't be used
+│  ├─ LogDirectoryLocked        another process holds it
+│  ├─ LogDirectoryLost          it vanished or belongs to another log
+│  └─ LogDirectoryFailed        the disk refused a write or an fsync: the log is read-only
+├─ ListenError                  the address to listen on is taken or not ours
+└─ ProcessingError              user code or a node failed; carries the record's coordinates
+
+Three flags are the whole retry policy; no caller looks at class names or texts.
+"""
+
+from __future__ import annotations
+
+
+class StreamlogError(Exception):
+    """Base of every error raised by streamlog."""
+
+    retriable: bool = False
+    """The same request may succeed later."""
+    fatal: bool = False
+    """This client or task can't go on; close it."""
+    aborts_transaction: bool = False
+    """The open transaction has to be aborted; then go on."""
+    exit_code: int = 1
+    """What the process exits with when this error ends it (see `docs/cli.md`)."""
+
+
+class UsageError(StreamlogError):
+    """The program or the call is wrong: fix it, do not retry."""
+
+    exit_code = 2
+
+
+class TopologyError(UsageError):
+    """The topology can't be built, or does not match what the log holds."""
+
+
+class ConfigError(UsageError):
+    """A setting is unknown, malformed or out of range."""
+
+
+class SerdeError(UsageError):
+    """A value does not fit the type that was declared for it."""
+
+
+class LogError(StreamlogError):
+    """A request was refused by the log.
+
+    `code` is Kafka's number for the reason; `retriable` is Kafka's flag for that code.
+    """
+
+    code: int = -1
+    exit_code = 3
+
+    def __init__(
+        self, message: str, *, code: int | None = None, retriable: bool | None = None
+    ) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+        if retriable is not None:
+            self.retriable = retriable
+
+
+class UnknownTopicOrPartition(LogError):
+    """The log has no such topic or partition."""
+
+    code = 3
+    retriable = True
+
+
+class TopicExists(LogError):
+    """A topic of that name is there already."""
+
+    code = 36
+
+
+class OffsetOutOfRange(LogError):
+    """The offset is before the log's start or past its end."""
+
+    code = 1
+
+
+class NotLeader(LogError):
+    """The broker does not lead the partition: look up the leader again."""
+
+    code = 6
+    retriable = True
+
+
+class CorruptMessage(LogError):
+    """The broker found a batch whose checksum does not match."""
+
+    code = 2
+    retriable = True
+
+
+class MessageTooLarge(LogError):
+    """A batch is larger than the topic's `max.message.bytes`."""
+
+    code = 10
+
+
+class RebalanceInProgress(LogError):
+    """The group is rebalancing: join again."""
+
+    code = 27
+    retriable = True
+
+
+class UnknownMember(LogError):
+    """The group does not know this member (any more): join again as a new one."""
+
+    code = 25
+
+
+class ProducerFenced(LogError):
+    """A newer producer with the same identity has taken over."""
+
+    code = 90
+    fatal = True
+
+
+class ConnectionLost(StreamlogError):
+    """The broker can't be reached, or closed the connection with requests open."""
+
+    retriable = True
+    exit_code = 4
+
+
+class RequestTimedOut(StreamlogError):
+    """No answer came within the time given; the request may still have taken effect."""
+
+    retriable = True
+    exit_code = 4
+
+
+class CorruptData(StreamlogError):
+    """Bytes on disk or on the wire are not what they claim to be."""
+
+    exit_code = 5
+
+
+class LogDirectoryError(StreamlogError):
+    """The data directory can't be used."""
+
+    fatal = True
+    exit_code = 5
+
+
+class LogDirectoryLocked(LogDirectoryError):
+    """Another process holds the directory."""
+
+
+class LogDirectoryLost(LogDirectoryError):
+    """The directory vanished, or it belongs to another log."""
+
+
+class LogDirectoryFailed(LogDirectoryError):
+    """The disk refused a write or an fsync: what was acknowledged is there, no more is taken."""
+
+
+class ListenError(StreamlogError):
+    """The address to listen on is taken, or is not one of this machine's."""
+
+    fatal = True
+    exit_code = 6
+
+
+class ProcessingError(StreamlogError):
+    """A node or user code failed on a record; nothing from that record on was committed."""
+
+    fatal = True
+    exit_code = 7
