@@ -1,0 +1,53 @@
+# Each target does its own set-up: a fresh clone, Python 3.11 and a network are enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The modules that setup.py compiles: a compiled module hides its source, so a changed source means a new build.
+HOT := $(wildcard streamlog/*/*.pxd) $(patsubst %.pxd,%.py,$(wildcard streamlog/*/*.pxd))
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench simulate compile clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.base: pyproject.toml setup.py $(HOT)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "streamlog needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.examples: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[examples]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,examples,spark]'
+	@touch $@
+
+demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1: with three SIGKILLs on the way)
+	@$(BIN)/python -m examples.flights $(if $(CHAOS),--chaos)
+
+test: $(VENV)/.dev ## every test that needs nothing but this machine
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config pyproject.toml --no-cache
+
+bench: $(VENV)/.dev ## produce, consume, windowed count: a table, and JSON in benchmarks/results
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+simulate: $(VENV)/.dev ## the property tests with ten times the examples (SEED=n to repeat one run)
+	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
+
+compile: $(VENV)/.dev ## the hot modules as C extensions, in place
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@$(BIN)/streamlog doctor
+
+clean: ## what the other targets made
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find streamlog -name '*.so' -delete -o -name '*.c' -delete
