@@ -1,0 +1,83 @@
+"""Assignors: every partition once, evenly, whatever the order in which members are told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.assignors import Assignor, RangeAssignor, RoundRobinAssignor, TopicPartition
+
+ASSIGNORS: list[Assignor] = [RangeAssignor(), RoundRobinAssignor()]
+topics = st.sampled_from(["a", "b", "c", "d"])
+groups = st.dictionaries(
+    st.text("xyz", min_size=1, max_size=3), st.lists(topics, unique=True), min_size=1, max_size=6
+)
+counts = st.dictionaries(topics, st.integers(min_value=0, max_value=9))
+every_assignor = pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda one: one.name)
+
+
+def of(topic: str, *numbers: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in numbers]
+
+
+def test_range_gives_neighbours_and_keeps_topics_together() -> None:
+    members = {"m2": ["t", "u"], "m1": ["t", "u"]}
+    assert RangeAssignor().assign(members, {"t": 3, "u": 3}) == {
+        "m1": of("t", 0, 1) + of("u", 0, 1),
+        "m2": of("t", 2) + of("u", 2),
+    }
+
+
+def test_round_robin_deals_over_topic_borders() -> None:
+    members = {"m1": ["t", "u"], "m2": ["t", "u"]}
+    assert RoundRobinAssignor().assign(members, {"t": 3, "u": 3}) == {
+        "m1": of("t", 0, 2) + of("u", 1),
+        "m2": of("t", 1) + of("u", 0, 2),
+    }
+
+
+def test_round_robin_skips_who_did_not_subscribe() -> None:
+    members = {"m1": ["t"], "m2": ["t", "u"]}
+    assert RoundRobinAssignor().assign(members, {"t": 1, "u": 2}) == {
+        "m1": of("t", 0),
+        "m2": of("u", 0, 1),
+    }
+
+
+@every_assignor
+def test_a_topic_that_does_not_exist_is_nobodys(assignor: Assignor) -> None:
+    assert assignor.assign({"m": ["absent"]}, {}) == {"m": []}
+
+
+@every_assignor
+@given(members=groups, partitions=counts)
+def test_each_partition_goes_once_to_one_who_subscribes(
+    assignor: Assignor, members: dict[str, list[str]], partitions: dict[str, int]
+) -> None:
+    assignment = assignor.assign(members, partitions)
+    assert assignment.keys() == members.keys()
+    given_out = [(part, who) for who, parts in assignment.items() for part in parts]
+    assert all(part.topic in members[who] for part, who in given_out)
+    subscribed = {topic for wanted in members.values() for topic in wanted}
+    expected = [part for topic in subscribed for part in of(topic, *range(partitions.get(topic, 0)))]
+    assert sorted(part for part, _ in given_out) == sorted(expected)
+
+
+@every_assignor
+@given(members=groups, partitions=counts)
+def test_the_order_of_members_does_not_matter(
+    assignor: Assignor, members: dict[str, list[str]], partitions: dict[str, int]
+) -> None:
+    backwards = {member: wanted[::-1] for member, wanted in reversed(members.items())}
+    assert assignor.assign(members, partitions) == assignor.assign(backwards, partitions)
+
+
+@every_assignor
+@given(count=st.integers(0, 30), size=st.integers(1, 7))
+def test_equal_members_differ_by_at_most_one_partition(
+    assignor: Assignor, count: int, size: int
+) -> None:
+    assignment = assignor.assign({f"m{n}": ["t"] for n in range(size)}, {"t": count})
+    loads = [len(parts) for parts in assignment.values()]
+    assert max(loads) - min(loads) <= 1
