@@ -1,0 +1,453 @@
+"""Record batches: the 61-byte header of Kafka's format v2 and the records behind it (KIP-98).
+
+`RecordBatch` is a view over one batch in someone's buffer: it reads the header and leaves the
+records alone until asked, for a broker rarely is. `BatchBuilder` collects records one at a time,
+`encode_batch` many at once; `place_batch` is what a log does to a batch it takes in, and the CRC
+stays valid, since it covers only what follows the leader epoch.
+
+The rule of the file: it may be compiled, where integers wrap and an index is not checked. So every
+integer is bounded before it is used, the same for both builds, and bytes that lie end in
+`CorruptData`. What a control batch's records mean is not decided here.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from crc32c import crc32c
+
+from streamlog.errors import CorruptData, MessageTooLarge, UsageError
+from streamlog.records.compression import Compression, compress, decompress
+from streamlog.records.varint import append_varint, read_varint, read_varlong, varint_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+HEADER_BYTES = 61
+UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
+"""The most that the records of one batch may take when decompressed."""
+RECORDS_MAX = 1024 * 1024
+"""The most records in one batch, written or read: small compressed ones are a bomb of objects."""
+TIMESTAMP_MS_MAX = 2**62 - 1
+"""The latest timestamp written (and, negated, the earliest): no difference of two overflows."""
+
+_MAGIC = 2
+_PREFIX_BYTES = 12  # base offset and length: what the length does not count
+_LEADER_EPOCH_AT = 12
+_MAGIC_AT = 16
+_ATTRIBUTES_AT = 21  # where the bytes under the CRC begin
+_RECORD_BYTES_MIN = 7
+_LENGTH_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_INT64_MIN = -(2**63)
+_CODEC_BITS = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_BASE_OFFSET = struct.Struct(">q")
+_INT32 = struct.Struct(">i")
+
+
+class Record(NamedTuple):
+    """One record as bytes; the timestamp is in milliseconds since 1970."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class RecordBatch:
+    """A view over one batch that begins at `position` of `buffer`; nothing is copied.
+
+    Raises:
+        CorruptData: the buffer ends before the batch does, or the batch is not of format v2.
+    """
+
+    __slots__ = (
+        "_position",
+        "_view",
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp_ms",
+        "crc",
+        "last_offset_delta",
+        "leader_epoch",
+        "max_timestamp_ms",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size_bytes",
+    )
+
+    def __init__(self, buffer: bytes | bytearray | memoryview, position: int = 0) -> None:
+        view = memoryview(buffer)
+        room_bytes = len(view) - position
+        if position < 0 or room_bytes < HEADER_BYTES:
+            raise CorruptData(f"no room for a batch header at byte {position} of {len(view)}")
+        (
+            self.base_offset,
+            length,
+            self.leader_epoch,
+            magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp_ms,
+            self.max_timestamp_ms,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.record_count,
+        ) = _HEADER.unpack_from(view, position)
+        _check_format(magic, length, position)
+        if length > room_bytes - _PREFIX_BYTES:
+            raise CorruptData(
+                f"the batch at byte {position} claims {length + _PREFIX_BYTES} bytes;"
+                f" {room_bytes} are left"
+            )
+        self.size_bytes = length + _PREFIX_BYTES
+        self._view = view
+        self._position = position
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record written into the batch, even if compacted away."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that follows the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Compression:
+        """How the records are compressed.
+
+        Raises:
+            CorruptData: the attributes name a codec that does not exist.
+        """
+        number = self.attributes & _CODEC_BITS
+        if number > Compression.ZSTD:
+            raise CorruptData(f"the batch at offset {self.base_offset} has unknown codec {number}")
+        return Compression(number)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it holds control records (transaction markers), not the user's."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether all records have the time at which the log took the batch in."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def data(self) -> memoryview:
+        """The whole batch, as it lies in the buffer."""
+        return self._view[self._position : self._position + self.size_bytes]
+
+    def check_crc(self) -> None:
+        """Compare the checksum in the header with the bytes behind it.
+
+        Raises:
+            CorruptData: they differ.
+        """
+        actual = crc32c(self.data[_ATTRIBUTES_AT:])
+        if actual != self.crc:
+            raise CorruptData(
+                f"the batch at offset {self.base_offset} has CRC {actual:#010x},"
+                f" its header says {self.crc:#010x}"
+            )
+
+    def records(self) -> list[Record]:
+        """Decompress and decode the records, in order of offset.
+
+        Raises:
+            CorruptData: they are malformed, too many or too large; see `UNCOMPRESSED_BYTES_MAX`.
+        """
+        payload = self.data[HEADER_BYTES:]
+        if self.record_count == 0 and not payload:
+            return []  # compaction keeps such a batch for its producer's sequence numbers
+        data = decompress(self.codec, payload, size_bytes_max=UNCOMPRESSED_BYTES_MAX)
+        if not 0 <= self.record_count <= min(RECORDS_MAX, len(data) // _RECORD_BYTES_MIN):
+            raise CorruptData(
+                f"the batch at offset {self.base_offset} claims {self.record_count} records"
+                f" in {len(data)} bytes"
+            )
+        if self.last_offset_delta < 0 or self.base_offset > _INT64_MAX - self.last_offset_delta:
+            raise CorruptData(
+                f"the batch at offset {self.base_offset} has last offset delta"
+                f" {self.last_offset_delta}"
+            )
+        return _decode(self, data)
+
+
+def split_batches(buffer: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
+    """The whole batches in `buffer`, in order; a partial one at its end is legal and left out.
+
+    Raises:
+        CorruptData: what should be a batch is not one.
+    """
+    view = memoryview(buffer)
+    end = len(view)
+    position = 0
+    while end - position > _MAGIC_AT:
+        (length,) = _INT32.unpack_from(view, position + _BASE_OFFSET.size)
+        _check_format(view[position + _MAGIC_AT], length, position)
+        if length > end - position - _PREFIX_BYTES:
+            return
+        batch = RecordBatch(view, position)
+        position += batch.size_bytes
+        yield batch
+
+
+def _check_format(magic: int, length: int, position: int) -> None:
+    if magic != _MAGIC:
+        raise CorruptData(f"the batch at byte {position} has format v{magic}; only v2 is read")
+    if length < HEADER_BYTES - _PREFIX_BYTES:
+        raise CorruptData(f"the batch at byte {position} claims a length of {length} bytes")
+
+
+def _decode(batch: RecordBatch, data: bytes) -> list[Record]:
+    """Decode the records in `data`; the header's integers are bounded already."""
+    base_offset = batch.base_offset
+    base_timestamp_ms = batch.base_timestamp_ms
+    delta_min = _INT64_MIN - base_timestamp_ms if base_timestamp_ms < 0 else _INT64_MIN
+    delta_max = _INT64_MAX - base_timestamp_ms if base_timestamp_ms > 0 else _INT64_MAX
+    append_time = batch.is_log_append_time
+    records: list[Record] = []
+    end = len(data)
+    position = 0
+    previous = -1
+    for _ in range(batch.record_count):
+        length, position = read_varint(data, position, end)
+        if length < 0 or length > end - position:
+            raise CorruptData(_outside("a record", length))
+        record_end = position + length
+        timestamp_delta, position = read_varlong(data, position + 1, record_end)
+        if not delta_min <= timestamp_delta <= delta_max:
+            raise CorruptData(f"a record's timestamp delta {timestamp_delta} overflows")
+        offset_delta, position = read_varint(data, position, record_end)
+        if not previous < offset_delta <= batch.last_offset_delta:
+            raise CorruptData(f"a record's offset delta {offset_delta} follows {previous}")
+        previous = offset_delta
+        key, position = _read_bytes(data, position, record_end)
+        value, position = _read_bytes(data, position, record_end)
+        headers, position = _read_headers(data, position, record_end)
+        if position != record_end:
+            raise CorruptData(f"a record ends {record_end - position} bytes before its length")
+        timestamp_ms = (
+            batch.max_timestamp_ms if append_time else base_timestamp_ms + timestamp_delta
+        )
+        records.append(Record(base_offset + offset_delta, timestamp_ms, key, value, headers))
+    if position != end:
+        raise CorruptData(f"{end - position} bytes follow the last record of a batch")
+    return records
+
+
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size, position = read_varint(data, position, end)
+    if size == -1:
+        return None, position
+    if size < 0 or size > end - position:
+        raise CorruptData(_outside("a key or value", size))
+    return data[position : position + size], position + size
+
+
+def _read_headers(
+    data: bytes, position: int, end: int
+) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = read_varint(data, position, end)
+    if count == 0:
+        return (), position
+    if count < 0 or count > (end - position) // 2:
+        raise CorruptData(_outside("a list of headers", count))
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        key, position = _read_bytes(data, position, end)
+        value, position = _read_bytes(data, position, end)
+        headers.append((_header_key(key), value))
+    return tuple(headers), position
+
+
+def _header_key(key: bytes | None) -> str:
+    if key is None:
+        raise CorruptData("a header's key is null")
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"a header's key is not UTF-8: {error}") from error
+
+
+def _outside(what: str, size: int) -> str:
+    return f"{what} of size {size} does not fit into what holds it"
+
+
+class BatchBuilder:
+    """Collects the records of one batch, which `build` compresses and seals.
+
+    Producer id, epoch and base sequence are -1 unless the producer is idempotent.
+    """
+
+    __slots__ = (
+        "_attributes",
+        "_base_timestamp_ms",
+        "_codec",
+        "_max_timestamp_ms",
+        "_out",
+        "_producer",
+        "record_count",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        *,
+        codec: Compression = Compression.NONE,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+    ) -> None:
+        self._codec = codec
+        self._attributes = int(codec) | (_TRANSACTIONAL if transactional else 0)
+        self._producer = (producer_id, producer_epoch, base_sequence)
+        self._out = bytearray(HEADER_BYTES)
+        self._base_timestamp_ms = -1
+        self._max_timestamp_ms = -1
+        self.record_count = 0
+        self.size_bytes = HEADER_BYTES
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> int:
+        """Add a record; return the size of the batch so far in bytes, not compressed.
+
+        Raises:
+            MessageTooLarge: the batch would be larger than the format allows.
+            UsageError: the timestamp is out of range or a header's key is not a string.
+        """
+        if not -TIMESTAMP_MS_MAX <= timestamp_ms <= TIMESTAMP_MS_MAX:
+            raise UsageError(f"timestamp {timestamp_ms} ms is out of range")
+        if self.record_count == 0:
+            self._base_timestamp_ms = self._max_timestamp_ms = timestamp_ms
+        elif timestamp_ms > self._max_timestamp_ms:
+            self._max_timestamp_ms = timestamp_ms
+        delta = timestamp_ms - self._base_timestamp_ms
+        _append_record(self._out, (delta, self.record_count), key, value, headers)
+        self.record_count += 1
+        self.size_bytes = len(self._out)
+        return self.size_bytes
+
+    def build(self) -> bytes:
+        """The batch as bytes, with base offset 0 and leader epoch -1."""
+        out = self._out
+        if self._codec is not Compression.NONE:
+            out = bytearray(HEADER_BYTES) + compress(
+                self._codec, memoryview(self._out)[HEADER_BYTES:]
+            )
+        header = (
+            self._attributes,
+            self.record_count - 1,
+            self._base_timestamp_ms,
+            self._max_timestamp_ms,
+            *self._producer,
+            self.record_count,
+        )
+        prefix = (0, len(out) - _PREFIX_BYTES, -1, _MAGIC)
+        _HEADER.pack_into(out, 0, *prefix, 0, *header)
+        _HEADER.pack_into(out, 0, *prefix, crc32c(memoryview(out)[_ATTRIBUTES_AT:]), *header)
+        return bytes(out)
+
+
+def _append_record(
+    out: bytearray,
+    deltas: tuple[int, int],
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+) -> None:
+    body = bytearray(1)
+    append_varint(body, deltas[0])
+    append_varint(body, deltas[1])
+    _append_bytes(body, key)
+    _append_bytes(body, value)
+    append_varint(body, len(headers))
+    for name, content in headers:
+        _append_bytes(body, _encoded(name))
+        _append_bytes(body, content)
+    if len(out) + len(body) + varint_size(len(body)) > _LENGTH_MAX or deltas[1] >= RECORDS_MAX:
+        raise MessageTooLarge(
+            f"a batch of {len(out)} bytes and {deltas[1]} records can't take another record of"
+            f" {len(body)} bytes"
+        )
+    append_varint(out, len(body))
+    out += body
+
+
+def _append_bytes(out: bytearray, content: bytes | None) -> None:
+    if content is None:
+        append_varint(out, -1)
+    else:
+        append_varint(out, len(content))
+        out += content
+
+
+def _encoded(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"a header's key {name!r} can't be written as UTF-8: {error}") from error
+
+
+def encode_batch(
+    records: Sequence[tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]],
+    *,
+    codec: Compression = Compression.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> bytes:
+    """One batch of `records`: (timestamp_ms, key, value, headers) each.
+
+    Raises:
+        MessageTooLarge: they do not fit into one batch.
+        UsageError: a timestamp is out of range or a header's key is not a string.
+    """
+    builder = BatchBuilder(
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+    )
+    for timestamp_ms, key, value, headers in records:
+        builder.append(timestamp_ms, key, value, headers)
+    return builder.build()
+
+
+def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Give a batch its place in a log; its CRC does not cover the two and stays valid.
+
+    Raises:
+        CorruptData: there is no room for a batch header.
+    """
+    if len(batch) < HEADER_BYTES:
+        raise CorruptData(f"{len(batch)} bytes hold no batch header")
+    _BASE_OFFSET.pack_into(batch, 0, base_offset)
+    _INT32.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)

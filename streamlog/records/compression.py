@@ -1,0 +1,168 @@
+"""The codecs of a record batch: none, gzip, snappy, lz4 and zstd, as Kafka numbers them.
+
+Written as the Java client does: snappy in xerial framing (32 KiB blocks behind a magic header),
+lz4 in the frame format with independent blocks (Java refuses linked ones). Read as the others
+write: snappy raw too, several gzip members or zstd and lz4 frames in a row.
+
+The rule of the file: a few hundred bytes can claim to be gigabytes. `decompress` is told how much
+it may yield and never holds more; more, or anything malformed, is `CorruptData`. No dictionaries,
+no levels to choose: one level for each codec, named below.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+import cramjam
+
+from streamlog.errors import ConfigError, CorruptData
+
+GZIP_LEVEL = 6
+ZSTD_LEVEL = 3
+LZ4_LEVEL = 1
+XERIAL_BLOCK_BYTES = 32 * 1024
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest compatible version
+_BLOCK_SIZE = struct.Struct(">I")
+_FIRST_GUESS_BYTES = 4 * 1024
+_FIRST_GUESS_RATIO = 8
+_SNAPPY_RATIO_MAX = 22  # a copy of 64 bytes takes 3
+
+
+class Compression(IntEnum):
+    """How the records of a batch are compressed: the lowest three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def parse(cls, name: str) -> Compression:
+        """The codec called `name` ("none", "gzip", "snappy", "lz4", "zstd").
+
+        Raises:
+            ConfigError: no codec has that name.
+        """
+        codec = _CODECS.get(name)
+        if codec is None:
+            raise ConfigError(f"compression {name!r} is not known; use one of {', '.join(_CODECS)}")
+        return codec
+
+
+_CODECS = {codec.name.lower(): codec for codec in Compression}
+
+
+def compress(codec: Compression, data: bytes | bytearray | memoryview) -> bytes:
+    """`data` compressed with `codec`, in the framing that Kafka's clients expect."""
+    if codec is Compression.NONE:
+        return bytes(data)
+    if codec is Compression.GZIP:
+        return bytes(cramjam.gzip.compress(data, GZIP_LEVEL))
+    if codec is Compression.ZSTD:
+        return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL))
+    if codec is Compression.LZ4:
+        frame = cramjam.lz4.Compressor(LZ4_LEVEL, content_checksum=False, block_linked=False)
+        frame.compress(bytes(data))
+        return bytes(frame.finish())
+    return _compress_xerial(data)
+
+
+def decompress(
+    codec: Compression, data: bytes | bytearray | memoryview, *, size_bytes_max: int
+) -> bytes:
+    """What `data` was before `codec` compressed it.
+
+    Raises:
+        CorruptData: `data` is malformed, or would yield more than `size_bytes_max` bytes.
+    """
+    if codec is Compression.NONE:
+        _check_size(len(data), size_bytes_max)
+        return bytes(data)
+    try:
+        if codec is Compression.SNAPPY:
+            return _decompress_snappy(data, size_bytes_max)
+        return _decompress_framed(codec, data, size_bytes_max)
+    except cramjam.DecompressionError as error:
+        raise CorruptData(
+            f"{codec.name.lower()} data of {len(data)} bytes is malformed, or yields more than"
+            f" {size_bytes_max} bytes: {error}"
+        ) from error
+
+
+def _check_size(size_bytes: int, size_bytes_max: int) -> None:
+    if size_bytes > size_bytes_max:
+        raise CorruptData(f"{size_bytes} bytes uncompressed; at most {size_bytes_max} are read")
+
+
+def _decompress_framed(
+    codec: Compression, data: bytes | bytearray | memoryview, size_bytes_max: int
+) -> bytes:
+    """Decompress gzip, lz4 or zstd into a buffer that grows up to the bound.
+
+    The library writes into what it is given and fails when that is full, so a bomb costs no more
+    memory than the bound. It can't say why it failed: malformed data is tried again, each time
+    with eight times the room, until the bound ends that too.
+    """
+    library = {
+        Compression.GZIP: cramjam.gzip,
+        Compression.LZ4: cramjam.lz4,
+        Compression.ZSTD: cramjam.zstd,
+    }[codec]
+    room_bytes = max(_FIRST_GUESS_BYTES, len(data) * _FIRST_GUESS_RATIO)
+    while room_bytes < size_bytes_max:
+        output = bytearray(room_bytes)
+        try:
+            return _head(output, library.decompress_into(data, output))
+        except cramjam.DecompressionError:
+            room_bytes *= _FIRST_GUESS_RATIO
+    output = bytearray(size_bytes_max)
+    return _head(output, library.decompress_into(data, output))
+
+
+def _head(output: bytearray, size_bytes: int) -> bytes:
+    return bytes(memoryview(output)[:size_bytes])
+
+
+def _compress_xerial(data: bytes | bytearray | memoryview) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
+        parts += (_BLOCK_SIZE.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: bytes | bytearray | memoryview, size_bytes_max: int) -> bytes:
+    view = memoryview(data)
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _decompress_block(view, size_bytes_max)
+    blocks: list[bytes] = []
+    room_bytes = size_bytes_max
+    position = len(_XERIAL_HEADER)
+    if len(view) < position:
+        raise CorruptData(f"a xerial header is cut short: {len(view)} of {position} bytes")
+    while position < len(view):
+        if len(view) - position < _BLOCK_SIZE.size:
+            raise CorruptData("the size of a xerial block is cut short")
+        (size_bytes,) = _BLOCK_SIZE.unpack_from(view, position)
+        position += _BLOCK_SIZE.size
+        if size_bytes > len(view) - position:
+            raise CorruptData(
+                f"a xerial block claims {size_bytes} bytes; {len(view) - position} are left"
+            )
+        block = _decompress_block(view[position : position + size_bytes], room_bytes)
+        room_bytes -= len(block)
+        position += size_bytes
+        blocks.append(block)
+    return b"".join(blocks)
+
+
+def _decompress_block(block: memoryview, size_bytes_max: int) -> bytes:
+    """Decompress raw snappy, whose head says how much it yields: believed within its means."""
+    claimed_bytes = cramjam.snappy.decompress_raw_len(block)
+    _check_size(claimed_bytes, min(size_bytes_max, len(block) * _SNAPPY_RATIO_MAX))
+    return bytes(cramjam.snappy.decompress_raw(block))
