@@ -1,0 +1,361 @@
+"""Transport, the port behind which a broker stands, and TcpTransport, one connection to it.
+
+A caller hands over a typed request and awaits the typed response; it can't tell whether the
+broker is at the other end of a socket or in this process. Requests are pipelined: each is
+written at once, answers come in the order of the requests (KIP-absent, but every broker keeps
+it), matched by correlation id. The connection's first exchange is ApiVersions (KIP-35, KIP-511).
+No task runs here: bytes arrive in callbacks, straight into the buffer of the frame that they
+belong to, and a frame is decoded by the caller that waits for it. A connection that timed out or
+broke is never used again; reconnecting is the business of `client/cluster.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, Self
+
+from streamlog.errors import ConnectionLost, CorruptData, LogError, RequestTimedOut
+from streamlog.protocol.apis import APIS, Api, api_of
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.frame import decode_response, encode_request
+from streamlog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from streamlog.protocol.schema import Message
+
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024
+"""No response is larger: five times what a consumer asks for at most by default."""
+READ_BYTES = 64 * 1024
+"""One read of small frames; a larger frame is read into a buffer of its own size."""
+WRITE_BUFFER_BYTES = 1024 * 1024
+"""Beyond this the next caller waits until the socket has taken some of it."""
+CLOSE_TIMEOUT_MS = 1_000
+"""How long closing waits for bytes that the peer has not taken."""
+CLIENT_SOFTWARE_NAME = "streamlog"
+CLIENT_SOFTWARE_VERSION = "0.1.0"
+
+_SIZE = struct.Struct(">i")
+_ERROR_CODE_AT = 4  # An ApiVersions answer: correlation id, then the error code, in any version.
+
+
+class Transport(Protocol):
+    """Port: a broker that takes requests."""
+
+    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+        """Send `request`, return the answer to it.
+
+        The request is handed over before the first suspension, so calls made one after the
+        other reach the broker in that order.
+
+        Raises:
+            ConnectionLost: the broker went away; the request may have taken effect.
+            RequestTimedOut: no answer within `timeout_ms`; the transport is closed.
+            CorruptData: the answer can't be read; the transport is closed.
+        """
+        ...
+
+    async def send(self, request: Message) -> None:
+        """Send a request to which the broker gives no answer (`acks=0`).
+
+        Raises:
+            ConnectionLost: the broker went away.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End it; calls that wait for an answer raise `ConnectionLost`."""
+        ...
+
+    def version(self, api_key: int) -> int:
+        """The version in which both sides speak this API.
+
+        Raises:
+            LogError: the broker does not serve it, or no version that we know.
+        """
+        ...
+
+
+class TcpTransport:
+    """One TCP connection to a broker. Made by `connect`."""
+
+    def __init__(self, host: str, port: int, *, client_id: str) -> None:
+        self._address = f"{host}:{port}"
+        self._client_id = client_id
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._correlation_ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[bytes | bytearray]] = {}
+        self._lost: ConnectionLost | None = None
+        self._wire = _Wire(self._on_frame, self._on_lost)
+
+    @classmethod
+    async def connect(cls, host: str, port: int, *, client_id: str, timeout_ms: int) -> Self:
+        """Open a connection and agree on versions.
+
+        Raises:
+            ConnectionLost: nobody listens there, or it hung up.
+            RequestTimedOut: somebody listens but does not answer like a broker.
+        """
+        transport = cls(host, port, client_id=client_id)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await loop.create_connection(lambda: transport._wire, host, port)
+        except TimeoutError:
+            raise ConnectionLost(_unreachable(transport._address, "no answer")) from None
+        except OSError as reason:
+            raise ConnectionLost(
+                _unreachable(transport._address, reason.strerror or str(reason))
+            ) from reason
+        try:
+            await transport._agree(timeout_ms)
+        except BaseException:
+            await transport.close()
+            raise
+        return transport
+
+    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+        """See `Transport.call`."""
+        api = api_of(type(request))
+        version = self.version(api.key)
+        frame = await self._exchange(api, version, request, timeout_ms)
+        return self._decode(api, version, frame)
+
+    async def send(self, request: Message) -> None:
+        """See `Transport.send`."""
+        api = api_of(type(request))
+        self._write(api, self.version(api.key), request)
+        await self._wire.drained()
+        if self._lost is not None:
+            raise self._lost
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        self._end(ConnectionLost(f"the connection to {self._address} was closed by this client"))
+        await self._wire.close()
+
+    def version(self, api_key: int) -> int:
+        """See `Transport.version`."""
+        ours = APIS[api_key]
+        low, high = self._versions.get(api_key, (0, -1))
+        chosen = min(ours.max_version, high)
+        if chosen < max(ours.min_version, low):
+            offers = f"only versions {low} to {high} of it" if high >= 0 else "nothing of it"
+            raise LogError(
+                f"the broker at {self._address} speaks {offers}: {ours.name}; "
+                f"this client needs {ours.min_version} to {ours.max_version}: "
+                "use a newer broker",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return chosen
+
+    async def _agree(self, timeout_ms: int) -> None:
+        """Ask which versions the broker serves: in our newest, else in the oldest, way."""
+        api = api_of(ApiVersionsRequest)
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE_NAME,
+            client_software_version=CLIENT_SOFTWARE_VERSION,
+        )
+        version = api.max_version
+        frame = await self._exchange(api, version, request, timeout_ms)
+        if frame[_ERROR_CODE_AT : _ERROR_CODE_AT + 2] == _UNSUPPORTED:
+            # Some brokers write the rest in a form of their own; version 0 is for everyone.
+            version = 0
+            frame = await self._exchange(api, version, request, timeout_ms)
+        response = self._decode(api, version, frame)
+        if not isinstance(response, ApiVersionsResponse):
+            raise CorruptData(f"{self._address} answered ApiVersions with something else")
+        if response.error_code:
+            raise error_for(response.error_code, f"ApiVersions, asked of {self._address}")
+        self._versions = {
+            served.api_key: (served.min_version, served.max_version)
+            for served in response.api_keys
+            if served.api_key in APIS
+        }
+
+    async def _exchange(
+        self, api: Api, version: int, request: Message, timeout_ms: int
+    ) -> bytes | bytearray:
+        """Write a request and wait for the frame that answers it."""
+        correlation_id = self._write(api, version, request)
+        answer: asyncio.Future[bytes | bytearray] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = answer
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._wire.drained()
+                return await answer
+        except TimeoutError:
+            # Answers come in order: whatever is behind this one would be late as well.
+            timed_out = RequestTimedOut(
+                f"{self._address} did not answer {api.name} within {timeout_ms} ms: "
+                "it is overloaded, stopped, or not a Kafka broker"
+            )
+            self._end(ConnectionLost(f"given up on {self._address}: {timed_out}"))
+            raise timed_out from None
+
+    def _write(self, api: Api, version: int, request: Message) -> int:
+        if self._lost is not None:
+            raise ConnectionLost(str(self._lost))
+        correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
+        self._wire.write(encode_request(api, version, correlation_id, self._client_id, request))
+        return correlation_id
+
+    def _decode(self, api: Api, version: int, frame: bytes | bytearray) -> Message:
+        try:
+            return decode_response(api, version, frame)[1]
+        except CorruptData as corrupt:
+            self._end(ConnectionLost(f"hung up on {self._address}: {corrupt}"))
+            raise
+
+    def _on_frame(self, frame: bytes | bytearray) -> None:
+        """A whole frame has come: whoever asked for it decodes it."""
+        correlation_id: int = _SIZE.unpack_from(frame)[0]
+        answer = self._waiting.pop(correlation_id, None)
+        if answer is None:
+            self._end(
+                ConnectionLost(
+                    f"{self._address} answered request {correlation_id}, which was never made: "
+                    "it does not keep to the Kafka protocol"
+                )
+            )
+        elif not answer.done():  # Else the caller was cancelled and nobody wants to know.
+            answer.set_result(frame)
+
+    def _on_lost(self, reason: str) -> None:
+        self._end(
+            ConnectionLost(
+                f"the connection to {self._address} broke ({reason}): "
+                "the broker stopped, or did not like a request; see its log"
+            )
+        )
+
+    def _end(self, lost: ConnectionLost) -> None:
+        """No more requests; who waits is told."""
+        if self._lost is not None:
+            return
+        self._lost = lost
+        self._wire.hang_up()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost(str(lost)))
+        self._waiting.clear()
+
+
+class _Wire(asyncio.BufferedProtocol):
+    """Bytes to frames and back, without knowing what they mean.
+
+    Small frames share one buffer of `READ_BYTES`. A frame that is not all there gets a buffer
+    of its exact size, and the socket is read into the rest of it: no byte of a large fetch is
+    copied again.
+    """
+
+    def __init__(
+        self, on_frame: Callable[[bytes | bytearray], None], on_lost: Callable[[str], None]
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._socket: asyncio.Transport | None = None
+        self._scratch = memoryview(bytearray(READ_BYTES))
+        self._held_bytes = 0
+        self._partial: _Partial | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"{transport!r} is no stream of bytes")
+        self._socket = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone; callers must not wait for it."""
+        self._closed.set()
+        self._writable.set()
+        self._on_lost(str(exc) if exc else "it was closed")
+
+    def pause_writing(self) -> None:
+        """The peer does not keep up."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._writable.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame knows better
+        """Where the next bytes go."""
+        if self._partial is not None:
+            return memoryview(self._partial.frame)[self._held_bytes :]
+        return self._scratch[self._held_bytes :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived where `get_buffer` said."""
+        self._held_bytes += nbytes
+        if self._partial is None:
+            self._cut()
+        elif self._held_bytes == len(self._partial.frame):
+            frame, self._partial, self._held_bytes = self._partial.frame, None, 0
+            self._on_frame(frame)
+
+    def write(self, buffers: list[bytes | bytearray | memoryview]) -> None:
+        """Hand bytes to the socket."""
+        if self._socket is not None:
+            self._socket.writelines(buffers)
+
+    async def drained(self) -> None:
+        """Wait while the peer does not keep up."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    def hang_up(self) -> None:
+        """Close once everything that was written is out."""
+        if self._socket is not None:
+            self._socket.close()
+
+    async def close(self) -> None:
+        """Hang up and wait until the socket is gone, at most `CLOSE_TIMEOUT_MS`."""
+        if self._socket is None:
+            return
+        self._socket.close()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
+                await self._closed.wait()
+        except TimeoutError:
+            self._socket.abort()
+            await self._closed.wait()
+
+    def _cut(self) -> None:
+        """Hand on the whole frames in the shared buffer, keep what is left."""
+        position, held = 0, self._held_bytes
+        while held - position >= _SIZE.size:
+            size: int = _SIZE.unpack_from(self._scratch, position)[0]
+            if not _SIZE.size <= size <= RESPONSE_BYTES_MAX:
+                self._on_lost(f"it announced an answer of {size} bytes")
+                return
+            start, end = position + _SIZE.size, position + _SIZE.size + size
+            if end > held:
+                self._partial = _Partial(bytearray(size))
+                self._held_bytes = held - start
+                self._partial.frame[: self._held_bytes] = self._scratch[start:held]
+                return
+            self._on_frame(bytes(self._scratch[start:end]))
+            position = end
+        self._held_bytes = held - position
+        self._scratch[: self._held_bytes] = bytes(self._scratch[position:held])
+
+
+class _Partial(NamedTuple):
+    """A frame of which a part is still to come."""
+
+    frame: bytearray
+
+
+_UNSUPPORTED = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _unreachable(address: str, reason: str) -> str:
+    return (
+        f"can't reach the broker at {address} ({reason}): check that it is running, that it "
+        "listens on this address, and that no firewall is in between"
+    )
