@@ -1,0 +1,127 @@
+"""Durations and points in time as people write them, to integer milliseconds and back.
+
+Rule of the file: a number without a unit is refused as a duration, and a datetime without a
+time zone is refused as a point in time, because both are read differently by different
+people and the mistake shows up as wrong windows long after. Inside, everything is an
+integer count of milliseconds: since the epoch for points in time. Arithmetic is exact (no
+floats). Not done here: reading a clock (`clock`), calendars and time zones.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TypeAlias
+
+from streamlog.errors import ConfigError
+
+Dur: TypeAlias = timedelta | str
+"""A duration: `timedelta(...)`, or text such as '250ms', '10s', '5m', '1h30m', '7d'."""
+
+When: TypeAlias = datetime | str | int
+"""A point in time: an aware datetime, ISO-8601 with an offset, or epoch milliseconds."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+TIMESTAMP_MS_MIN = -62_135_596_800_000
+"""Midnight of 0001-01-01 UTC, the first moment a datetime can hold."""
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999 UTC, the last moment a datetime can hold."""
+DURATION_MS_MAX = TIMESTAMP_MS_MAX
+"""No duration is longer than all of time since the epoch: sums stay far within 64 bits."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"([0-9]{1,15})(ms|[smhd])")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+_EXAMPLES = "write '250ms', '10s', '5m', '1h30m', '7d' or a timedelta"
+
+
+def duration_ms(value: Dur) -> int:
+    """The duration in milliseconds, zero or more.
+
+    Raises:
+        ConfigError: it has no unit, is malformed, negative, absurdly long, or finer than a
+            millisecond.
+    """
+    if isinstance(value, str):
+        total_ms = _parsed_ms(value)
+    elif isinstance(value, timedelta):
+        total_ms, rest = divmod(value, _MILLISECOND)
+        if rest:
+            raise ConfigError(f"{value!r} is finer than a millisecond, the unit of event time")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        raise ConfigError(f"{value!r} has no unit: {_EXAMPLES}")
+    else:
+        raise ConfigError(f"{value!r} is not a duration: {_EXAMPLES}")
+    if not 0 <= total_ms <= DURATION_MS_MAX:
+        what = "negative" if total_ms < 0 else "longer than time itself"
+        raise ConfigError(f"a duration can't be {what}: {value!r}")
+    return total_ms
+
+
+def _parsed_ms(text: str) -> int:
+    compact = text.strip()
+    if not _WHOLE.fullmatch(compact):
+        hint = "it has no unit" if compact.isdecimal() else "it is not a duration"
+        raise ConfigError(f"{text!r}: {hint}; {_EXAMPLES}")
+    parts = _PART.findall(compact)
+    units = [_UNIT_MS[unit] for _, unit in parts]
+    # '30m1h' or '5m5m' is a slip of the pen more often than a wish.
+    if any(left <= right for left, right in pairwise(units)):
+        raise ConfigError(f"{text!r}: name each unit once, the largest first, as in '1h30m'")
+    return sum(int(number) * unit for (number, _), unit in zip(parts, units, strict=True))
+
+
+def when_ms(value: When) -> int:
+    """The point in time as milliseconds since the epoch; finer digits are cut off downwards.
+
+    Times before 1970 come out negative: whether they are welcome is for the caller to say.
+
+    Raises:
+        ConfigError: a datetime or text without a time zone, malformed text, a number that
+            can't be epoch milliseconds, or another type.
+    """
+    if isinstance(value, datetime):
+        return _aware_ms(value, value)
+    if isinstance(value, str):
+        try:
+            parsed = datetime.fromisoformat(value.strip())
+        except ValueError as error:
+            raise ConfigError(
+                f"{value!r} is not a time: write ISO-8601 such as '2025-01-31T12:00:00Z'"
+            ) from error
+        return _aware_ms(parsed, value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _checked_ms(value)
+    raise ConfigError(
+        f"{value!r} is not a time: pass an aware datetime, ISO-8601 text or epoch milliseconds"
+    )
+
+
+def _aware_ms(value: datetime, given: datetime | str) -> int:
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise ConfigError(
+            f"{given!r} has no time zone, so it names no moment: use "
+            "datetime(..., tzinfo=UTC) or end the text with 'Z' or '+02:00'"
+        )
+    return (value - EPOCH) // _MILLISECOND
+
+
+def moment(timestamp_ms: int) -> datetime:
+    """Milliseconds since the epoch as an aware datetime in UTC.
+
+    Raises:
+        ConfigError: it lies outside the years 1 to 9999.
+    """
+    return EPOCH + timedelta(milliseconds=_checked_ms(timestamp_ms))
+
+
+def _checked_ms(timestamp_ms: int) -> int:
+    if not TIMESTAMP_MS_MIN <= timestamp_ms <= TIMESTAMP_MS_MAX:
+        raise ConfigError(
+            f"{timestamp_ms} can't be milliseconds since the epoch: it lies outside the years "
+            "1 to 9999 (microseconds or nanoseconds, perhaps?)"
+        )
+    return timestamp_ms

@@ -1,0 +1,112 @@
+"""KeyValueStore, the port behind every table, and the keys that are written through it.
+
+One store holds the whole state of one task: the named stores of the topology live in it side
+by side, each under its own prefix, so that a single atomic write covers all of them and the
+record of progress. Keys are ordered bytes, and their layout is the order in which state is
+read: a window store puts the end of the window first, so that closing windows is one scan
+from the beginning and expiring them one range. A key here is also the key of its changelog
+record (see `changelog`). Not done here: caching and rollback (`transaction`), values' types.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from streamlog.errors import TopologyError
+
+Change: TypeAlias = tuple[bytes, bytes | None]
+"""A key and its new value; None deletes."""
+
+STORE_NAME_BYTES_MAX = 255
+"""A store's name is written before each of its keys, after one byte with its length."""
+
+TIMESTAMP_MS_LIMIT = 1 << 63
+"""Times in keys lie in [0, 2^63): event time never lies below the epoch."""
+
+_SPAN = struct.Struct(">QQ")
+_END = struct.Struct(">Q")
+
+
+class KeyValueStore(Protocol):
+    """Port: an ordered map of bytes to bytes, the state of one task.
+
+    Keys are compared byte by byte. There is one writer, and no reader beside it.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None if there is none."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value."""
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, if it is there."""
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` up to but not including `high` (None: to the last), in order.
+
+        The scan shows the store as it was when it was asked for, whatever is written meanwhile.
+        """
+
+    def delete_range(self, low: bytes, high: bytes | None = None) -> None:
+        """Remove the keys from `low` up to but not including `high` (None: to the last)."""
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Apply the changes in their order: all of them or, after a crash, none."""
+
+    def close(self) -> None:
+        """Give everything back; the store can't be used any more. Closing twice is harmless."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """A named store of a topology; its name is the identity of its state.
+
+    Raises:
+        TopologyError: the name is empty or longer than 255 bytes.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name.encode()) <= STORE_NAME_BYTES_MAX:
+            raise TopologyError(
+                f"a store needs a name of 1 to {STORE_NAME_BYTES_MAX} bytes, not {self.name!r}"
+            )
+
+    @property
+    def prefix(self) -> bytes:
+        """What each key of this store begins with, and no key of another store does."""
+        name = self.name.encode()
+        return bytes((len(name),)) + name
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """The lowest key above every key that begins with `prefix`; None if there is none."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes((head[-1] + 1,)) if head else None
+
+
+def window_key(end_ms: int, start_ms: int, key: bytes) -> bytes:
+    """The key of one window's row, ordered by (end, start, key).
+
+    Both times are milliseconds since the epoch, in [0, 2^63).
+    """
+    return _SPAN.pack(end_ms, start_ms) + key
+
+
+def split_window_key(data: bytes) -> tuple[int, int, bytes]:
+    """End, start and key of a window's row, as `window_key` put them together."""
+    end_ms, start_ms = _SPAN.unpack_from(data)
+    return end_ms, start_ms, data[_SPAN.size :]
+
+
+def window_bound(end_ms: int) -> bytes:
+    """The lowest key of any window that ends at `end_ms` or later; a time below 0 counts as 0.
+
+    `range(b"", window_bound(t + 1))` are the rows of the windows that end at `t` or before.
+    """
+    return _END.pack(max(end_ms, 0))

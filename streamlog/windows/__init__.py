@@ -1,0 +1,1 @@
+"""Windows as data, the assignment of timestamps to them, and when they close."""
