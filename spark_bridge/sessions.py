@@ -1,0 +1,53 @@
+"""A Spark session with the data source registered and the settings that it needs.
+
+Workers must run this interpreter (else they take `python3` from PATH, without our packages),
+times must be UTC (a row's timestamp is an instant), and string hashes must agree between
+executors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from spark_bridge.dataframes import StreamlogDataSource
+from spark_bridge.java import ensure_java
+
+LOOPBACK = "127.0.0.1"
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `spark.read.format("streamlog")` known to a session that you made yourself."""
+    spark.dataSource.register(StreamlogDataSource)
+    return spark
+
+
+def session(
+    name: str = "streamlog",
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session on `master` with the data source registered; `conf` overrides our settings.
+
+    Raises:
+        ConfigError: there is no Java 17 or newer.
+    """
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    settings = {
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.executorEnv.PYTHONHASHSEED": "0",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **(conf or {}),
+    }
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return register(builder.getOrCreate())
