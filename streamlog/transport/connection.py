@@ -2,8 +2,7 @@
 
 A caller hands over a typed request and awaits the typed response; it can't tell whether the
 broker is at the other end of a socket or in this process. Requests are pipelined: each is
-written at once, answers come in the order of the requests (KIP-absent, but every broker keeps
-it), matched by correlation id. The connection's first exchange is ApiVersions (KIP-35, KIP-511).
+written at once, and its answer is found by correlation id. The connection's first exchange is ApiVersions (KIP-35, KIP-511).
 No task runs here: bytes arrive in callbacks, straight into the buffer of the frame that they
 belong to, and a frame is decoded by the caller that waits for it. A connection that timed out or
 broke is never used again; reconnecting is the business of `client/cluster.py`.
@@ -15,7 +14,7 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 from streamlog.errors import ConnectionLost, CorruptData, LogError, RequestTimedOut
 from streamlog.protocol.apis import APIS, Api, api_of
@@ -192,6 +191,8 @@ class TcpTransport:
             )
             self._end(ConnectionLost(f"given up on {self._address}: {timed_out}"))
             raise timed_out from None
+        finally:
+            answer.cancel()  # Nobody waits any more; if it still comes, it is dropped.
 
     def _write(self, api: Api, version: int, request: Message) -> int:
         if self._lost is not None:
@@ -257,7 +258,7 @@ class _Wire(asyncio.BufferedProtocol):
         self._socket: asyncio.Transport | None = None
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._held_bytes = 0
-        self._partial: _Partial | None = None
+        self._partial: bytearray | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._closed = asyncio.Event()
@@ -286,7 +287,7 @@ class _Wire(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame knows better
         """Where the next bytes go."""
         if self._partial is not None:
-            return memoryview(self._partial.frame)[self._held_bytes :]
+            return memoryview(self._partial)[self._held_bytes :]
         return self._scratch[self._held_bytes :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -294,8 +295,8 @@ class _Wire(asyncio.BufferedProtocol):
         self._held_bytes += nbytes
         if self._partial is None:
             self._cut()
-        elif self._held_bytes == len(self._partial.frame):
-            frame, self._partial, self._held_bytes = self._partial.frame, None, 0
+        elif self._held_bytes == len(self._partial):
+            frame, self._partial, self._held_bytes = self._partial, None, 0
             self._on_frame(frame)
 
     def write(self, buffers: list[bytes | bytearray | memoryview]) -> None:
@@ -335,20 +336,14 @@ class _Wire(asyncio.BufferedProtocol):
                 return
             start, end = position + _SIZE.size, position + _SIZE.size + size
             if end > held:
-                self._partial = _Partial(bytearray(size))
+                self._partial = bytearray(size)
                 self._held_bytes = held - start
-                self._partial.frame[: self._held_bytes] = self._scratch[start:held]
+                self._partial[: self._held_bytes] = self._scratch[start:held]
                 return
             self._on_frame(bytes(self._scratch[start:end]))
             position = end
         self._held_bytes = held - position
         self._scratch[: self._held_bytes] = bytes(self._scratch[position:held])
-
-
-class _Partial(NamedTuple):
-    """A frame of which a part is still to come."""
-
-    frame: bytearray
 
 
 _UNSUPPORTED = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)

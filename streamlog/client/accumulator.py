@@ -1,0 +1,449 @@
+"""Accumulator: records on their way to the log, gathered into batches per partition.
+
+Pure: records and `now_ms` in, batches to send out; what became of each comes back by one of the
+`on_…` methods. Rule of the file: within a partition batches are sent in the order in which they
+were begun, and with idempotence (KIP-98) each is written once, whatever is lost on the way:
+
+1. A batch gets its sequence numbers when it is first sent and keeps them in every retry, since
+   the broker tells by them what it has already.
+2. A retry waits until nothing later is in flight; the later ones come back out of sequence.
+3. Only when the *oldest* outstanding batch is out of sequence is there a gap that no retry closes
+   (an earlier batch was refused or given up). The broker then has none of what follows, so that
+   all of it may be numbered anew, under a new producer id for this partition alone.
+
+Not here: transactions, the choice of a partition, which broker leads it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import accumulate
+from typing import Generic, TypeAlias, TypeVar
+
+from streamlog.assignors import TopicPartition
+from streamlog.errors import MessageTooLarge
+from streamlog.records.batch import encode_batch
+from streamlog.records.compression import Compression
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+Fields: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
+"""A record that has no offset yet: timestamp in ms, key, value, headers."""
+
+T = TypeVar("T")  # What is told the outcome; opaque here.
+
+RECORD_OVERHEAD_BYTES = 21
+"""Most that a record needs beside its bytes: length, attributes, deltas, three lengths."""
+HEADER_OVERHEAD_BYTES = 10
+SEQUENCE_MASK = 0x7FFFFFFF
+"""After 2**31 - 1 sequence numbers start at 0 again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """When a batch is sent, when it is sent again, when it is given up."""
+
+    linger_ms: int
+    batch_bytes: int
+    delivery_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_ms_max: int
+    in_flight_max: int
+    codec: Compression
+    idempotent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """By whom the broker counts sequence numbers."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Appended(Enum):
+    """What an append did, so that the sender knows whether to look."""
+
+    JOINED = auto()
+    """The batch was there and has room: its time is known already."""
+    STARTED = auto()
+    """A batch was begun: it is due after the linger time."""
+    FILLED = auto()
+    """A batch is full: it is due now."""
+
+
+class Batch(Generic[T]):
+    """Records of one partition that are written, or not, together."""
+
+    __slots__ = (
+        "atomic", "attempts", "base_sequence", "closed", "created_ms", "data", "not_before_ms",
+        "order", "partition", "receipts", "records", "size_bytes",
+    )  # fmt: skip
+
+    def __init__(self, partition: TopicPartition, order: tuple[int, ...], created_ms: int) -> None:
+        self.partition = partition
+        self.order = order
+        """Where it stands among the batches of its partition; halves of a batch sort inside it."""
+        self.created_ms = created_ms
+        self.records: list[Fields] = []
+        self.receipts: list[tuple[int, int, T]] = []
+        """First record, last record, and who waits for them."""
+        self.size_bytes = 0
+        self.closed = False
+        self.atomic = False
+        self.attempts = 0
+        self.not_before_ms = created_ms
+        self.data: bytes | None = None
+        self.base_sequence = -1
+        """Number of its first record; negative until it is sent for the first time."""
+
+
+@dataclass(slots=True)
+class _Queue(Generic[T]):
+    """The batches of one partition that are not done."""
+
+    waiting: deque[Batch[T]] = field(default_factory=deque)
+    in_flight: list[Batch[T]] = field(default_factory=list)
+    begun: int = 0
+    identity: ProducerIdentity | None = None
+    next_sequence: int = 0
+    gap_after: tuple[int, ...] | None = None
+    """A batch with sequence numbers was given up here; None if the broker knows all so far."""
+    renewing: bool = False
+    """The numbering has a gap that stays: nothing is sent before a new identity is there."""
+
+
+class Accumulator(Generic[T]):
+    """Batches of all partitions of one producer."""
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
+        self._in_flight_max = limits.in_flight_max if limits.idempotent else 1
+        self._queues: dict[TopicPartition, _Queue[T]] = {}
+        self._identity: ProducerIdentity | None = None
+        self.used_bytes = 0
+        """Size of all records that are not done, before compression."""
+
+    def append(
+        self, partition: TopicPartition, record: Fields, receipt: T, *, now_ms: int
+    ) -> Appended:
+        """Add a record to the open batch of its partition."""
+        size = record_bytes(record)
+        queue = self._queue(partition)
+        batch = queue.waiting[-1] if queue.waiting else None
+        appended = Appended.JOINED
+        if batch is None or batch.closed or batch.size_bytes + size > self._limits.batch_bytes:
+            appended = Appended.STARTED if batch is None or batch.closed else Appended.FILLED
+            batch = self._begin(partition, queue, now_ms)
+        index = len(batch.records)
+        batch.records.append(record)
+        batch.receipts.append((index, index, receipt))
+        batch.size_bytes += size
+        self.used_bytes += size
+        if batch.size_bytes >= self._limits.batch_bytes:
+            batch.closed = True
+            return Appended.FILLED
+        return appended
+
+    def append_many(
+        self, partition: TopicPartition, records: Sequence[Fields], receipt: T, *, now_ms: int
+    ) -> int:
+        """Add records of one partition, in as many batches as they need.
+
+        Returns:
+            How many batches the receipt stands in: it is told once for each.
+        """
+        ends = list(accumulate(_sizes(records)))
+        queue = self._queue(partition)
+        start = touched = 0
+        while start < len(records):
+            before = ends[start - 1] if start else 0
+            batch = queue.waiting[-1] if queue.waiting else None
+            if batch is None or batch.closed:
+                batch = self._begin(partition, queue, now_ms)
+            stop = bisect_right(ends, before + self._limits.batch_bytes - batch.size_bytes, start)
+            if stop == start:
+                if batch.records:
+                    batch.closed = True
+                    continue
+                stop += 1  # A record larger than a batch goes alone.
+            touched += 1
+            first = len(batch.records)
+            batch.records += records[start:stop]
+            batch.receipts.append((first, len(batch.records) - 1, receipt))
+            batch.size_bytes += ends[stop - 1] - before
+            batch.closed = batch.size_bytes >= self._limits.batch_bytes
+            start = stop
+        self.used_bytes += ends[-1] if ends else 0
+        return touched
+
+    def append_atomic(
+        self, partition: TopicPartition, records: Sequence[Fields], receipt: T, *, now_ms: int
+    ) -> None:
+        """Add records as a batch of their own, which is written as a whole or not at all."""
+        batch = self._begin(partition, self._queue(partition), now_ms)
+        batch.records = list(records)
+        batch.receipts = [(0, len(batch.records) - 1, receipt)]
+        batch.size_bytes = sum(_sizes(records))
+        batch.closed = batch.atomic = True
+        self.used_bytes += batch.size_bytes
+
+    def ready(self, now_ms: int, *, hurry: bool) -> tuple[list[TopicPartition], int | None]:
+        """Partitions with a batch to send now, and when to look again at the latest.
+
+        Args:
+            now_ms: monotonic.
+            hurry: do not linger (a flush, or somebody waits for space).
+        """
+        due: list[TopicPartition] = []
+        next_ms: int | None = None
+        for partition, queue in self._queues.items():
+            at_ms = self._due_ms(queue, hurry=hurry)
+            if at_ms is None:
+                continue
+            if at_ms <= now_ms:
+                due.append(partition)
+            elif next_ms is None or at_ms < next_ms:
+                next_ms = at_ms
+        return due, next_ms
+
+    def take(self, partition: TopicPartition) -> Batch[T]:
+        """The batch to send next of a partition that is `ready`; it is in flight now."""
+        queue = self._queues[partition]
+        batch = queue.waiting.popleft()
+        batch.closed = True
+        queue.in_flight.append(batch)
+        return batch
+
+    def encoded(self, batch: Batch[T]) -> bytes:
+        """The batch in flight, numbered; a retry is the same bytes.
+
+        Raises:
+            MessageTooLarge, TypeError, ValueError: its records are no records. Refuse it.
+        """
+        if batch.data is None:
+            batch.data = self._encode(batch, self._queues[batch.partition])
+        return batch.data
+
+    def on_delivered(self, batch: Batch[T]) -> None:
+        """The broker has written the batch."""
+        queue = self._landed(batch)
+        if queue.gap_after is not None and queue.gap_after < batch.order:
+            queue.gap_after = None  # So the broker had written what was given up.
+        self._done(batch, queue)
+
+    def on_refused(self, batch: Batch[T]) -> None:
+        """The broker will never write the batch."""
+        queue = self._landed(batch)
+        self._note_gap(batch, queue)
+        self._done(batch, queue)
+
+    def on_retriable(self, batch: Batch[T], *, now_ms: int) -> None:
+        """Nothing is known, or it may work later: send it again, the later the more often."""
+        queue = self._landed(batch)
+        batch.attempts += 1
+        wait_ms = self._limits.retry_backoff_ms << min(batch.attempts - 1, 16)
+        batch.not_before_ms = now_ms + min(wait_ms, self._limits.retry_backoff_ms_max)
+        self._requeue(batch, queue)
+
+    def on_out_of_sequence(self, batch: Batch[T], *, now_ms: int) -> None:
+        """The broker misses what comes before the batch, so it has not written it."""
+        queue = self._queues[batch.partition]
+        earlier = any(other.order < batch.order for other in queue.in_flight) or any(
+            other.order < batch.order for other in queue.waiting
+        )
+        queue.renewing = queue.renewing or not earlier
+        self.on_retriable(batch, now_ms=now_ms)
+
+    def on_too_large(self, batch: Batch[T]) -> list[T]:
+        """The broker takes no batch of that size: send it as two, with the same numbers.
+
+        Returns:
+            Receipts that stand in both halves, so will be told once more than they knew.
+
+        Raises:
+            MessageTooLarge: it can't be divided.
+        """
+        if batch.atomic or len(batch.records) == 1:
+            what = "records that have to be written together" if batch.atomic else "the record"
+            raise MessageTooLarge(
+                f"{what} for {batch.partition.topic}-{batch.partition.partition} need about "
+                f"{batch.size_bytes} bytes, more than the topic's max.message.bytes: "
+                "raise it, or write less at a time"
+            )
+        queue = self._landed(batch)
+        middle = len(batch.records) // 2
+        halves = self._part(batch, 0, middle), self._part(batch, middle, len(batch.records))
+        if batch.base_sequence >= 0:
+            halves[1].base_sequence = (batch.base_sequence + middle) & SEQUENCE_MASK
+        for half in halves:
+            self._requeue(half, queue)
+        return [receipt for first, last, receipt in batch.receipts if first < middle <= last]
+
+    def expired(self, now_ms: int) -> list[Batch[T]]:
+        """Batches that were not delivered in time; they are done."""
+        late: list[Batch[T]] = []
+        for queue in self._queues.values():
+            while queue.waiting and self._is_late(queue.waiting[0], now_ms):
+                batch = queue.waiting.popleft()
+                self._note_gap(batch, queue)
+                self._done(batch, queue)
+                late.append(batch)
+        return late
+
+    def wants_identity(self) -> bool:
+        """A producer id has to be asked for before more can be sent."""
+        if not self._limits.idempotent:
+            return False
+        if self._identity is None:
+            return True
+        return any(_may_renew(queue) for queue in self._queues.values())
+
+    def on_identity(self, identity: ProducerIdentity) -> None:
+        """A new producer id: for new partitions, and for those whose numbering has a gap."""
+        self._identity = identity
+        for queue in self._queues.values():
+            if not _may_renew(queue):
+                continue
+            queue.identity, queue.next_sequence = identity, 0
+            queue.renewing, queue.gap_after = False, None
+            for batch in queue.waiting:
+                batch.data, batch.base_sequence = None, -1
+
+    def outstanding(self) -> Iterator[Batch[T]]:
+        """Every batch that is not done, in flight or waiting."""
+        for queue in self._queues.values():
+            yield from queue.in_flight
+            yield from queue.waiting
+
+    def is_empty(self) -> bool:
+        """Nothing is left to send or to wait for."""
+        return next(self.outstanding(), None) is None
+
+    def _queue(self, partition: TopicPartition) -> _Queue[T]:
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = _Queue()
+        return queue
+
+    def _begin(self, partition: TopicPartition, queue: _Queue[T], now_ms: int) -> Batch[T]:
+        if queue.waiting:
+            queue.waiting[-1].closed = True
+        batch = Batch[T](partition, (queue.begun,), now_ms)
+        queue.begun += 1
+        queue.waiting.append(batch)
+        return batch
+
+    def _due_ms(self, queue: _Queue[T], *, hurry: bool) -> int | None:
+        """When the first batch may go, None if that depends on something else than time."""
+        if not queue.waiting or len(queue.in_flight) >= self._in_flight_max:
+            return None
+        head = queue.waiting[0]
+        if self._is_unnumbered(queue, head):
+            return None
+        if any(other.order > head.order for other in queue.in_flight):
+            return None
+        if head.attempts or head.closed or hurry:
+            return head.not_before_ms
+        return head.created_ms + self._limits.linger_ms
+
+    def _is_unnumbered(self, queue: _Queue[T], head: Batch[T]) -> bool:
+        """Whether the batch needs an identity, or an answer about a gap, before it can go."""
+        if not self._limits.idempotent:
+            return False
+        if self._identity is None or queue.renewing:
+            return True
+        return queue.gap_after is not None and head.base_sequence < 0
+
+    def _encode(self, batch: Batch[T], queue: _Queue[T]) -> bytes:
+        if not self._limits.idempotent:
+            return encode_batch(batch.records, codec=self._limits.codec)
+        queue.identity = queue.identity or self._identity
+        identity = queue.identity or ProducerIdentity(-1, -1)
+        fresh = batch.base_sequence < 0
+        base_sequence = queue.next_sequence if fresh else batch.base_sequence
+        data = encode_batch(
+            batch.records,
+            codec=self._limits.codec,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            base_sequence=base_sequence,
+        )
+        batch.base_sequence = base_sequence
+        if fresh:
+            queue.next_sequence = (base_sequence + len(batch.records)) & SEQUENCE_MASK
+        return data
+
+    def _part(self, batch: Batch[T], start: int, stop: int) -> Batch[T]:
+        part = Batch[T](batch.partition, (*batch.order, start), batch.created_ms)
+        part.records = batch.records[start:stop]
+        part.receipts = [
+            (max(first, start) - start, min(last, stop - 1) - start, receipt)
+            for first, last, receipt in batch.receipts
+            if first < stop and last >= start
+        ]
+        part.size_bytes = sum(_sizes(part.records))
+        part.closed = True
+        part.attempts = 1
+        part.base_sequence = batch.base_sequence
+        return part
+
+    def _landed(self, batch: Batch[T]) -> _Queue[T]:
+        queue = self._queues[batch.partition]
+        queue.in_flight.remove(batch)
+        return queue
+
+    def _requeue(self, batch: Batch[T], queue: _Queue[T]) -> None:
+        position = 0
+        for other in queue.waiting:
+            if other.order > batch.order:
+                break
+            position += 1
+        queue.waiting.insert(position, batch)
+
+    def _note_gap(self, batch: Batch[T], queue: _Queue[T]) -> None:
+        if self._limits.idempotent and batch.base_sequence >= 0:
+            queue.gap_after = batch.order
+
+    def _done(self, batch: Batch[T], queue: _Queue[T]) -> None:
+        self.used_bytes -= batch.size_bytes
+        if not queue.waiting and not queue.in_flight and not self._limits.idempotent:
+            del self._queues[batch.partition]
+
+    def _is_late(self, batch: Batch[T], now_ms: int) -> bool:
+        return now_ms - batch.created_ms >= self._limits.delivery_timeout_ms
+
+
+def record_bytes(record: Fields) -> int:
+    """About what a record takes in a batch before compression."""
+    return _sizes((record,))[0]
+
+
+def _sizes(records: Sequence[Fields]) -> list[int]:
+    return [
+        RECORD_OVERHEAD_BYTES
+        + (len(key) if key else 0)
+        + (len(value) if value else 0)
+        + (_headers_bytes(headers) if headers else 0)
+        for _, key, value, headers in records
+    ]
+
+
+def _headers_bytes(headers: Headers) -> int:
+    return sum(HEADER_OVERHEAD_BYTES + len(name) + len(value or b"") for name, value in headers)
+
+
+def _may_renew(queue: _Queue[T]) -> bool:
+    """Whether a new identity is due: there is a gap and nothing can be learnt about it any more.
+
+    Batches that have numbers already are tried under the old identity first: the broker's
+    answer to the oldest of them tells whether what was given up is there after all.
+    """
+    if queue.in_flight:
+        return False
+    if queue.renewing or queue.gap_after is None:
+        return queue.renewing
+    return bool(queue.waiting) and queue.waiting[0].base_sequence < 0
