@@ -23,9 +23,6 @@ Change: TypeAlias = tuple[bytes, bytes | None]
 STORE_NAME_BYTES_MAX = 255
 """A store's name is written before each of its keys, after one byte with its length."""
 
-TIMESTAMP_MS_LIMIT = 1 << 63
-"""Times in keys lie in [0, 2^63): event time never lies below the epoch."""
-
 _SPAN = struct.Struct(">QQ")
 _END = struct.Struct(">Q")
 
@@ -82,6 +79,42 @@ class StoreSpec:
         """What each key of this store begins with, and no key of another store does."""
         name = self.name.encode()
         return bytes((len(name),)) + name
+
+
+class NamedStore:
+    """One named store inside the store of its task: the same keys, without their prefix."""
+
+    __slots__ = ("_end", "_prefix", "_store")
+
+    def __init__(self, store: KeyValueStore, spec: StoreSpec) -> None:
+        self._store = store
+        self._prefix = spec.prefix
+        self._end = prefix_end(self._prefix)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None if there is none."""
+        return self._store.get(self._prefix + key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value."""
+        self._store.put(self._prefix + key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, if it is there."""
+        self._store.delete(self._prefix + key)
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys of this store from `low` up to but not including `high`, in order."""
+        cut = len(self._prefix)
+        pairs = self._store.range(self._prefix + low, self._bound(high))
+        return ((key[cut:], value) for key, value in pairs)
+
+    def delete_range(self, low: bytes = b"", high: bytes | None = None) -> None:
+        """Remove the keys of this store from `low` up to but not including `high`."""
+        self._store.delete_range(self._prefix + low, self._bound(high))
+
+    def _bound(self, high: bytes | None) -> bytes | None:
+        return self._end if high is None else self._prefix + high
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

@@ -1,0 +1,179 @@
+"""The changelog of a task: its state as records, and the way back.
+
+A checkpoint is a list of records that the runner sends as one record batch: each change as
+(store prefix + key, value), a missing value deleting, and under a reserved key the
+Progress: how far every input has been taken into this state. The same keys are used in the
+store, which remembers beside them the changelog offset it reflects. Rule of the file:
+applying records is idempotent and in order, and the offset is written last; so a crash at
+any point is repaired by replaying from the offset that is found. Not done here: reading and
+sending records (the runner's) and caching (`transaction`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeAlias
+
+import msgspec
+
+from streamlog.errors import CorruptData
+from streamlog.tables.store import Change, KeyValueStore
+
+Offsets: TypeAlias = Mapping[tuple[str, int], int]
+"""Topic and partition to an offset."""
+
+PROGRESS_KEY = b"\x00progress"
+"""Reserved: keys of stores begin with the length of the store's name, which is never 0."""
+
+OFFSET_KEY = b"\x00changelog-offset"
+"""Reserved, in the store only: the next changelog offset to be applied."""
+
+WRITE_KEYS_MAX = 1_000
+"""Keys per write: one write holds the interpreter's lock for as long as it takes (5 ms)."""
+
+FORMAT_VERSION = 1
+"""Of the encoded Progress. A reader refuses what it does not know: see `Progress.decode`."""
+
+_OFFSET = struct.Struct(">q")
+
+
+class _Wire(msgspec.Struct, forbid_unknown_fields=True):
+    """Progress as JSON; rows instead of a mapping, as JSON's keys are text."""
+
+    version: int
+    offsets: list[tuple[str, int, int]]
+    sections: dict[str, object]
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(_Wire).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a state has taken in.
+
+    `offsets` is the next offset to read per input partition. `sections` belong to the parts
+    of the engine, each under its own name (stream time, provenance, ...): plain data, that
+    is None, bool, int, float, str, and lists and dicts (with str keys) of these.
+    """
+
+    offsets: Offsets = field(default_factory=dict)
+    sections: Mapping[str, object] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """As bytes; equal progress gives equal bytes."""
+        rows = [(topic, partition, at) for (topic, partition), at in sorted(self.offsets.items())]
+        return _encode(_Wire(FORMAT_VERSION, rows, dict(self.sections)))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Progress:
+        """The progress in these bytes; tuples of the sections come back as lists.
+
+        Raises:
+            CorruptData: the bytes are not progress, or a newer streamlog has written them.
+        """
+        try:
+            wire = _decode(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptData(f"the progress of a task is not readable: {error}") from error
+        if wire.version != FORMAT_VERSION:
+            raise CorruptData(
+                f"the progress of a task has format {wire.version}, this streamlog reads "
+                f"{FORMAT_VERSION}: a newer one has written it; use that one, or reset the app"
+            )
+        offsets = {(topic, partition): at for topic, partition, at in wire.offsets}
+        return cls(offsets=offsets, sections=wire.sections)
+
+
+def checkpoint(changes: Iterable[Change], progress: Progress) -> list[Change]:
+    """The records of one commit, in the order in which they are sent and applied."""
+    return [*changes, (PROGRESS_KEY, progress.encode())]
+
+
+def apply_records(store: KeyValueStore, records: Iterable[Change], *, next_offset: int) -> None:
+    """Bring changelog records into the store, which then reflects the log before `next_offset`.
+
+    Written in slices. After a crash between two of them the store holds a part of the
+    records with the old offset, and replaying from there gives the same state.
+    """
+    remaining = iter(records)
+    while len(head := list(islice(remaining, WRITE_KEYS_MAX))) == WRITE_KEYS_MAX:
+        store.write(head)
+    store.write([*head, (OFFSET_KEY, _OFFSET.pack(next_offset))])
+
+
+def changelog_offset(store: KeyValueStore) -> int:
+    """The next changelog offset to apply: what the store reflects lies before it."""
+    data = store.get(OFFSET_KEY)
+    if data is None:
+        return 0
+    if len(data) != _OFFSET.size:
+        raise CorruptData(
+            f"the store's changelog offset is not readable: {data!r}; delete the state "
+            "directory, the changelog restores it"
+        )
+    offset: int = _OFFSET.unpack(data)[0]
+    return offset
+
+
+def stored_progress(store: KeyValueStore) -> Progress | None:
+    """The progress the store reflects; None if nothing has been committed yet."""
+    data = store.get(PROGRESS_KEY)
+    return None if data is None else Progress.decode(data)
+
+
+class Restoration:
+    """Brings a store up to a changelog, from the offset that the store reflects.
+
+    A store that can't be continued from, because the log no longer has the records that
+    would follow (it was cut at either end), is emptied and built anew: `rebuilt` says so.
+    """
+
+    __slots__ = ("_store", "end_offset", "position", "rebuilt", "start_offset")
+
+    def __init__(self, store: KeyValueStore, *, start_offset: int, end_offset: int) -> None:
+        """`start_offset` and `end_offset` are the changelog's, read before restoring."""
+        self._store = store
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.position = changelog_offset(store)
+        is_new = self.position == 0 and stored_progress(store) is None
+        self.rebuilt = not start_offset <= self.position <= end_offset and not is_new
+        if self.rebuilt:
+            store.delete_range(b"")
+        if self.rebuilt or is_new:
+            self.position = start_offset
+
+    @property
+    def done(self) -> bool:
+        """Whether everything before `end_offset` has been applied."""
+        return self.position >= self.end_offset
+
+    @property
+    def remaining(self) -> int:
+        """Offsets still to go; an upper bound for records, as a compacted log has gaps."""
+        return max(self.end_offset - self.position, 0)
+
+    def apply(self, records: Sequence[Change], *, next_offset: int) -> None:
+        """Records from `position` on, in order; `next_offset` is where reading goes on.
+
+        It may be beyond the last record, as control records and gaps carry no change.
+
+        Raises:
+            CorruptData: the log goes backwards.
+        """
+        if next_offset < self.position:
+            raise CorruptData(
+                f"the changelog went back from offset {self.position} to {next_offset}: "
+                "records must be applied in the order of the log"
+            )
+        apply_records(self._store, records, next_offset=next_offset)
+        self.position = next_offset
+
+    def progress(self) -> Progress | None:
+        """The progress as of `position`; None if the log holds none yet."""
+        return stored_progress(self._store)

@@ -1,0 +1,192 @@
+"""StoreTransaction: what a task has changed since its last commit, over the store beneath.
+
+A write-back cache behind the KeyValueStore port: a task's own writes are visible at once,
+also in scans, and nothing reaches the store before the changelog has it. `commit` then takes
+exactly the records that were sent; what was written since stays pending, so that a task may
+go on while its commit is under way. Values that were read or committed stay cached, bounded
+by bytes, so that a key in use costs a dictionary look-up instead of a read from disk.
+Rule of the file: a pending None is a deletion, a cached None a key known to be absent. Not
+done here: sending, and deciding when to commit (`size_bytes` is there to decide by).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from operator import itemgetter
+from typing import Final, Literal, TypeAlias
+
+from streamlog.tables.changelog import apply_records
+from streamlog.tables.sorted_keys import SortedKeys
+from streamlog.tables.store import Change, KeyValueStore
+
+CACHE_BYTES = 16 * 1024 * 1024
+"""Default bound of the cache of one task: enough for some 80,000 small aggregates."""
+
+ENTRY_BYTES = 160
+"""What an entry costs beyond its key and value: two objects' heads and a slot in a dict."""
+
+
+class _Missing(Enum):
+    """Tells "not here" from a None that means something."""
+
+    MISSING = 0
+
+
+_MISSING: Final = _Missing.MISSING
+_Found: TypeAlias = bytes | Literal[_Missing.MISSING] | None
+
+
+class StoreTransaction:
+    """A KeyValueStore whose writes stay pending until they are committed or rolled back."""
+
+    __slots__ = ("_cache", "_keys", "_pending", "_store", "size_bytes")
+
+    size_bytes: int
+    """What the pending changes take in memory, by estimate."""
+
+    def __init__(self, store: KeyValueStore, *, cache_bytes: int = CACHE_BYTES) -> None:
+        """`cache_bytes` bounds what is kept after a commit; 0 keeps nothing."""
+        self._store = store
+        self._pending: dict[bytes, bytes | None] = {}
+        self._keys = SortedKeys()
+        self._cache = _Cache(cache_bytes)
+        self.size_bytes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value as this transaction sees it."""
+        found: _Found = self._pending.get(key, _MISSING)
+        if found is _MISSING:
+            found = self._cache.get(key)
+            if found is _MISSING:
+                found = self._store.get(key)
+                self._cache.add(key, found)
+        return found
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value, pending."""
+        self._change(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, pending, whether it is there or not."""
+        self._change(key, None)
+
+    def _change(self, key: bytes, value: bytes | None) -> None:
+        old: _Found = self._pending.get(key, _MISSING)
+        if old is _MISSING:
+            self._keys.add(key)
+            self.size_bytes += ENTRY_BYTES + len(key)
+        elif old is not None:
+            self.size_bytes -= len(old)
+        if value is not None:
+            self.size_bytes += len(value)
+        self._pending[key] = value
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` up to but not including `high`, in order, pending changes included."""
+        pending = self._pending
+        changed = [(key, pending[key]) for key in self._keys.range(low, high)]
+        stored = self._store.range(low, high)
+        return _overlaid(stored, changed) if changed else stored
+
+    def delete_range(self, low: bytes, high: bytes | None = None) -> None:
+        """Remove the keys from `low` up to but not including `high`, pending.
+
+        One change for each, as the changelog knows no ranges.
+        """
+        for key, _ in self.range(low, high):
+            self._change(key, None)
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Take in the changes in their order, pending."""
+        for key, value in list(changes):
+            self._change(key, value)
+
+    def close(self) -> None:
+        """Roll back and close the store beneath."""
+        self.rollback()
+        self._store.close()
+
+    def changes(self) -> list[Change]:
+        """The pending changes by ascending key; they stay pending until `commit`."""
+        return sorted(self._pending.items(), key=itemgetter(0))
+
+    def commit(self, records: Sequence[Change], *, next_offset: int) -> None:
+        """The changelog has taken `records` and goes on at `next_offset`: store them.
+
+        `records` are earlier `changes()` with the progress behind them, just as they were
+        sent. A key that has been written again since then stays pending.
+        """
+        apply_records(self._store, records, next_offset=next_offset)
+        for key, value in records:
+            self._cache.add(key, value)
+            # Identity: an equal value written since is another change, but to the same value.
+            if self._pending.get(key, _MISSING) is value:
+                del self._pending[key]
+                self.size_bytes -= ENTRY_BYTES + len(key) + len(value or b"")
+        self._keys = SortedKeys(self._pending)
+
+    def rollback(self) -> None:
+        """Forget the pending changes.
+
+        Not to be used while records are under way to the changelog: whether they arrived is
+        for a restoration to find out.
+        """
+        self._pending.clear()
+        self._keys.clear()
+        self.size_bytes = 0
+
+
+def _overlaid(
+    stored: Iterator[tuple[bytes, bytes]], changed: list[Change]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Stored pairs with the changed ones in their places; both ascending by key."""
+    below = next(stored, None)
+    for key, value in changed:
+        while below is not None and below[0] < key:
+            yield below
+            below = next(stored, None)
+        if below is not None and below[0] == key:
+            below = next(stored, None)
+        if value is not None:
+            yield key, value
+    if below is not None:
+        yield below
+        yield from stored
+
+
+class _Cache:
+    """Values by key within a bound: two generations, the older one dropped when full.
+
+    What is used moves to the young generation, so a key in use survives. Nothing is moved
+    or counted for keys that leave, unlike with a list in order of use.
+    """
+
+    __slots__ = ("_generation_bytes", "_old", "_young", "_young_bytes")
+
+    def __init__(self, bound_bytes: int) -> None:
+        self._generation_bytes = bound_bytes // 2
+        self._young: dict[bytes, bytes | None] = {}
+        self._old: dict[bytes, bytes | None] = {}
+        self._young_bytes = 0
+
+    def get(self, key: bytes) -> _Found:
+        """The cached value; None is known to be absent, _MISSING is not known."""
+        found: _Found = self._young.get(key, _MISSING)
+        if found is _MISSING and self._old:
+            found = self._old.get(key, _MISSING)
+            if found is not _MISSING:
+                self.add(key, found)
+        return found
+
+    def add(self, key: bytes, value: bytes | None) -> None:
+        """Remember a value; it counts again when it is written again, which only turns earlier."""
+        entry_bytes = ENTRY_BYTES + len(key) + len(value or b"")
+        if self._young_bytes + entry_bytes > self._generation_bytes:
+            if entry_bytes > self._generation_bytes:
+                self._young.pop(key, None)
+                self._old.pop(key, None)
+                return
+            self._old, self._young, self._young_bytes = self._young, {}, 0
+        self._young[key] = value
+        self._young_bytes += entry_bytes

@@ -1,0 +1,147 @@
+"""When a windowed result is emitted, and the stream time that decides it.
+
+Stream time is kept per source (a partition of the topics that a task's records come from,
+also through a repartition topic) and never goes back. A record is late against the time of
+its own source; a window closes for good at the minimum over all sources, so that a source
+that is read faster than the others neither drops their records nor closes their windows.
+Rule of the file: the sources are fixed at the start, and one that has not been heard of
+holds every window open until it speaks or is declared idle. Not done here: finding out who
+is idle, and rows and their store (`processing/aggregate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import TypeAlias
+
+import msgspec
+
+from streamlog.errors import CorruptData
+
+Source: TypeAlias = tuple[str, int]
+"""A topic and a partition of it."""
+
+UNKNOWN_MS = -1
+"""The time of a source that has not been heard of: below every timestamp."""
+
+_Rows: TypeAlias = list[tuple[str, int, int, bool]]
+
+
+class Emit(Enum):
+    """When a windowed aggregation emits."""
+
+    UPDATE = "update"
+    """At each change: the window's new value."""
+    CLOSE = "close"
+    """Once per window, when it closes: its final value."""
+
+
+def is_late(window_end_ms: int, source_time_ms: int, grace_ms: int) -> bool:
+    """Whether a window is closed to a record whose source has come to `source_time_ms`."""
+    return window_end_ms + grace_ms <= source_time_ms
+
+
+def closed_until(stream_time_ms: int, grace_ms: int) -> int:
+    """The largest end of a window that is closed at this time; below 0 while there is none.
+
+    Windows with `end <= closed_until(...)` are closed, all others are open.
+    """
+    return stream_time_ms - grace_ms
+
+
+class StreamTime:
+    """How far event time has come, in each source and for all of them together.
+
+    Invariant: no time reported here ever falls, also when an idle source wakes up behind
+    the others or the state is written down and read again.
+    """
+
+    __slots__ = ("_idle", "_now_ms", "_times")
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._times: dict[Source, int] = dict.fromkeys(sources, UNKNOWN_MS)
+        self._idle: set[Source] = set()
+        self._now_ms = UNKNOWN_MS
+
+    @property
+    def now_ms(self) -> int:
+        """The time up to which every live source has come: windows close by this one.
+
+        It is the minimum over the sources that are not idle; if all are, the largest time
+        any of them had. UNKNOWN_MS while a live source has not been heard of.
+        """
+        return self._now_ms
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources, in the order given at the start."""
+        return tuple(self._times)
+
+    def time_of(self, source: Source) -> int:
+        """The time against which records of this source are judged late.
+
+        At least `now_ms`: a source that was idle while windows were closed without it can't
+        open them again.
+        """
+        return max(self._times[source], self._now_ms)
+
+    def advance(self, source: Source, timestamp_ms: int) -> None:
+        """A record or time mark of `source`: nothing earlier is expected from it any more.
+
+        The source counts as live again. Older timestamps change nothing else.
+        """
+        time_ms = self._times[source]
+        if source in self._idle:
+            self._idle.remove(source)
+        elif timestamp_ms <= time_ms:
+            return
+        self._times[source] = max(time_ms, timestamp_ms)
+        # Only the source that lags behind can hold the others back.
+        if time_ms <= self._now_ms:
+            self._settle()
+
+    def set_idle(self, source: Source) -> None:
+        """Do not wait for `source` until it is heard of again."""
+        if source not in self._times:
+            raise KeyError(source)
+        self._idle.add(source)
+        self._settle()
+
+    def is_idle(self, source: Source) -> bool:
+        """Whether `source` is not waited for at the moment."""
+        return source in self._idle
+
+    def _settle(self) -> None:
+        live = [time_ms for source, time_ms in self._times.items() if source not in self._idle]
+        reached_ms = min(live) if live else max(self._times.values(), default=UNKNOWN_MS)
+        self._now_ms = max(self._now_ms, reached_ms)
+
+    def to_data(self) -> dict[str, object]:
+        """Everything as plain data, for a section of `Progress`."""
+        rows = [
+            [topic, partition, time_ms, (topic, partition) in self._idle]
+            for (topic, partition), time_ms in self._times.items()
+        ]
+        return {"now_ms": self._now_ms, "sources": rows}
+
+    def load(self, data: Mapping[str, object]) -> None:
+        """Take over what `to_data` gave.
+
+        Sources that are not known here are left out, and those that are new here have not
+        been heard of; the common time never falls.
+
+        Raises:
+            CorruptData: it is not what `to_data` gives.
+        """
+        try:
+            rows = msgspec.convert(data["sources"], _Rows)
+            now_ms = msgspec.convert(data["now_ms"], int)
+        except (KeyError, msgspec.ValidationError) as error:
+            raise CorruptData(f"the stream time written down is not readable: {error}") from error
+        for topic, partition, time_ms, idle in rows:
+            source = (topic, partition)
+            if source in self._times:
+                self._times[source] = max(self._times[source], time_ms)
+                self._idle |= {source} if idle else set()
+        self._now_ms = max(self._now_ms, now_ms)
