@@ -1,0 +1,39 @@
+"""Timers and crontabs as an app declares them: frozen, without a clock.
+
+Who runs them reads them: the worker by the wall clock, the test driver by its own. Rule of
+the file: what is here has been checked by whoever made it (`App.timer`, `App.crontab`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+On = Literal["leader", "every_worker"]
+"""Who runs it: one worker of the app, or each."""
+Misfire = Literal["skip", "once", "all"]
+"""What happens to runs that were missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Run every `every_ms` milliseconds, the first time one interval after the start."""
+
+    name: str
+    run: Callable[[], Awaitable[object]]
+    every_ms: int
+    on: On = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Crontab:
+    """Run at the times of a cron expression, in the local time of a time zone."""
+
+    name: str
+    run: Callable[[datetime], Awaitable[object]]
+    spec: str
+    timezone: str = "UTC"
+    on: On = "leader"
+    misfire: Misfire = "skip"

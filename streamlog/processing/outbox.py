@@ -1,0 +1,51 @@
+"""Outbox: what a task wants to be done after it has taken in some records.
+
+Plain data between the engine and its runner, in the order in which it was produced. Rule of
+the file: nothing here says how it is done. A runner sends `sinks`, remembers `offsets`, and
+counts `drops`; the state's changes are not here but in `Task.checkpoint`, since one
+checkpoint may cover many outboxes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from streamlog.record import Headers
+
+
+class SinkRecord(NamedTuple):
+    """A record to be written."""
+
+    topic: str
+    partition: int | None
+    """None: by the key, as the producer does it."""
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+Reason = Literal["late", "null key", "null value", "duplicate"]
+
+
+@dataclass(slots=True)
+class Drop:
+    """Records that a node left out, since the last outbox."""
+
+    node: str
+    reason: Reason
+    count: int = 0
+    late_by_ms_max: int = 0
+    """Of late records: how long after its closing the latest of them came."""
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Everything that one call of `Task.process` gave."""
+
+    sinks: list[SinkRecord] = field(default_factory=list)
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The next offset to read, for each input partition of which records were taken in."""
+    drops: list[Drop] = field(default_factory=list)
+    """Late records that went to a topic or a function are not among them."""
