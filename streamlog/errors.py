@@ -14,6 +14,7 @@ StreamlogError                  every error of ours; catch this one
 │  ├─ MessageTooLarge
 │  ├─ RebalanceInProgress       retriable: join the group again
 │  ├─ UnknownMember             the group has forgotten this member; join again
+│  ├─ UnsupportedVersion        one side does not speak the version of the other
 │  └─ ProducerFenced            fatal: another producer has taken over
 ├─ ConnectionLost               retriable: the broker can't be reached or hung up
 ├─ RequestTimedOut              retriable: no answer within the time given
@@ -131,6 +132,24 @@ class UnknownMember(LogError):
     """The group does not know this member (any more): join again as a new one."""
 
     code = 25
+
+
+class UnsupportedVersion(LogError):
+    """One side does not speak the version that the other asks for.
+
+    What a broker needs in order to answer is at hand: `api_key`, `version` and
+    `correlation_id`; -1 where the error is not about a request that came in.
+    """
+
+    code = 35
+
+    def __init__(
+        self, message: str, *, api_key: int = -1, version: int = -1, correlation_id: int = -1
+    ) -> None:
+        super().__init__(message)
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
 
 
 class ProducerFenced(LogError):

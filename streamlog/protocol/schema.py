@@ -1,0 +1,297 @@
+"""How a message is declared: one class per struct, for all of its versions.
+
+A field is a typed attribute whose default is a declaration, `acks: int = int16("0+")`: the
+string is the range of versions that have it, as in Kafka's own definitions. The metaclass
+turns the class into slots and a keyword constructor in which everything has Kafka's default;
+a type checker sees an ordinary class. `codec` compiles a class and a version to functions.
+
+A field that a version lacks is left out when it is written and has its default when it is
+read, so handlers deal with one object whatever the peer speaks (KIP-482 for tagged fields).
+Nothing here knows bytes, and nothing here checks the values given to a constructor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast, dataclass_transform
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Records: TypeAlias = Buffer | list[Buffer]
+"""Record batches: a memoryview after reading; what is written may also be in several pieces."""
+Default: TypeAlias = int | str | bytes | bool | None
+
+ZERO_UUID: Final = bytes(16)
+VERSION_MAX: Final = 0x7FFF
+FIXED: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uuid": "16s",
+}
+"""Kinds of a fixed size and how `struct` calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """An inclusive range of versions; empty when `first > last`."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "3", "3-7", "3+" or "none"."""
+        if text == "none":
+            return cls(1, 0)
+        if text.endswith("+"):
+            return cls(int(text[:-1]), VERSION_MAX)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    def __and__(self, other: Versions) -> Versions:
+        return Versions(max(self.first, other.first), min(self.last, other.last))
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+NEVER: Final = Versions.parse("none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a struct.
+
+    `kind` is a key of `FIXED`, or string, bytes, records, struct, array. `item` is what an
+    array holds (a struct or a kind) or which struct a struct is. `tag` is the number of a
+    field that is written only if it has something to say.
+    """
+
+    kind: str
+    versions: Versions
+    nullable: Versions = NEVER
+    default: Default = None
+    tag: int | None = None
+    item: StructType | str | None = None
+    name: str = ""
+
+    @property
+    def starts_empty(self) -> bool:
+        """Whether the default is a new empty list."""
+        return self.kind == "array"
+
+
+class _Missing:
+    """The constructor argument that was not given: None is a value."""
+
+
+_MISSING: Final = _Missing()
+
+
+@dataclass_transform(kw_only_default=True)
+class StructType(type):
+    """Turns the declarations of a class body into `__slots__`, `__fields__`, a constructor."""
+
+    __fields__: tuple[Field, ...]
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **options: object
+    ) -> StructType:
+        """Make the class; `options` go to `__init_subclass__`."""
+        fields = tuple(
+            replace(value, name=key) for key, value in namespace.items() if isinstance(value, Field)
+        )
+        names = tuple(field.name for field in fields)
+        body = {key: value for key, value in namespace.items() if key not in names}
+        body["__slots__"] = names
+        body["__fields__"] = fields
+        body["__init__"] = _constructor(fields)
+        return super().__new__(cls, name, bases, body, **options)
+
+
+def _constructor(fields: Sequence[Field]) -> Callable[..., None]:
+    """`__init__` with one keyword per field."""
+    parameters = "".join(
+        f", {field.name}={'MISSING' if field.starts_empty else repr(field.default)}"
+        for field in fields
+    )
+    lines = [f"def __init__(self{', *' if fields else ''}{parameters}):", "    pass"]
+    for field in fields:
+        value = f"[] if {field.name} is MISSING else {field.name}"
+        lines.append(f"    self.{field.name} = {value if field.starts_empty else field.name}")
+    scope: dict[str, object] = {"MISSING": _MISSING}
+    # The source is built from the declarations of this package alone, at import.
+    exec("\n".join(lines), scope)  # noqa: S102 - see above
+    return cast("Callable[..., None]", scope["__init__"])
+
+
+class Struct(metaclass=StructType):
+    """Part of a message."""
+
+    __fields__: ClassVar[tuple[Field, ...]]
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return all(
+            getattr(self, field.name) == getattr(other, field.name) for field in self.__fields__
+        )
+
+    def __repr__(self) -> str:
+        values = (f"{field.name}={_shown(getattr(self, field.name))}" for field in self.__fields__)
+        return f"{type(self).__name__}({', '.join(values)})"
+
+
+_SHOWN_BYTES_MAX: Final = 32
+
+
+def _shown(value: object) -> str:
+    """A value in a line of a log: no record batches."""
+    if isinstance(value, bytes | bytearray | memoryview) and len(value) > _SHOWN_BYTES_MAX:
+        return f"<{len(value)} bytes>"
+    return repr(value)
+
+
+class Message(Struct):
+    """A request, a response, or a record with a version of its own.
+
+    Class keywords: `versions` that can be read and written, `flexible_from` the first one
+    with compact lengths and tagged fields, `append_only` if later versions only ever add
+    fields at the end, so that a newer one can be read as the newest known.
+    """
+
+    __versions__: ClassVar[Versions]
+    __flexible_from__: ClassVar[int | None]
+    __append_only__: ClassVar[bool]
+
+    def __init_subclass__(
+        cls, *, versions: str, flexible_from: int | None = None, append_only: bool = False
+    ) -> None:
+        """Keep the class keywords."""
+        cls.__versions__ = Versions.parse(versions)
+        cls.__flexible_from__ = flexible_from
+        cls.__append_only__ = append_only
+
+    @classmethod
+    def is_flexible(cls, version: int) -> bool:
+        """Whether this version has compact lengths and tagged fields."""
+        return cls.__flexible_from__ is not None and version >= cls.__flexible_from__
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def int8(versions: str, *, default: int = 0) -> int:
+    """Declare a field of one byte."""
+    return cast("int", Field(kind="int8", versions=Versions.parse(versions), default=default))
+
+
+def int16(versions: str, *, default: int = 0, tag: int | None = None) -> int:
+    """Declare a field of two bytes."""
+    field = Field(kind="int16", versions=Versions.parse(versions), default=default, tag=tag)
+    return cast("int", field)
+
+
+def int32(versions: str, *, default: int = 0) -> int:
+    """Declare a field of four bytes."""
+    return cast("int", Field(kind="int32", versions=Versions.parse(versions), default=default))
+
+
+def int64(versions: str, *, default: int = 0, tag: int | None = None) -> int:
+    """Declare a field of eight bytes."""
+    field = Field(kind="int64", versions=Versions.parse(versions), default=default, tag=tag)
+    return cast("int", field)
+
+
+def boolean(versions: str, *, default: bool = False, tag: int | None = None) -> bool:
+    """Declare a truth value; any byte but zero reads as true."""
+    field = Field(kind="bool", versions=Versions.parse(versions), default=default, tag=tag)
+    return cast("bool", field)
+
+
+def uuid(versions: str) -> bytes:
+    """Declare an identifier of sixteen bytes; all zero means none."""
+    return cast("bytes", Field(kind="uuid", versions=Versions.parse(versions), default=ZERO_UUID))
+
+
+def string(
+    versions: str, *, nullable: str = "none", default: str | None = "", tag: int | None = None
+) -> str:
+    """Declare a text; annotate it `str | None` if some version has null."""
+    field = Field(
+        kind="string",
+        versions=Versions.parse(versions),
+        nullable=Versions.parse(nullable),
+        default=default,
+        tag=tag,
+    )
+    return cast("str", field)
+
+
+def opaque(versions: str, *, nullable: str = "none", default: bytes | None = b"") -> bytes:
+    """Declare bytes that mean something to somebody else (Kafka's type `bytes`)."""
+    field = Field(
+        kind="bytes",
+        versions=Versions.parse(versions),
+        nullable=Versions.parse(nullable),
+        default=default,
+    )
+    return cast("bytes", field)
+
+
+def record_batches(versions: str, *, nullable: str) -> Records:
+    """Declare record batches: never copied, neither when read nor when written."""
+    field = Field(
+        kind="records", versions=Versions.parse(versions), nullable=Versions.parse(nullable)
+    )
+    return cast("Records", field)
+
+
+def struct(item: type[S], versions: str, *, tag: int) -> S:
+    """Declare one struct, as a tagged field; annotate it `... | None`: None is not written."""
+    field = Field(kind="struct", versions=Versions.parse(versions), tag=tag, item=item)
+    return cast("S", field)
+
+
+def array(
+    item: type[S], versions: str, *, nullable: str = "none", tag: int | None = None
+) -> list[S]:
+    """Declare a list of structs; annotate it `list[...] | None` if some version has null."""
+    field = Field(
+        kind="array",
+        versions=Versions.parse(versions),
+        nullable=Versions.parse(nullable),
+        item=item,
+        tag=tag,
+    )
+    return cast("list[S]", field)
+
+
+def int32_array(versions: str) -> list[int]:
+    """Declare a list of numbers of four bytes."""
+    return cast("list[int]", Field(kind="array", versions=Versions.parse(versions), item="int32"))
+
+
+def string_array(versions: str, *, nullable: str = "none") -> list[str]:
+    """Declare a list of texts; annotate it `list[str] | None` if some version has null."""
+    field = Field(
+        kind="array",
+        versions=Versions.parse(versions),
+        nullable=Versions.parse(nullable),
+        item="string",
+    )
+    return cast("list[str]", field)
+
+
+def one_buffer(pieces: Records | None) -> Buffer:
+    """The bytes of a records field in one piece: as they are unless they come in several."""
+    if isinstance(pieces, list):
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return b"" if pieces is None else pieces
