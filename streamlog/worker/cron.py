@@ -15,16 +15,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Literal, Protocol
+from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from streamlog.clock import Clock
+from streamlog.dsl.schedule import Crontab, Misfire, On, Timer
 from streamlog.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-
-On = Literal["leader", "every_worker"]
-Misfire = Literal["skip", "once", "all"]
 
 # A worker that slept for a week (a closed laptop) must not run a minutely job 10,080 times.
 CATCH_UP_RUNS_MAX = 1_000
@@ -34,28 +32,6 @@ LOOK_INTERVAL_MS = 1_000
 # With misfire="skip", a run that starts later than this counts as missed.
 LATE_MS_MAX = 60_000
 CRON_FIELDS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Timer:
-    """Run every `every_ms` milliseconds, the first time one interval after the start."""
-
-    name: str
-    run: Callable[[], Awaitable[object]]
-    every_ms: int
-    on: On = "leader"
-
-
-@dataclass(frozen=True, slots=True)
-class Crontab:
-    """Run at the times of a cron expression, in the local time of a time zone."""
-
-    name: str
-    run: Callable[[datetime], Awaitable[object]]
-    spec: str
-    timezone: str = "UTC"
-    on: On = "leader"
-    misfire: Misfire = "skip"
 
 
 class Schedule(Protocol):

@@ -12,15 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.clock import ManualClock, SystemClock
+from streamlog.dsl.schedule import Crontab, Misfire, Timer
 from streamlog.errors import ConfigError
 from streamlog.worker.cron import (
     CATCH_UP_RUNS_MAX,
     LATE_MS_MAX,
     CronScheduler,
-    Crontab,
     Interval,
-    Misfire,
-    Timer,
     cron_times,
     missed,
 )
