@@ -1,4 +1,4 @@
-"""BrokerConfig and TopicConfig: every setting with unit, default and meaning.
+"""BrokerConfig, TopicConfig, GroupConfig: every setting with unit, default and meaning.
 
 Rule of the file: a setting that nothing honours is not declared, and a topic setting that is
 not declared is refused by name instead of being stored and forgotten. Topic settings carry
@@ -21,6 +21,8 @@ MESSAGE_BYTES_MAX = 128 * 1024 * 1024
 """No `max.message.bytes` above this: a scan takes a larger batch for damage."""
 INDEX_ENTRY_BYTES_MAX = 12
 CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
+PARTITIONS_MAX = 10_000
+"""Of one topic: each is a directory with open files."""
 DAY_MS = 24 * 60 * 60 * 1000
 
 
@@ -80,6 +82,33 @@ class TopicConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Bounds and delays of consumer groups.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    initial_rebalance_delay_ms: int = 100
+    """How long an empty group waits for more members after each that comes.
+
+    Kafka waits 3 s, for fleets with state to move. 100 ms gathers what one machine starts
+    together, and nobody at a terminal notices it.
+    """
+    session_timeout_ms_min: int = 100
+    """No member may ask for less. Kafka's is 6 s, against clients that flap; whoever tests how a
+    group loses a member wants less."""
+    session_timeout_ms_max: int = 1_800_000
+    """No member may ask for more: as long its partitions would lie idle after its death."""
+
+    def __post_init__(self) -> None:
+        _within("group.initial.rebalance.delay.ms", self.initial_rebalance_delay_ms, 0, DAY_MS)
+        least = self.session_timeout_ms_min
+        _within("group.min.session.timeout.ms", least, 1, 2**31 - 1)
+        _within("group.max.session.timeout.ms", self.session_timeout_ms_max, least, 2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Settings of one broker.
 
@@ -91,9 +120,17 @@ class BrokerConfig:
     """The broker's number in its cluster; written to the data directory when it is made."""
     topic: TopicConfig = field(default_factory=TopicConfig)
     """What a topic has for settings that it does not override."""
+    num_partitions: int = 4
+    """Partitions of a topic that is created without a number of its own: enough for four
+    consumers to share it, few enough to open at once on a small machine."""
+    auto_create_topics: bool = True
+    """Whether a client that asks for a topic that is not there gets it created."""
+    group: GroupConfig = field(default_factory=GroupConfig)
+    """Consumer groups."""
 
     def __post_init__(self) -> None:
         _within("node.id", self.node_id, 0, 2**31 - 1)
+        _within("num.partitions", self.num_partitions, 1, PARTITIONS_MAX)
 
 
 def wire_name(attribute: str) -> str:

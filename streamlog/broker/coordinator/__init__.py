@@ -1,0 +1,1 @@
+"""The coordinator: groups and their offsets, kept in `__consumer_offsets`."""

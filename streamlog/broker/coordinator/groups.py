@@ -1,0 +1,556 @@
+"""ClassicGroup: one consumer group of the classic protocol (join, sync, heartbeat, leave).
+
+    EMPTY ──join──▸ PREPARING_REBALANCE ──all joined, or time is up──▸ COMPLETING_REBALANCE
+      ▴                    ▴   ▴                                             │       │
+      │ last one           │   └── join, leave, expiry ── STABLE ◂── leader's sync   │
+      └── leaves           └────────── join, leave, expiry ──────────────────────────┘
+
+A generation is one completed join round; only its members, naming it, may sync, beat and
+commit. Requests that wait (joins for the others, syncs for the leader) are held as tickets.
+Assignments, and with them STABLE, come from `replay` of the record that the leader's sync
+leads to; after a restart the group goes on from there, without a rebalance. The bytes of
+subscriptions and assignments mean nothing here. See KIP-62 (session and rebalance timeout),
+KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member id required).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from streamlog.broker.config import GroupConfig
+from streamlog.broker.coordinator.records import GroupChange, encode_change
+from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.coordination import (
+    GroupMetadataValue,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    MemberMetadata,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MEMBERS_MAX = 10_000
+"""Members and announced members of one group: each is held in memory and sent to the leader."""
+
+MEMBER_ID_REQUIRED_VERSION = 4
+"""From this JoinGroup version on a newcomer first gets its name, then joins with it."""
+SKIP_ASSIGNMENT_VERSION = 9
+"""From this JoinGroup version on a static leader that comes back can be told not to assign."""
+
+
+class GroupState(Enum):
+    """Where the group is; the values are Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """What the group knows of one member."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    deadline_ms: int
+    """When it is given up, unless it is heard of before."""
+    assignment: bytes = b""
+    join_ticket: int | None = None
+    sync_ticket: int | None = None
+
+    @property
+    def waits_for_us(self) -> bool:
+        """Its request is held here, so its silence says nothing."""
+        return self.join_ticket is not None or self.sync_ticket is not None
+
+    def heard_of(self, now_ms: int) -> None:
+        """It is alive."""
+        self.deadline_ms = now_ms + self.session_timeout_ms
+
+    def subscription(self, protocol_name: str | None) -> bytes:
+        """Its metadata for one protocol."""
+        return dict(self.protocols).get(protocol_name or "", b"")
+
+
+@dataclass(slots=True)
+class Round:
+    """One join round: when it may end, and when it must."""
+
+    may_end_ms: int
+    must_end_ms: int
+
+
+@dataclass(slots=True)
+class ClassicGroup:
+    """One group. Feed it requests and time; it answers by `Outcome`.
+
+    Invariants: every ticket is answered exactly once; the generation never falls; a member
+    that may commit is a member of the current generation.
+    """
+
+    group_id: str
+    config: GroupConfig = field(default_factory=GroupConfig)
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    announced: dict[str, int] = field(default_factory=dict)
+    """Names given out to members that have yet to join with them, and until when."""
+    _static: dict[str, str] = field(default_factory=dict)
+    _round: Round | None = None
+    _unsynced: set[str] = field(default_factory=set)
+    _sync_deadline_ms: int = 0
+
+    # ---- requests ----
+
+    def join(self, request: JoinGroupRequest, caller: Caller, at: Instant) -> Outcome:
+        """A member wants to be in the next generation."""
+        code = self._join_refusal(request)
+        if code is not ErrorCode.NONE:
+            return _refuse_join(request, caller, code)
+        if not request.member_id:
+            return self._join_nameless(request, caller, at)
+        if self.announced.pop(request.member_id, None) is not None:
+            return self._admit(request.member_id, request, caller, at)
+        member = self._identify(request.member_id, request.group_instance_id)
+        if isinstance(member, ErrorCode):
+            return _refuse_join(request, caller, member)
+        return self._rejoin(member, request, caller, at)
+
+    def sync(self, request: SyncGroupRequest, caller: Caller, at: Instant) -> Outcome:
+        """A member asks for its assignment; the leader brings everybody's."""
+        member = self._identify(request.member_id, request.group_instance_id)
+        code = member if isinstance(member, ErrorCode) else self._sync_refusal(request)
+        if isinstance(member, ErrorCode) or code is not ErrorCode.NONE:
+            return Outcome(answers=(Answer(caller.ticket, SyncGroupResponse(error_code=code)),))
+        member.heard_of(at.now_ms)
+        self._unsynced.discard(member.member_id)
+        if self.state is GroupState.STABLE:
+            return Outcome(answers=(self._sync_answer(caller.ticket, member.assignment),))
+        displaced = _release(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        member.sync_ticket = caller.ticket
+        if member.member_id != self.leader_id:
+            return displaced
+        given = {each.member_id: bytes(each.assignment) for each in request.assignments}
+        return displaced + self._complete_sync(given, at)
+
+    def heartbeat(self, request: HeartbeatRequest, at: Instant) -> ErrorCode:
+        """A member is alive; the code tells it when to join again."""
+        member = self._identify(request.member_id, request.group_instance_id)
+        if isinstance(member, ErrorCode):
+            return member
+        if request.generation_id != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        member.heard_of(at.now_ms)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def may_commit(
+        self, member_id: str, instance_id: str | None, generation: int, at: Instant
+    ) -> ErrorCode:
+        """Whether offsets from this member count. A negative generation is no member at all."""
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        member = self._identify(member_id, instance_id)
+        if isinstance(member, ErrorCode):
+            return member
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        member.heard_of(at.now_ms)
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def leave(
+        self, member_id: str, instance_id: str | None, at: Instant
+    ) -> tuple[ErrorCode, Outcome]:
+        """A member goes, by name or, if it is static, by instance alone."""
+        if not member_id and instance_id is not None:
+            member_id = self._static.get(instance_id, "")
+        if self.announced.pop(member_id, None) is not None:
+            return ErrorCode.NONE, self._end_round(at)
+        member = self._identify(member_id, instance_id)
+        if isinstance(member, ErrorCode):
+            return member, Outcome()
+        return ErrorCode.NONE, self._remove([member], at)
+
+    # ---- time and replay ----
+
+    def on_tick(self, at: Instant) -> Outcome:
+        """Expire sessions, announced names and late rounds."""
+        now_ms = at.now_ms
+        self.announced = {name: due for name, due in self.announced.items() if due > now_ms}
+        silent = {
+            member.member_id
+            for member in self.members.values()
+            if not member.waits_for_us and member.deadline_ms <= now_ms
+        }
+        if self._sync_deadline_ms <= now_ms:
+            silent |= self._unsynced
+        gone = [member for member in self.members.values() if member.member_id in silent]
+        return self._remove(gone, at) if gone else self._end_round(at)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `on_tick` has something to do at the earliest; None for never."""
+        deadlines = [m.deadline_ms for m in self.members.values() if not m.waits_for_us]
+        deadlines += self.announced.values()
+        if self._unsynced:
+            deadlines.append(self._sync_deadline_ms)
+        if self._round is not None:
+            complete = self._everybody_joined()
+            deadlines.append(self._round.may_end_ms if complete else self._round.must_end_ms)
+        return min(deadlines, default=None)
+
+    def replay(self, value: GroupMetadataValue, now_ms: int) -> None:
+        """A completed rebalance: our own just now, or one from before a restart."""
+        members = {}
+        for stored in value.members:
+            member = self.members.get(stored.member_id) or Member(
+                member_id=stored.member_id,
+                instance_id=stored.group_instance_id,
+                client_id=stored.client_id,
+                client_host=stored.client_host,
+                session_timeout_ms=stored.session_timeout,
+                rebalance_timeout_ms=stored.rebalance_timeout,
+                protocols=((value.protocol or "", stored.subscription),),
+                deadline_ms=now_ms + stored.session_timeout,
+            )
+            member.assignment = stored.assignment
+            members[stored.member_id] = member
+        self.members = members
+        self._static = {m.instance_id: m.member_id for m in members.values() if m.instance_id}
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type
+        self.protocol_name = value.protocol
+        self.leader_id = value.leader
+        self.state = GroupState.STABLE if members else GroupState.EMPTY
+
+    # ---- joining ----
+
+    def _join_refusal(self, request: JoinGroupRequest) -> ErrorCode:
+        config = self.config
+        timeout_ms = request.session_timeout_ms
+        if not config.session_timeout_ms_min <= timeout_ms <= config.session_timeout_ms_max:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        others = [m.protocols for m in self.members.values() if m.member_id != request.member_id]
+        if not request.protocol_type or (others and request.protocol_type != self.protocol_type):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not _in_common([_protocols(request), *others]):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        is_new = not request.member_id
+        if is_new and len(self.members) + len(self.announced) >= MEMBERS_MAX:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE
+
+    def _join_nameless(self, request: JoinGroupRequest, caller: Caller, at: Instant) -> Outcome:
+        instance_id = request.group_instance_id
+        if instance_id is not None and instance_id in self._static:
+            return self._replace_static(instance_id, request, caller, at)
+        member_id = caller.fresh_member_id
+        if instance_id is None and caller.version >= MEMBER_ID_REQUIRED_VERSION:
+            self.announced[member_id] = at.now_ms + request.session_timeout_ms
+            return _refuse_join(request, caller, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        return self._admit(member_id, request, caller, at)
+
+    def _admit(
+        self, member_id: str, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> Outcome:
+        """A newcomer; where one is there may be more, so a group's first round waits for them."""
+        member = Member(
+            member_id=member_id,
+            instance_id=request.group_instance_id,
+            client_id=caller.client_id,
+            client_host=caller.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=_rebalance_timeout_ms(request),
+            protocols=_protocols(request),
+            deadline_ms=at.now_ms + request.session_timeout_ms,
+        )
+        self.members[member_id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member_id
+        current = self._round
+        if current is not None and current.may_end_ms > at.now_ms:
+            later_ms = at.now_ms + self.config.initial_rebalance_delay_ms
+            current.may_end_ms = min(later_ms, current.must_end_ms)
+        return self._take_part(member, request, caller, at)
+
+    def _rejoin(
+        self, member: Member, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> Outcome:
+        leads = member.member_id == self.leader_id
+        settled = self.state is GroupState.COMPLETING_REBALANCE or (
+            self.state is GroupState.STABLE and not leads
+        )
+        if settled and member.protocols == _protocols(request):
+            # It has missed the answer of this very round: tell it again, disturb nobody.
+            member.heard_of(at.now_ms)
+            return Outcome(answers=(Answer(caller.ticket, self._join_response(member)),))
+        return self._take_part(member, request, caller, at)
+
+    def _take_part(
+        self, member: Member, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> Outcome:
+        """Hold the join until its round ends, and start one if none is running."""
+        outcome = _release(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        member.protocols = _protocols(request)
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
+        member.join_ticket = caller.ticket
+        self.protocol_type = request.protocol_type
+        return outcome + self._prepare_rebalance(at) + self._end_round(at)
+
+    def _replace_static(
+        self, instance_id: str, request: JoinGroupRequest, caller: Caller, at: Instant
+    ) -> Outcome:
+        """A static member is back under a new name: it takes its place over (KIP-345).
+
+        Its predecessor, should it still live, is fenced. In a stable group with an unchanged
+        subscription that is all: it gets the old assignment, and nobody is disturbed. If it
+        led the group it must not assign anew: it is told to skip that or, by a version that
+        can't tell, that the leader is its predecessor.
+        """
+        old = self.members[self._static[instance_id]]
+        outcome = _release(old, ErrorCode.FENCED_INSTANCE_ID)
+        member = replace(old, member_id=caller.fresh_member_id, join_ticket=None, sync_ticket=None)
+        member.heard_of(at.now_ms)
+        self.members = {
+            each.member_id: each
+            for each in (member if m is old else m for m in self.members.values())
+        }
+        self._static[instance_id] = member.member_id
+        if old.member_id in self._unsynced:
+            self._unsynced = self._unsynced - {old.member_id} | {member.member_id}
+        leads = self.leader_id == old.member_id
+        if leads:
+            self.leader_id = member.member_id
+        new_subscription = dict(_protocols(request)).get(self.protocol_name or "", b"")
+        if (
+            self.state is not GroupState.STABLE
+            or old.subscription(self.protocol_name) != new_subscription
+        ):
+            return outcome + self._take_part(member, request, caller, at)
+        member.protocols = _protocols(request)
+        response = self._join_response(member)
+        if leads and caller.version < SKIP_ASSIGNMENT_VERSION:
+            response.leader, response.members = old.member_id, []
+        response.skip_assignment = leads
+        kept = {each.member_id: each.assignment for each in self.members.values()}
+        answer = Answer(caller.ticket, response)
+        return outcome + Outcome((self._record(kept, at),), (answer,))
+
+    # ---- rounds ----
+
+    def _prepare_rebalance(self, at: Instant) -> Outcome:
+        """Start a join round, unless one is running. Whoever waits for the leader joins again."""
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return Outcome()
+        is_first = self.state is GroupState.EMPTY
+        may_end_ms = at.now_ms + (self.config.initial_rebalance_delay_ms if is_first else 0)
+        patience_ms = max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+        self._round = Round(may_end_ms, max(may_end_ms, at.now_ms + patience_ms))
+        self.state = GroupState.PREPARING_REBALANCE
+        self._unsynced.clear()
+        outcome = Outcome()
+        for member in self.members.values():
+            if member.sync_ticket is not None:
+                outcome += _release(member, ErrorCode.REBALANCE_IN_PROGRESS)
+                member.heard_of(at.now_ms)
+        return outcome
+
+    def _everybody_joined(self) -> bool:
+        waiting = all(member.join_ticket is not None for member in self.members.values())
+        return waiting and not self.announced
+
+    def _end_round(self, at: Instant) -> Outcome:
+        """Go on to the next generation if everybody is there, or if time is up."""
+        if self._round is None:
+            return Outcome()
+        end_ms = self._round.may_end_ms if self._everybody_joined() else self._round.must_end_ms
+        if at.now_ms < end_ms:
+            return Outcome()
+        missing = [m for m in self.members.values() if m.join_ticket is None]
+        outcome = self._forget(missing)
+        self._round = None
+        self.generation += 1
+        if not self.members:
+            self.state, self.protocol_name, self.leader_id = GroupState.EMPTY, None, None
+            return outcome + Outcome((self._record({}, at),))
+        return outcome + Outcome(answers=self._begin_generation(at))
+
+    def _begin_generation(self, at: Instant) -> tuple[Answer, ...]:
+        members = self.members.values()
+        self.protocol_name = _elect([member.protocols for member in members])
+        if self.leader_id not in self.members:
+            self.leader_id = next(iter(self.members))
+        self.state = GroupState.COMPLETING_REBALANCE
+        self._unsynced = set(self.members)
+        self._sync_deadline_ms = at.now_ms + max(m.rebalance_timeout_ms for m in members)
+        answers = []
+        for member in members:
+            if member.join_ticket is not None:
+                answers.append(Answer(member.join_ticket, self._join_response(member)))
+            member.join_ticket = None
+            member.heard_of(at.now_ms)
+        return tuple(answers)
+
+    def _complete_sync(self, given: dict[str, bytes], at: Instant) -> Outcome:
+        answers = []
+        for member in self.members.values():
+            if member.sync_ticket is not None:
+                assignment = given.get(member.member_id, b"")
+                answers.append(self._sync_answer(member.sync_ticket, assignment))
+                member.sync_ticket = None
+                member.heard_of(at.now_ms)
+        return Outcome((self._record(given, at),), tuple(answers))
+
+    # ---- members ----
+
+    def _identify(self, member_id: str, instance_id: str | None) -> Member | ErrorCode:
+        if instance_id is not None and self._static.get(instance_id, member_id) != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        return self.members.get(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def _sync_refusal(self, request: SyncGroupRequest) -> ErrorCode:
+        if request.generation_id != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if request.protocol_type not in (None, self.protocol_type):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if request.protocol_name not in (None, self.protocol_name):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _remove(self, gone: list[Member], at: Instant) -> Outcome:
+        """Members are gone: the others share anew."""
+        return self._forget(gone) + self._prepare_rebalance(at) + self._end_round(at)
+
+    def _forget(self, gone: Iterable[Member]) -> Outcome:
+        outcome = Outcome()
+        for member in gone:
+            del self.members[member.member_id]
+            if member.instance_id is not None:
+                self._static.pop(member.instance_id, None)
+            self._unsynced.discard(member.member_id)
+            outcome += _release(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        return outcome
+
+    # ---- answers and records ----
+
+    def _join_response(self, member: Member) -> JoinGroupResponse:
+        """Only the leader is told of the others."""
+        told = self.members.values() if member.member_id == self.leader_id else ()
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader_id or "",
+            member_id=member.member_id,
+            members=[
+                JoinGroupResponseMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    metadata=each.subscription(self.protocol_name),
+                )
+                for each in told
+            ],
+        )
+
+    def _sync_answer(self, ticket: int, assignment: bytes) -> Answer:
+        response = SyncGroupResponse(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=assignment,
+        )
+        return Answer(ticket, response)
+
+    def _record(self, assignments: dict[str, bytes], at: Instant) -> CoordinatorRecord:
+        value = GroupMetadataValue(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp=at.wall_ms,
+            members=[
+                MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout=member.rebalance_timeout_ms,
+                    session_timeout=member.session_timeout_ms,
+                    subscription=member.subscription(self.protocol_name),
+                    assignment=assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ],
+        )
+        return encode_change(GroupChange(self.group_id, value))
+
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""What a member can speak, best first: name and subscription."""
+
+
+def _protocols(request: JoinGroupRequest) -> Protocols:
+    return tuple((each.name, bytes(each.metadata)) for each in request.protocols)
+
+
+def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
+    """Version 0 knows one timeout for both."""
+    return (
+        request.rebalance_timeout_ms
+        if request.rebalance_timeout_ms >= 0
+        else (request.session_timeout_ms)
+    )
+
+
+def _in_common(spoken: list[Protocols]) -> set[str]:
+    return set.intersection(*({name for name, _ in protocols} for protocols in spoken))
+
+
+def _elect(spoken: list[Protocols]) -> str:
+    """Each member votes for the first protocol it prefers among those that all speak."""
+    common = _in_common(spoken)
+    votes = Counter(next(name for name, _ in each if name in common) for each in spoken)
+    return votes.most_common(1)[0][0]
+
+
+def _release(member: Member, code: ErrorCode) -> Outcome:
+    """Answer whatever the member waits for with `code`."""
+    answers = []
+    if member.join_ticket is not None:
+        refused = JoinGroupResponse(error_code=code, protocol_name="", member_id=member.member_id)
+        answers.append(Answer(member.join_ticket, refused))
+    if member.sync_ticket is not None:
+        answers.append(Answer(member.sync_ticket, SyncGroupResponse(error_code=code)))
+    member.join_ticket = member.sync_ticket = None
+    return Outcome(answers=tuple(answers))
+
+
+def _refuse_join(
+    request: JoinGroupRequest, caller: Caller, code: ErrorCode, *, member_id: str | None = None
+) -> Outcome:
+    response = JoinGroupResponse(
+        error_code=code, protocol_name="", member_id=member_id or request.member_id
+    )
+    return Outcome(answers=(Answer(caller.ticket, response),))

@@ -1,0 +1,60 @@
+"""CommittedOffsets: how far every group has read every partition.
+
+Pure: a commit gives the change to append; `replay` of such a change alters the state. A
+position is the *next* offset to read. Who may commit is the group's business (`groups.py`), and
+whether the partition exists is the shard's.
+Not done here: expiry of positions that nobody has renewed (`offsets.retention.minutes`), and
+offsets inside transactions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamlog.broker.coordinator.records import OffsetChange
+from streamlog.protocol.messages.coordination import OffsetCommitKey, OffsetCommitValue
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+METADATA_BYTES_MAX = 4096
+"""Of the note that a committer may add to a position; Kafka's `offset.metadata.max.bytes`."""
+
+
+class CommittedOffsets:
+    """The positions of all groups of one shard."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[tuple[str, int], OffsetCommitValue]] = {}
+
+    def of(self, group_id: str) -> Mapping[tuple[str, int], OffsetCommitValue]:
+        """All positions of a group, by topic and partition."""
+        return self._groups.get(group_id, {})
+
+    def groups(self) -> Collection[str]:
+        """Groups that have a position somewhere."""
+        return self._groups.keys()
+
+    def forget_topic(self, name: str) -> list[OffsetChange]:
+        """The end of all positions in a topic that is no more.
+
+        Otherwise a new topic of the same name would be read from the old one's position on.
+        """
+        return [
+            OffsetChange(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
+            for group_id, positions in self._groups.items()
+            for topic, partition in positions
+            if topic == name
+        ]
+
+    def replay(self, change: OffsetChange) -> None:
+        """Take one change into account."""
+        key = change.key
+        if change.value is not None:
+            positions = self._groups.setdefault(key.group, {})
+            positions[key.topic, key.partition] = change.value
+            return
+        positions = self._groups.get(key.group, {})
+        positions.pop((key.topic, key.partition), None)
+        if not positions:
+            self._groups.pop(key.group, None)
