@@ -1,0 +1,231 @@
+"""RocksStore: a KeyValueStore on RocksDB, one database per task directory.
+
+The only module that knows rocksdict, in its raw mode: bytes in, bytes out, nothing pickled.
+There is no write-ahead log, as the changelog is one already; what is in memory at a crash is
+lost, but always the latest writes and never a part of one, so the changelog offset found in
+the store tells what to replay. Rule of the file: whatever RocksDB complains of leaves as an
+error of ours that names the directory and says what to do; state on disk can always be
+deleted, as the changelog restores it. Not done here: when to flush (RocksDB does, by size,
+and `close`), snapshots, and encryption.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Iterator
+from typing import cast
+from weakref import WeakSet
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteBufferManager,
+    WriteOptions,
+)
+
+from streamlog.errors import (
+    CorruptData,
+    LogDirectoryError,
+    LogDirectoryFailed,
+    LogDirectoryLocked,
+    StreamlogError,
+    UsageError,
+)
+from streamlog.tables.store import Change
+
+CACHE_BYTES = 64 * 1024 * 1024
+"""Default for blocks read from disk, all tasks of a process together."""
+
+WRITE_BUFFER_BYTES = 16 * 1024 * 1024
+"""A task's writes reach the disk in pieces of this size: some seconds of replay at most."""
+
+WRITE_BUFFERS_BYTES = 128 * 1024 * 1024
+"""Default for what is not on disk yet, all tasks of a process together."""
+
+BLOOM_BITS_PER_KEY = 10
+"""One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes a key."""
+
+OPEN_FILES_MAX = 128
+"""Per task: a worker with a hundred tasks stays below the usual limits of a machine."""
+
+LOG_FILES_KEPT = 2
+"""RocksDB's own journals of events: this run's and the one before."""
+
+RocksError = Exception
+"""What rocksdict raises: nothing more special. Each place turns it into an error of ours."""
+
+
+class RocksBudget:
+    """The memory that all stores of one process share."""
+
+    def __init__(
+        self, *, cache_bytes: int = CACHE_BYTES, write_buffers_bytes: int = WRITE_BUFFERS_BYTES
+    ) -> None:
+        self.cache = Cache(cache_bytes)
+        self.write_buffers = WriteBufferManager(write_buffers_bytes, allow_stall=False)
+
+
+class RocksStore:
+    """A KeyValueStore in a directory of its own, locked while it is open.
+
+    Use `RocksStore.open`.
+    """
+
+    __slots__ = ("_database", "_path", "_scans", "_unlogged")
+
+    def __init__(self, database: Rdict, path: str) -> None:
+        self._database = database
+        self._path = path
+        # An iterator keeps the database, and its lock, alive: `close` has to end them.
+        self._scans: WeakSet[Generator[tuple[bytes, bytes], None, None]] = WeakSet()
+        self._unlogged = WriteOptions()
+        # The stub calls it a method, the library made it a property.
+        self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        *,
+        budget: RocksBudget | None = None,
+        write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+    ) -> RocksStore:
+        """Open the state in the directory `path`, which is made if it is not there.
+
+        `budget` is shared with the other stores of the process; without it the store has the
+        default budget for itself.
+
+        Raises:
+            LogDirectoryLocked: another task, here or in another process, has it open.
+            CorruptData: the files are damaged; the message says how to go on.
+            LogDirectoryError: the directory can't be made, read or written.
+        """
+        try:
+            os.makedirs(path, exist_ok=True)  # noqa: PTH103 - a path is text in all of the engine
+        except OSError as error:
+            raise LogDirectoryError(
+                f"the state directory {path} can't be made: {error.strerror}; choose another "
+                "one or change its permissions"
+            ) from error
+        options = _options(budget or RocksBudget(), write_buffer_bytes)
+        try:
+            return cls(Rdict(path, options), path)
+        except RocksError as error:
+            raise _explained(error, path) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None if there is none."""
+        try:
+            value: bytes | None = self._database.get(key)
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value."""
+        self.write([(key, value)])
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, if it is there."""
+        self.write([(key, None)])
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` up to but not including `high`, in order, as they are now."""
+        options = ReadOptions()
+        if high is not None:
+            if high <= low:
+                return iter(())
+            options.set_iterate_upper_bound(high)
+        try:
+            items = self._database.items(from_key=low, read_opt=options)
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+        # In raw mode every key and value is bytes.
+        scan = _scan(cast("Iterator[tuple[bytes, bytes]]", items), self._path)
+        self._scans.add(scan)
+        return scan
+
+    def delete_range(self, low: bytes, high: bytes | None = None) -> None:
+        """Remove the keys from `low` up to but not including `high`."""
+        try:
+            if high is None:
+                last = cast("bytes | None", next(self._database.keys(backwards=True), None))
+                high = low if last is None else last + b"\x00"
+            if low < high:
+                self._database.delete_range(low, high, self._unlogged)
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Apply the changes in their order, as one write of RocksDB."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in changes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        try:
+            self._database.write(batch, self._unlogged)
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+
+    def close(self) -> None:
+        """Write what is in memory to disk, end open scans, and release the directory."""
+        for scan in list(self._scans):
+            scan.close()
+        try:
+            self._database.flush()
+        except DbClosedError:
+            return
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+        finally:
+            self._database.close()
+
+
+def _scan(
+    pairs: Iterator[tuple[bytes, bytes]], path: str
+) -> Generator[tuple[bytes, bytes], None, None]:
+    try:
+        yield from pairs
+    except RocksError as error:
+        raise _explained(error, path) from error
+
+
+def _options(budget: RocksBudget, write_buffer_bytes: int) -> Options:
+    table = BlockBasedOptions()
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
+    table.set_block_cache(budget.cache)
+    options = Options(raw_mode=True)
+    options.create_if_missing(create_if_missing=True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_write_buffer_manager(budget.write_buffers)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_keep_log_file_num(LOG_FILES_KEPT)
+    return options
+
+
+def _explained(error: Exception, path: str) -> StreamlogError:
+    """RocksDB tells what went wrong in words only; these are the first ones of its Status."""
+    text = " ".join(str(error).split())
+    if isinstance(error, DbClosedError):
+        return UsageError(f"the store in {path} is closed: its task has been given up")
+    if f"{path}/LOCK" in text:
+        return LogDirectoryLocked(
+            f"the state directory {path} is in use by another worker or task: stop that one, or "
+            f"give this one a directory of its own ({text})"
+        )
+    if text.startswith("Corruption") or "While opening a file" in text:
+        return CorruptData(
+            f"the state in {path} is damaged: delete this directory and start again, the "
+            f"changelog restores it ({text})"
+        )
+    return LogDirectoryFailed(f"the state directory {path} can't be used: {text}")
