@@ -420,8 +420,8 @@ class ListGroupsResponse(Message, versions="0-5", flexible_from=3):
 class TopicPartition(Struct):
     """Partitions of one topic."""
 
-    topic: str = string("1+")
-    partitions: list[int] = int32_array("1+")
+    topic: str = string("0+")
+    partitions: list[int] = int32_array("0+")
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3", append_only=True):

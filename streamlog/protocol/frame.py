@@ -1,0 +1,242 @@
+"""Frames: bytes in, whole requests or responses out, and back, headers included.
+
+On a connection every message has its size in front (int32) and a header: requests say which
+API, which version, a number to recognise the answer by and who asks; responses repeat the
+number. A header is flexible (ends in tagged fields) when the message's version is, with two
+exceptions that are older than the rule: the client id keeps its fixed-size length, and the
+response to ApiVersions never has a flexible header, because a client has to be able to read it
+before it knows what the broker speaks (KIP-482, KIP-511).
+
+"Not enough bytes yet" is no frame, not an error. Nothing here reads from a connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from streamlog.errors import CorruptData, UnsupportedVersion
+from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api
+from streamlog.protocol.codec import decode, encode_into
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.reader import read_uvarint
+from streamlog.protocol.schema import Buffer, Message
+
+_SIZE: Final = struct.Struct(">i")
+_CORRELATION_ID: Final = struct.Struct(">i")
+_REQUEST_HEADER: Final = struct.Struct(">hhih")
+_ERROR_CODE: Final = struct.Struct(">h")
+_NO_TAGS: Final = b"\x00"
+_NULL: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request with its header."""
+
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str | None
+    message: Message
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames, without their sizes.
+
+    Holds what has been fed and not been taken; a caller that takes all frames after each
+    `feed` bounds that by one frame and one feed.
+    """
+
+    def __init__(self, *, size_bytes_max: int) -> None:
+        self._size_bytes_max = size_bytes_max
+        self._chunks: deque[memoryview] = deque()
+        self._held_bytes = 0
+        self._frame_bytes: int | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take what came in; it is kept as it is until its frames are done with."""
+        if data:
+            self._chunks.append(memoryview(data))
+            self._held_bytes += len(data)
+
+    def frames(self) -> Iterator[memoryview]:
+        """The frames that are complete by now; a view of what was fed where that is possible.
+
+        Raises:
+            CorruptData: a size is negative or too large. The stream can't be read on.
+        """
+        while True:
+            if self._frame_bytes is None:
+                if self._held_bytes < _SIZE.size:
+                    return
+                self._frame_bytes = self._checked(_SIZE.unpack(self._take(_SIZE.size))[0])
+            if self._held_bytes < self._frame_bytes:
+                return
+            frame = self._take(self._frame_bytes)
+            self._frame_bytes = None
+            yield frame
+
+    def _checked(self, size_bytes: int) -> int:
+        if not 0 <= size_bytes <= self._size_bytes_max:
+            raise CorruptData(
+                f"a frame of {size_bytes} bytes, at most {self._size_bytes_max} are taken: "
+                "the peer does not speak Kafka's protocol, or sends more than it may"
+            )
+        return size_bytes
+
+    def _take(self, size_bytes: int) -> memoryview:
+        """Take so many bytes off the front; that many are there."""
+        self._held_bytes -= size_bytes
+        pieces = []
+        while size_bytes:
+            chunk = self._chunks[0]
+            if len(chunk) > size_bytes:
+                self._chunks[0] = chunk[size_bytes:]
+                chunk = chunk[:size_bytes]
+            else:
+                self._chunks.popleft()
+            pieces.append(chunk)
+            size_bytes -= len(chunk)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+
+def encode_request(
+    api: Api, version: int, correlation_id: int, client_id: str | None, message: Message
+) -> list[Buffer]:
+    """The frame of a request, its size first; record batches are in it as they were given.
+
+    Raises:
+        UnsupportedVersion: the message has no such version.
+        UsageError: a field holds what this version can't say.
+    """
+    name = b"" if client_id is None else client_id.encode()
+    name_bytes = _NULL if client_id is None else len(name)
+    head = bytearray(_SIZE.size)
+    head += _REQUEST_HEADER.pack(api.key, version, correlation_id, name_bytes)
+    head += name
+    if api.is_flexible(version):
+        head += _NO_TAGS
+    return _framed(head, version, message)
+
+
+def encode_response(api: Api, version: int, correlation_id: int, message: Message) -> list[Buffer]:
+    """The frame of a response, its size first; record batches are in it as they were given.
+
+    Raises:
+        UnsupportedVersion: the message has no such version.
+        UsageError: a field holds what this version can't say.
+    """
+    head = bytearray(_SIZE.size)
+    head += _CORRELATION_ID.pack(correlation_id)
+    if _has_flexible_response_header(api, version):
+        head += _NO_TAGS
+    return _framed(head, version, message)
+
+
+def decode_request(frame: Buffer) -> Request:
+    """Read a frame as a request.
+
+    Raises:
+        UnsupportedVersion: the API or its version is not served. Kafka answers ApiVersions in
+            version 0 then, with UNSUPPORTED_VERSION, and closes the connection on the others.
+        CorruptData: the bytes are no such request.
+    """
+    if len(frame) < _REQUEST_HEADER.size:
+        raise CorruptData(f"a request of {len(frame)} bytes, its header alone takes more")
+    key, version, correlation_id, name_bytes = _REQUEST_HEADER.unpack_from(frame)
+    api = APIS.get(key)
+    if api is None or not api.is_served(version):
+        asked = f"API {key}" if api is None else api.name
+        raise UnsupportedVersion(
+            f"{asked} version {version} is not served",
+            api_key=key,
+            version=version,
+            correlation_id=correlation_id,
+        )
+    position = _REQUEST_HEADER.size
+    client_id = None
+    if name_bytes >= 0:
+        client_id = _text(frame, position, name_bytes)
+        position += name_bytes
+    if api.is_flexible(version):
+        position = _skip_tags(frame, position)
+    message = decode(api.request, version, frame, position)
+    return Request(api, version, correlation_id, client_id, message)
+
+
+def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message]:
+    """Read a frame as the response to a request of this version: correlation id and message.
+
+    A broker that does not know a version of ApiVersions answers in version 0, which shows by
+    the error UNSUPPORTED_VERSION; it is read as that.
+
+    Raises:
+        UnsupportedVersion: the message has no such version.
+        CorruptData: the bytes are no such response.
+    """
+    correlation_id = correlation_id_of(frame)
+    position = _CORRELATION_ID.size
+    if _has_flexible_response_header(api, version):
+        position = _skip_tags(frame, position)
+    if api.key == API_VERSIONS_KEY and _refuses_version(frame, position):
+        version = 0
+    return correlation_id, decode(api.response, version, frame, position)
+
+
+def correlation_id_of(frame: Buffer) -> int:
+    """The number by which a response says which request it answers.
+
+    Raises:
+        CorruptData: the frame is too short to have one.
+    """
+    if len(frame) < _CORRELATION_ID.size:
+        raise CorruptData(f"a response of {len(frame)} bytes has no correlation id")
+    correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
+    return correlation_id
+
+
+def _has_flexible_response_header(api: Api, version: int) -> bool:
+    return api.is_flexible(version) and api.key != API_VERSIONS_KEY
+
+
+def _refuses_version(frame: Buffer, position: int) -> bool:
+    if len(frame) < position + _ERROR_CODE.size:
+        return False
+    code: int = _ERROR_CODE.unpack_from(frame, position)[0]
+    return code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def _framed(head: bytearray, version: int, message: Message) -> list[Buffer]:
+    buffers: list[Buffer] = [head]
+    encode_into(message, version, buffers)
+    if not buffers[-1]:
+        buffers.pop()
+    _SIZE.pack_into(head, 0, sum(map(len, buffers)) - _SIZE.size)
+    return buffers
+
+
+def _text(frame: Buffer, position: int, size_bytes: int) -> str:
+    piece = frame[position : position + size_bytes]
+    if len(piece) < size_bytes:
+        raise CorruptData(f"a request of {len(frame)} bytes ends within the client id")
+    try:
+        return str(piece, "utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"the client id is not UTF-8: {error}") from error
+
+
+def _skip_tags(frame: Buffer, position: int) -> int:
+    """The position after a header's tagged fields; there are none that we know."""
+    try:
+        count, position = read_uvarint(frame, position)
+        for _ in range(count):
+            _, position = read_uvarint(frame, position)
+            size_bytes, position = read_uvarint(frame, position)
+            position += size_bytes
+    except IndexError as error:
+        raise CorruptData(f"a frame of {len(frame)} bytes ends within its header") from error
+    return position
