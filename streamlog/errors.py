@@ -206,7 +206,25 @@ class ListenError(StreamlogError):
 
 
 class ProcessingError(StreamlogError):
-    """A node or user code failed on a record; nothing from that record on was committed."""
+    """A node or user code failed on a record; nothing from that record on was committed.
+
+    `node` is the name of the operator, the others are the coordinates of the record.
+    """
 
     fatal = True
     exit_code = 7
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str = "",
+        partition: int = -1,
+        offset: int = -1,
+        node: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.node = node
