@@ -95,7 +95,9 @@ class IntSerde:
         try:
             return _LONG.pack(obj)
         except struct.error as error:
-            raise SerdeError(f"{obj} does not fit into the 64 bits of an int") from error
+            raise SerdeError(
+                f"an int of {obj.bit_length()} bits does not fit into the 8 bytes of int"
+            ) from error
 
     def loads(self, data: bytes) -> int:
         """The integer in exactly eight bytes."""
@@ -113,8 +115,8 @@ class FloatSerde:
             raise _unexpected("float", obj)
         try:
             return _DOUBLE.pack(obj)
-        except OverflowError as error:
-            raise SerdeError(f"{obj} does not fit into a float") from error
+        except struct.error as error:
+            raise SerdeError("an int this large does not fit into a float") from error
 
     def loads(self, data: bytes) -> float:
         """The double in exactly eight bytes."""
@@ -303,13 +305,9 @@ def _parts(info: object) -> list[object]:
 
 
 def _unexpected(expected: str, obj: object) -> SerdeError:
-    return SerdeError(f"{expected} expected, got {type(obj).__name__}: {_shortened(repr(obj))}")
+    return SerdeError(f"{expected} expected, got {type(obj).__name__}")
 
 
 def _unreadable(expected: str, data: bytes, reason: str) -> SerdeError:
     more = f" and {len(data) - SHOWN_BYTES} bytes more" if len(data) > SHOWN_BYTES else ""
     return SerdeError(f"not {expected}: {reason}; the data is {data[:SHOWN_BYTES]!r}{more}")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= SHOWN_BYTES else text[:SHOWN_BYTES] + "…"

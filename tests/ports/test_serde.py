@@ -1,0 +1,103 @@
+"""The Serde port: one suite over every serde, each value and each byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.durations import moment
+from streamlog.errors import SerdeError
+from streamlog.record import Late, Windowed
+from streamlog.serdes import serde_for
+
+
+@dataclass
+class Reading:
+    name: str
+    value: float
+    count: int = 0
+    at: datetime | None = None
+    tags: dict[str, list[int]] = field(default_factory=dict)
+    blob: bytes = b""
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+longs = st.integers(-(1 << 63), (1 << 63) - 1)
+doubles = st.floats(allow_nan=False)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+moments = st.integers(0, 4_000_000_000_000).map(moment)
+readings = st.builds(
+    Reading,
+    name=texts,
+    value=finite,
+    count=longs,
+    at=st.none() | st.datetimes(timezones=st.just(UTC)),
+    tags=st.dictionaries(texts, st.lists(longs, max_size=3), max_size=3),
+    blob=st.binary(max_size=20),
+)
+SERDES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "str": (str, texts),
+    "bytes": (bytes, st.binary(max_size=40)),
+    "int": (int, longs),
+    "float": (float, doubles),
+    "bool": (bool, st.booleans()),
+    "dataclass": (Reading, readings),
+    "containers": (
+        dict[str, list[Reading]],
+        st.dictionaries(texts, st.lists(readings, max_size=2), max_size=2),
+    ),
+    "windowed": (Windowed[str], st.builds(Windowed, texts, moments, moments)),
+    "late": (Late[Reading], st.builds(Late, readings, st.timedeltas(), moments)),
+}
+every_serde = pytest.mark.parametrize("name", SERDES)
+
+
+@every_serde
+@given(data=st.data())
+def test_what_is_written_is_read_again(name: str, data: st.DataObject) -> None:
+    declared, values = SERDES[name]
+    serde, value = serde_for(declared), data.draw(values)
+    written = serde.dumps(value)
+    assert isinstance(written, bytes)
+    assert serde.loads(written) == value
+    assert serde.dumps(serde.loads(written)) == written
+
+
+@every_serde
+@given(data=st.binary(max_size=60))
+def test_any_bytes_give_a_value_or_a_serde_error(name: str, data: bytes) -> None:
+    serde = serde_for(SERDES[name][0])
+    try:
+        value = serde.loads(data)
+    except SerdeError as error:
+        assert "the data is b" in str(error)  # noqa: PT017 - either outcome is right
+    else:
+        assert isinstance(serde.dumps(value), bytes)
+
+
+@every_serde
+@given(data=st.data())
+def test_damaged_bytes_give_a_value_or_a_serde_error(name: str, data: st.DataObject) -> None:
+    declared, values = SERDES[name]
+    serde = serde_for(declared)
+    damaged = bytearray(serde.dumps(data.draw(values)))
+    if damaged:
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
+    try:
+        serde.loads(cut)
+    except SerdeError:
+        return
+
+
+@every_serde
+def test_none_and_strangers_are_refused(name: str) -> None:
+    serde = serde_for(SERDES[name][0])
+    for stranger in (None, object()):
+        with pytest.raises(SerdeError, match="expected, got"):
+            serde.dumps(stranger)

@@ -1,0 +1,151 @@
+"""Stream time over several sources: what closes a window, and what never goes back."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.errors import CorruptData
+from streamlog.windows.emit import UNKNOWN_MS, Emit, Source, StreamTime, closed_until, is_late
+
+A: Source = ("sales", 0)
+B: Source = ("sales", 1)
+C: Source = ("returns", 0)
+
+
+def test_emission_has_two_kinds() -> None:
+    assert [kind.name for kind in Emit] == ["UPDATE", "CLOSE"]
+
+
+@pytest.mark.parametrize(
+    ("end_ms", "time_ms", "grace_ms", "late"),
+    [
+        (10, 9, 0, False),
+        (10, 10, 0, True),
+        (10, 14, 5, False),
+        (10, 15, 5, True),
+        (10, -1, 0, False),
+    ],
+)
+def test_a_window_closes_when_time_reaches_its_end_and_grace(
+    end_ms: int, time_ms: int, grace_ms: int, late: bool
+) -> None:
+    assert is_late(end_ms, time_ms, grace_ms) is late
+    assert (end_ms <= closed_until(time_ms, grace_ms)) is late
+
+
+def test_with_one_source_it_is_the_largest_timestamp() -> None:
+    time = StreamTime([A])
+    assert (time.now_ms, time.time_of(A)) == (UNKNOWN_MS, UNKNOWN_MS)
+    for timestamp_ms, expected_ms in [(5, 5), (3, 5), (9, 9)]:
+        time.advance(A, timestamp_ms)
+        assert (time.now_ms, time.time_of(A)) == (expected_ms, expected_ms)
+
+
+def test_the_slowest_source_holds_windows_open_and_each_is_judged_by_its_own_time() -> None:
+    time = StreamTime([A, B])
+    time.advance(A, 100)
+    assert time.now_ms == UNKNOWN_MS
+    time.advance(B, 10)
+    assert time.now_ms == 10
+    assert not is_late(60, time.time_of(B), 0)
+    assert is_late(60, time.time_of(A), 0)
+
+
+def test_an_idle_source_is_not_waited_for_and_comes_back_late() -> None:
+    time = StreamTime([A, B])
+    time.advance(A, 100)
+    time.set_idle(B)
+    assert (time.now_ms, time.is_idle(B)) == (100, True)
+    time.advance(B, 7)
+    assert (time.now_ms, time.is_idle(B)) == (100, False)
+    assert time.time_of(B) == 100, "its windows up to 100 have been emitted without it"
+    time.advance(A, 200)
+    assert time.now_ms == 100, "it is waited for again"
+
+
+def test_if_all_are_idle_the_largest_time_counts() -> None:
+    time = StreamTime([A, B, C])
+    time.advance(A, 5)
+    time.advance(B, 50)
+    for source in (A, B):
+        time.set_idle(source)
+    assert time.now_ms == UNKNOWN_MS
+    time.set_idle(C)
+    assert time.now_ms == 50
+
+
+def test_a_stranger_is_a_mistake_of_the_caller() -> None:
+    time = StreamTime([A])
+    with pytest.raises(KeyError):
+        time.advance(B, 1)
+    with pytest.raises(KeyError):
+        time.set_idle(B)
+
+
+events = st.lists(
+    st.tuples(st.sampled_from([A, B, C]), st.none() | st.integers(0, 50)), max_size=40
+)
+
+
+@given(events)
+def test_it_is_the_minimum_over_live_sources_and_never_falls(
+    steps: list[tuple[Source, int | None]],
+) -> None:
+    time, seen, idle, before_ms = StreamTime([A, B, C]), dict.fromkeys([A, B, C], -1), set(), -1
+    for source, timestamp_ms in steps:
+        if timestamp_ms is None:
+            time.set_idle(source)
+            idle.add(source)
+        else:
+            time.advance(source, timestamp_ms)
+            seen[source] = max(seen[source], timestamp_ms)
+            idle.discard(source)
+        live = [seen[one] for one in seen if one not in idle]
+        expected_ms = max(before_ms, min(live) if live else max(seen.values()))
+        assert time.now_ms == expected_ms
+        assert all(time.time_of(one) == max(seen[one], expected_ms) for one in seen)
+        before_ms = expected_ms
+
+
+@given(events, events)
+def test_it_goes_on_after_a_restart_as_if_there_had_been_none(
+    before: list[tuple[Source, int | None]], after: list[tuple[Source, int | None]]
+) -> None:
+    def run(time: StreamTime, steps: list[tuple[Source, int | None]]) -> None:
+        for source, timestamp_ms in steps:
+            if timestamp_ms is None:
+                time.set_idle(source)
+            else:
+                time.advance(source, timestamp_ms)
+
+    through = StreamTime([A, B, C])
+    run(through, before)
+    restarted = StreamTime([A, B, C])
+    restarted.load(msgspec.json.decode(msgspec.json.encode(through.to_data())))
+    run(through, after)
+    run(restarted, after)
+    assert restarted.to_data() == through.to_data()
+
+
+def test_a_grown_topic_waits_for_its_new_partition_but_time_stays() -> None:
+    old = StreamTime([A, C])
+    old.advance(A, 30)
+    old.advance(C, 40)
+    new = StreamTime([A, B])
+    new.load(old.to_data())
+    assert new.sources == (A, B)
+    assert new.now_ms == 30
+    new.advance(A, 90)
+    assert new.now_ms == 30, "B has not been heard of"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"now_ms": 1}, {"now_ms": "1", "sources": []}, {"now_ms": 1, "sources": [["a", 0]]}],
+)
+def test_damaged_state_is_refused(data: dict[str, object]) -> None:
+    with pytest.raises(CorruptData, match="stream time"):
+        StreamTime([A]).load(data)
