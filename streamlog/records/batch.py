@@ -13,16 +13,25 @@ integer is bounded before it is used, the same for both builds, and bytes that l
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
 from streamlog.errors import CorruptData, MessageTooLarge, UsageError
+from streamlog.records import record as rows
 from streamlog.records.compression import Compression, compress, decompress
-from streamlog.records.varint import append_varint, read_varint, read_varlong, varint_size
+from streamlog.records.record import Record
+from streamlog.records.varint import (
+    append_varint,
+    read_varint,
+    read_varlong,
+    varint_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+__all__ = ["BatchBuilder", "Record", "RecordBatch", "encode_batch", "place_batch", "split_batches"]
 
 HEADER_BYTES = 61
 UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
@@ -32,32 +41,29 @@ RECORDS_MAX = 1024 * 1024
 TIMESTAMP_MS_MAX = 2**62 - 1
 """The latest timestamp written (and, negated, the earliest): no difference of two overflows."""
 
+_TIMESTAMP_MS_MIN = -TIMESTAMP_MS_MAX
+_COUNT_MAX = RECORDS_MAX  # a C integer when compiled, like the other private ones
 _MAGIC = 2
 _PREFIX_BYTES = 12  # base offset and length: what the length does not count
 _LEADER_EPOCH_AT = 12
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 21  # where the bytes under the CRC begin
 _RECORD_BYTES_MIN = 7
-_LENGTH_MAX = 2**31 - 1
+_HEADER_BYTES_MIN = 2  # of a record's header
+_BATCH_BYTES_MAX = 2**31 - 1
+_FRAME_BYTES = 5  # of a record's length at most
+_NULL = -1
+_NULL_BYTE = 1  # -1 as a varint
 _INT64_MAX = 2**63 - 1
-_INT64_MIN = -(2**63)
+_INT64_MIN = -_INT64_MAX - 1
 _CODEC_BITS = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+_PADDING = bytes(64)
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
-
-
-class Record(NamedTuple):
-    """One record as bytes; the timestamp is in milliseconds since 1970."""
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 class RecordBatch:
@@ -175,21 +181,23 @@ class RecordBatch:
         Raises:
             CorruptData: they are malformed, too many or too large; see `UNCOMPRESSED_BYTES_MAX`.
         """
-        payload = self.data[HEADER_BYTES:]
+        payload: bytes | memoryview = self.data[HEADER_BYTES:]
         if self.record_count == 0 and not payload:
             return []  # compaction keeps such a batch for its producer's sequence numbers
-        data = decompress(self.codec, payload, size_bytes_max=UNCOMPRESSED_BYTES_MAX)
-        if not 0 <= self.record_count <= min(RECORDS_MAX, len(data) // _RECORD_BYTES_MIN):
+        if self.attributes & _CODEC_BITS:
+            payload = decompress(self.codec, payload, size_bytes_max=UNCOMPRESSED_BYTES_MAX)
+        size_bytes = len(payload)
+        if not 0 <= self.record_count <= min(RECORDS_MAX, size_bytes // _RECORD_BYTES_MIN):
             raise CorruptData(
                 f"the batch at offset {self.base_offset} claims {self.record_count} records"
-                f" in {len(data)} bytes"
+                f" in {size_bytes} bytes"
             )
         if self.last_offset_delta < 0 or self.base_offset > _INT64_MAX - self.last_offset_delta:
             raise CorruptData(
                 f"the batch at offset {self.base_offset} has last offset delta"
                 f" {self.last_offset_delta}"
             )
-        return _decode(self, data)
+        return _decode(self, b"".join((payload, _PADDING)), size_bytes)
 
 
 def split_batches(buffer: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
@@ -218,79 +226,87 @@ def _check_format(magic: int, length: int, position: int) -> None:
         raise CorruptData(f"the batch at byte {position} claims a length of {length} bytes")
 
 
-def _decode(batch: RecordBatch, data: bytes) -> list[Record]:
-    """Decode the records in `data`; the header's integers are bounded already."""
-    base_offset = batch.base_offset
-    base_timestamp_ms = batch.base_timestamp_ms
-    delta_min = _INT64_MIN - base_timestamp_ms if base_timestamp_ms < 0 else _INT64_MIN
-    delta_max = _INT64_MAX - base_timestamp_ms if base_timestamp_ms > 0 else _INT64_MAX
+def _decode(batch: RecordBatch, data: bytes, end: int) -> list[Record]:
+    """Decode the records in `data[:end]`; the header's integers are bounded already.
+
+    What follows `end` is padding: numbers are read without a look at the end, up to four before
+    the next check of the position.
+    """
     append_time = batch.is_log_append_time
+    timestamp_ms = batch.max_timestamp_ms
+    base_ms = batch.base_timestamp_ms
+    delta_min = _INT64_MIN - base_ms if base_ms < 0 else _INT64_MIN
+    delta_max = _INT64_MAX - base_ms if base_ms > 0 else _INT64_MAX
     records: list[Record] = []
-    end = len(data)
-    position = 0
-    previous = -1
+    position, previous = 0, -1
     for _ in range(batch.record_count):
-        length, position = read_varint(data, position, end)
-        if length < 0 or length > end - position:
-            raise CorruptData(_outside("a record", length))
-        record_end = position + length
-        timestamp_delta, position = read_varlong(data, position + 1, record_end)
-        if not delta_min <= timestamp_delta <= delta_max:
-            raise CorruptData(f"a record's timestamp delta {timestamp_delta} overflows")
-        offset_delta, position = read_varint(data, position, record_end)
-        if not previous < offset_delta <= batch.last_offset_delta:
+        size, position = read_varint(data, position)
+        if size < _RECORD_BYTES_MIN - 1 or size > end - position:
+            raise CorruptData(_outside("a record", size, end - position))
+        record_end = position + size
+        delta, position = read_varlong(data, position + 1)
+        if delta < delta_min or delta > delta_max:
+            raise CorruptData(f"a record's timestamp delta {delta} overflows")
+        if not append_time:
+            timestamp_ms = base_ms + delta
+        offset_delta, position = read_varint(data, position)
+        if offset_delta <= previous or offset_delta > batch.last_offset_delta:
             raise CorruptData(f"a record's offset delta {offset_delta} follows {previous}")
         previous = offset_delta
-        key, position = _read_bytes(data, position, record_end)
-        value, position = _read_bytes(data, position, record_end)
-        headers, position = _read_headers(data, position, record_end)
-        if position != record_end:
-            raise CorruptData(f"a record ends {record_end - position} bytes before its length")
-        timestamp_ms = (
-            batch.max_timestamp_ms if append_time else base_timestamp_ms + timestamp_delta
-        )
-        records.append(Record(base_offset + offset_delta, timestamp_ms, key, value, headers))
+        size, position = read_varint(data, position)
+        if size < _NULL or size > record_end - position:
+            raise CorruptData(_outside("a key", size, record_end - position))
+        key = data[position : position + size] if size >= 0 else None
+        position += size if size != _NULL else 0
+        size, position = read_varint(data, position)
+        if size < _NULL or size > record_end - position:
+            raise CorruptData(_outside("a value", size, record_end - position))
+        value = data[position : position + size] if size >= 0 else None
+        position += size if size != _NULL else 0
+        offset = batch.base_offset + offset_delta
+        if data[position] == 0 and position == record_end - 1:
+            records.append(rows.new_record(Record, offset, timestamp_ms, key, value))
+        else:
+            headers = _read_headers(data, position, record_end)
+            records.append(Record(offset, timestamp_ms, key, value, headers))
+        position = record_end
     if position != end:
         raise CorruptData(f"{end - position} bytes follow the last record of a batch")
     return records
 
 
-def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, position = read_varint(data, position, end)
-    if size == -1:
-        return None, position
-    if size < 0 or size > end - position:
-        raise CorruptData(_outside("a key or value", size))
-    return data[position : position + size], position + size
-
-
-def _read_headers(
-    data: bytes, position: int, end: int
-) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, position = read_varint(data, position, end)
-    if count == 0:
-        return (), position
-    if count < 0 or count > (end - position) // 2:
-        raise CorruptData(_outside("a list of headers", count))
+def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[str, bytes | None], ...]:
+    """Read the headers, which reach exactly to `end`."""
+    count, position = read_varint(data, position)
+    if count < 0 or count > (end - position) // _HEADER_BYTES_MIN:
+        raise CorruptData(f"a record claims {count} headers in {end - position} bytes")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        key, position = _read_bytes(data, position, end)
-        value, position = _read_bytes(data, position, end)
-        headers.append((_header_key(key), value))
-    return tuple(headers), position
+        size, position = read_varint(data, position)
+        if size < 0 or size > end - position:
+            raise CorruptData(_outside("a header's key", size, end - position))
+        key = data[position : position + size]
+        position += size
+        size, position = read_varint(data, position)
+        if size < _NULL or size > end - position:
+            raise CorruptData(_outside("a header's value", size, end - position))
+        value = data[position : position + size] if size >= 0 else None
+        position += size if size != _NULL else 0
+        headers.append((_decoded(key), value))
+    if position != end:
+        raise CorruptData(f"a record ends {end - position} bytes before its length")
+    return tuple(headers)
 
 
-def _header_key(key: bytes | None) -> str:
-    if key is None:
-        raise CorruptData("a header's key is null")
+def _outside(what: str, size: int, room: int) -> str:
+    return f"{what} claims {size} bytes; {room} are left"
+
+
+def _decoded(key: bytes) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError as error:
         raise CorruptData(f"a header's key is not UTF-8: {error}") from error
-
-
-def _outside(what: str, size: int) -> str:
-    return f"{what} of size {size} does not fit into what holds it"
 
 
 class BatchBuilder:
@@ -323,8 +339,8 @@ class BatchBuilder:
         self._attributes = int(codec) | (_TRANSACTIONAL if transactional else 0)
         self._producer = (producer_id, producer_epoch, base_sequence)
         self._out = bytearray(HEADER_BYTES)
-        self._base_timestamp_ms = -1
-        self._max_timestamp_ms = -1
+        self._base_timestamp_ms = 0
+        self._max_timestamp_ms = 0
         self.record_count = 0
         self.size_bytes = HEADER_BYTES
 
@@ -341,25 +357,53 @@ class BatchBuilder:
             MessageTooLarge: the batch would be larger than the format allows.
             UsageError: the timestamp is out of range or a header's key is not a string.
         """
-        if not -TIMESTAMP_MS_MAX <= timestamp_ms <= TIMESTAMP_MS_MAX:
+        if timestamp_ms > TIMESTAMP_MS_MAX or timestamp_ms < _TIMESTAMP_MS_MIN:
             raise UsageError(f"timestamp {timestamp_ms} ms is out of range")
-        if self.record_count == 0:
-            self._base_timestamp_ms = self._max_timestamp_ms = timestamp_ms
-        elif timestamp_ms > self._max_timestamp_ms:
-            self._max_timestamp_ms = timestamp_ms
-        delta = timestamp_ms - self._base_timestamp_ms
-        _append_record(self._out, (delta, self.record_count), key, value, headers)
-        self.record_count += 1
-        self.size_bytes = len(self._out)
+        stamp = timestamp_ms
+        out = self._out
+        count = self.record_count
+        if len(out) != self.size_bytes:
+            del out[self.size_bytes :]  # what an append that failed half-way left behind
+        delta = stamp - self._base_timestamp_ms if count else 0
+        encoded = _encoded(headers) if headers else None
+        body_bytes = varint_size(delta) + varint_size(count) + _field_size(key) + _field_size(value)
+        body_bytes += 2 if encoded is None else len(encoded) + 1
+        if count >= _COUNT_MAX or body_bytes > _BATCH_BYTES_MAX - len(out) - _FRAME_BYTES:
+            raise MessageTooLarge(
+                f"a batch of {count} records and {len(out)} bytes can't take a record of"
+                f" {body_bytes} bytes more"
+            )
+        append_varint(out, body_bytes)
+        out.append(0)
+        append_varint(out, delta)
+        append_varint(out, count)
+        _append_field(out, key)
+        _append_field(out, value)
+        if encoded is None:
+            out.append(0)
+        else:
+            out += encoded
+        if count == 0:
+            self._base_timestamp_ms = self._max_timestamp_ms = stamp
+        elif stamp > self._max_timestamp_ms:
+            self._max_timestamp_ms = stamp
+        self.record_count = count + 1
+        self.size_bytes = len(out)
         return self.size_bytes
 
     def build(self) -> bytes:
-        """The batch as bytes, with base offset 0 and leader epoch -1."""
+        """The batch as bytes, with base offset 0 and leader epoch -1.
+
+        Raises:
+            UsageError: it has no records.
+        """
+        if self.record_count == 0:
+            raise UsageError("a batch needs a record")
         out = self._out
+        del out[self.size_bytes :]
         if self._codec is not Compression.NONE:
-            out = bytearray(HEADER_BYTES) + compress(
-                self._codec, memoryview(self._out)[HEADER_BYTES:]
-            )
+            payload = compress(self._codec, memoryview(out)[HEADER_BYTES:])
+            out = bytearray(HEADER_BYTES) + payload
         header = (
             self._attributes,
             self.record_count - 1,
@@ -374,44 +418,29 @@ class BatchBuilder:
         return bytes(out)
 
 
-def _append_record(
-    out: bytearray,
-    deltas: tuple[int, int],
-    key: bytes | None,
-    value: bytes | None,
-    headers: Sequence[tuple[str, bytes | None]],
-) -> None:
-    body = bytearray(1)
-    append_varint(body, deltas[0])
-    append_varint(body, deltas[1])
-    _append_bytes(body, key)
-    _append_bytes(body, value)
-    append_varint(body, len(headers))
-    for name, content in headers:
-        _append_bytes(body, _encoded(name))
-        _append_bytes(body, content)
-    if len(out) + len(body) + varint_size(len(body)) > _LENGTH_MAX or deltas[1] >= RECORDS_MAX:
-        raise MessageTooLarge(
-            f"a batch of {len(out)} bytes and {deltas[1]} records can't take another record of"
-            f" {len(body)} bytes"
-        )
-    append_varint(out, len(body))
-    out += body
+def _field_size(content: bytes | None) -> int:
+    return 1 if content is None else varint_size(len(content)) + len(content)
 
 
-def _append_bytes(out: bytearray, content: bytes | None) -> None:
+def _append_field(out: bytearray, content: bytes | None) -> None:
     if content is None:
-        append_varint(out, -1)
+        out.append(_NULL_BYTE)
     else:
         append_varint(out, len(content))
         out += content
 
 
-def _encoded(name: str) -> bytes:
-    try:
-        return name.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(f"a header's key {name!r} can't be written as UTF-8: {error}") from error
+def _encoded(headers: Sequence[tuple[str, bytes | None]]) -> bytearray:
+    out = bytearray()
+    append_varint(out, len(headers))
+    for key, value in headers:
+        try:
+            name = key.encode()
+        except (AttributeError, UnicodeEncodeError) as error:
+            raise UsageError(f"a header's key {key!r} can't be written as UTF-8") from error
+        _append_field(out, name)
+        _append_field(out, value)
+    return out
 
 
 def encode_batch(
@@ -436,9 +465,16 @@ def encode_batch(
         base_sequence=base_sequence,
         transactional=transactional,
     )
+    _append_all(builder, records)
+    return builder.build()
+
+
+def _append_all(
+    builder: BatchBuilder,
+    records: Sequence[tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]],
+) -> None:
     for timestamp_ms, key, value, headers in records:
         builder.append(timestamp_ms, key, value, headers)
-    return builder.build()
 
 
 def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:

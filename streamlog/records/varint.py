@@ -14,50 +14,59 @@ from __future__ import annotations
 
 from streamlog.errors import CorruptData
 
-VARINT_BYTES_MAX = 5
-VARLONG_BYTES_MAX = 10
+_VARINT_BYTES_MAX = 5
+_VARLONG_BYTES_MAX = 10
 
 
-def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+_CONTINUES = 0x80
+_LOW_BITS = 0x7F
+_LAST_SHIFT = 63
+_INT32_MIN = -(2**31)
+_INT32_MAX = 2**31 - 1
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Read a 32-bit integer at `position`; return it and the position behind it.
 
     Raises:
-        CorruptData: it does not end before `end`, or has more than 32 bits.
+        CorruptData: it has more than 32 bits.
     """
-    raw = 0
-    shift = 0
-    while position < end and shift < 35:  # 5 bytes of 7 bits
-        byte = data[position]
-        position += 1
-        if byte < 0x80:
-            if shift == 28 and byte > 0x0F:
-                break
-            raw |= byte << shift
-            return (raw >> 1) ^ -(raw & 1), position
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    raise CorruptData(_broken("varint", VARINT_BYTES_MAX))
+    raw = data[position]
+    if raw < _CONTINUES:  # nearly all have one or two bytes and need no loop
+        return ~(raw >> 1) if raw & 1 else raw >> 1, position + 1
+    byte = data[position + 1]
+    if byte < _CONTINUES:
+        raw += (byte << 7) - _CONTINUES
+        return ~(raw >> 1) if raw & 1 else raw >> 1, position + 2
+    value, after = read_varlong(data, position)
+    if value < _INT32_MIN or value > _INT32_MAX or after - position > _VARINT_BYTES_MAX:
+        raise CorruptData(f"a varint has {after - position} bytes or more than 32 bits")
+    return value, after
 
 
-def read_varlong(data: bytes, position: int, end: int) -> tuple[int, int]:
+def read_varlong(data: bytes, position: int) -> tuple[int, int]:
     """Read a 64-bit integer at `position`; return it and the position behind it.
 
     Raises:
-        CorruptData: it does not end before `end`, or has more than 64 bits.
+        CorruptData: it has more than 64 bits.
     """
+    raw = data[position]
+    if raw < _CONTINUES:
+        return ~(raw >> 1) if raw & 1 else raw >> 1, position + 1
+    byte = data[position + 1]
+    if byte < _CONTINUES:
+        raw += (byte << 7) - _CONTINUES
+        return ~(raw >> 1) if raw & 1 else raw >> 1, position + 2
     raw = 0
-    shift = 0
-    while position < end and shift < 70:  # 10 bytes of 7 bits
+    for shift in range(0, 7 * _VARLONG_BYTES_MAX, 7):
         byte = data[position]
         position += 1
-        if byte < 0x80:
-            if shift == 63 and byte > 0x01:
+        raw |= (byte & _LOW_BITS) << shift
+        if byte < _CONTINUES:
+            if shift == _LAST_SHIFT and byte > 1:
                 break
-            raw |= byte << shift
-            return (raw >> 1) ^ -(raw & 1), position
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    raise CorruptData(_broken("varlong", VARLONG_BYTES_MAX))
+            return ~(raw >> 1) if raw & 1 else raw >> 1, position
+    raise CorruptData("a varlong has more than 64 bits")
 
 
 def append_varint(out: bytearray, value: int) -> None:
@@ -65,22 +74,19 @@ def append_varint(out: bytearray, value: int) -> None:
 
     The bytes of a 32-bit number are the same whether it is written as varint or as varlong.
     """
-    raw = (value << 1) if value >= 0 else (-(value + 1) << 1) + 1
-    while raw > 0x7F:
-        out.append((raw & 0x7F) | 0x80)
+    raw = value if value >= 0 else -(value + 1)
+    raw = raw << 1 if value >= 0 else raw << 1 | 1
+    while raw >= _CONTINUES:
+        out.append((raw & _LOW_BITS) | _CONTINUES)
         raw >>= 7
     out.append(raw)
 
 
 def varint_size(value: int) -> int:
     """How many bytes `append_varint` writes for `value`."""
-    magnitude = value if value >= 0 else -(value + 1)
+    raw = value if value >= 0 else -(value + 1)
     size = 1
-    while magnitude > 0x3F:
-        magnitude >>= 7
+    while raw >= _CONTINUES >> 1:
+        raw >>= 7
         size += 1
     return size
-
-
-def _broken(kind: str, size_bytes_max: int) -> str:
-    return f"a {kind} is cut short or has more than {size_bytes_max} bytes or too many bits"

@@ -1,0 +1,58 @@
+# C types of batch.py; `data` of the decoders is bytes there and a pointer here.
+cimport cython
+from streamlog.records cimport record as rows
+from streamlog.records.varint cimport append_varint, read_varint, read_varlong, varint_size
+
+cdef int _NULL, _RECORD_BYTES_MIN, _HEADER_BYTES_MIN, _NULL_BYTE
+cdef long long _BATCH_BYTES_MAX, _COUNT_MAX, _FRAME_BYTES
+cdef long long _INT64_MIN, _INT64_MAX
+
+@cython.final
+cdef class RecordBatch:
+    cdef object _view
+    cdef Py_ssize_t _position
+    cdef readonly long long base_offset
+    cdef readonly Py_ssize_t size_bytes
+    cdef readonly int leader_epoch
+    cdef readonly unsigned int crc
+    cdef readonly int attributes
+    cdef readonly int last_offset_delta
+    cdef readonly long long base_timestamp_ms
+    cdef readonly long long max_timestamp_ms
+    cdef readonly long long producer_id
+    cdef readonly int producer_epoch
+    cdef readonly int base_sequence
+    cdef readonly int record_count
+
+@cython.locals(
+    append_time=cython.bint, base_ms=cython.longlong, delta=cython.longlong, delta_max=cython.longlong,
+    delta_min=cython.longlong, base_offset=cython.longlong, last_offset_delta=cython.longlong, offset_delta=cython.longlong,
+    position=cython.Py_ssize_t, previous=cython.longlong, record_end=cython.Py_ssize_t,
+    records=list, size=cython.longlong, timestamp_ms=cython.longlong,
+)
+cdef list _decode(RecordBatch batch, const unsigned char* data, Py_ssize_t end)
+
+@cython.locals(count=cython.longlong, size=cython.longlong)
+cdef tuple _read_headers(const unsigned char* data, Py_ssize_t position, Py_ssize_t end)
+
+@cython.final
+cdef class BatchBuilder:
+    cdef object _codec
+    cdef int _attributes
+    cdef tuple _producer
+    cdef bytearray _out
+    cdef long long _base_timestamp_ms
+    cdef long long _max_timestamp_ms
+    cdef readonly int record_count
+    cdef readonly Py_ssize_t size_bytes
+
+    @cython.locals(
+        stamp=cython.longlong, delta=cython.longlong, count=cython.longlong, body_bytes=cython.longlong, out=bytearray, encoded=bytearray,
+    )
+    cpdef Py_ssize_t append(self, object timestamp_ms, object key, object value, object headers=*) except -1
+
+cdef long long _field_size(object content) except -1
+
+cdef int _append_field(bytearray out, object content) except -1
+
+cdef int _append_all(BatchBuilder builder, object records) except -1
