@@ -77,11 +77,12 @@ class RocksStore:
     Use `RocksStore.open`.
     """
 
-    __slots__ = ("_database", "_path", "_scans", "_unlogged")
+    __slots__ = ("_closed", "_database", "_path", "_scans", "_unlogged")
 
     def __init__(self, database: Rdict, path: str) -> None:
         self._database = database
         self._path = path
+        self._closed = False
         # An iterator keeps the database, and its lock, alive: `close` has to end them.
         self._scans: WeakSet[Generator[tuple[bytes, bytes], None, None]] = WeakSet()
         self._unlogged = WriteOptions()
@@ -177,12 +178,13 @@ class RocksStore:
 
     def close(self) -> None:
         """Write what is in memory to disk, end open scans, and release the directory."""
+        if self._closed:
+            return
+        self._closed = True
         for scan in list(self._scans):
             scan.close()
         try:
             self._database.flush()
-        except DbClosedError:
-            return
         except RocksError as error:
             raise _explained(error, self._path) from error
         finally:

@@ -105,6 +105,7 @@ class StoreTransaction:
     def close(self) -> None:
         """Roll back and close the store beneath."""
         self.rollback()
+        self._cache = _Cache(0)
         self._store.close()
 
     def changes(self) -> list[Change]:
