@@ -2,10 +2,10 @@
 
 A caller hands over a typed request and awaits the typed response; it can't tell whether the
 broker is at the other end of a socket or in this process. Requests are pipelined: each is
-written at once, and its answer is found by correlation id. The connection's first exchange is ApiVersions (KIP-35, KIP-511).
-No task runs here: bytes arrive in callbacks, straight into the buffer of the frame that they
-belong to, and a frame is decoded by the caller that waits for it. A connection that timed out or
-broke is never used again; reconnecting is the business of `client/cluster.py`.
+written at once, and its answer is found by correlation id. A connection begins with ApiVersions
+(KIP-35, KIP-511). No task runs here: bytes arrive in callbacks, straight into the buffer of the
+frame that they belong to, and a frame is decoded by the caller that waits for it. A connection
+that timed out or broke is never used again; reconnecting is the business of `client/cluster.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,396 @@
+"""Cluster: who leads a partition, who coordinates a group, and connections to them.
+
+Rule of the file: everything learnt may be stale. A call that fails because of that says so by
+its `retriable` flag, what is stale is forgotten, and the next attempt asks again: first brokers
+that are connected, then those known by name, at last the bootstrap addresses, which are looked
+up anew every time because an embedded log comes back on another port. Each broker has a
+connection per `Lane`, since answers come in order and a waiting one would hold up the others.
+A client never creates a topic by asking for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias, TypeVar
+
+from streamlog.assignors import TopicPartition
+from streamlog.clock import Clock
+from streamlog.errors import (
+    ConnectionLost,
+    CorruptData,
+    LogError,
+    RequestTimedOut,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.cluster import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from streamlog.protocol.messages.coordination import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from streamlog.protocol.schema import Message
+from streamlog.transport.connection import Transport
+
+Address: TypeAlias = tuple[str, int]
+Bootstrap: TypeAlias = Callable[[], Sequence[Address]]
+"""Gives the addresses to begin with, as of now."""
+Connect: TypeAlias = Callable[[str, int], Awaitable[Transport]]
+
+REQUEST_TIMEOUT_MS = 30_000
+RETRY_TIMEOUT_MS = 60_000
+"""How long an operation of the user is retried before its error is the user's."""
+RETRY_BACKOFF_MS = 50
+RETRY_BACKOFF_MS_MAX = 1_000
+METADATA_AGE_MS_MAX = 300_000
+"""After this time a topic is looked up again although nothing went wrong: it may have grown."""
+UNKNOWN_TOPIC_TIMEOUT_MS = 1_000
+"""How long a topic may be unknown to the broker that is asked: it may just have been created."""
+
+log = logging.getLogger(__name__)
+M = TypeVar("M", bound=Message)
+R = TypeVar("R")
+
+
+class Lane(Enum):
+    """Which of the connections to a broker a request takes."""
+
+    MAIN = auto()
+    """Answered at once: produce, metadata, offsets."""
+    FETCH = auto()
+    """The broker holds the answer back until there are records."""
+    GROUP = auto()
+    """The coordinator holds the answer back until all members have joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """What brokers say about a topic."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    leaders: dict[int, int]
+    """Partition to the broker that leads it; -1 while nobody does."""
+    replicas: dict[int, tuple[int, ...]]
+    learnt_ms: int
+
+
+class Cluster:
+    """The brokers behind one or more bootstrap addresses, as one client sees them."""
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap,
+        connect: Connect,
+        clock: Clock,
+        *,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        self.cluster_id: str | None = None
+        self.clock = clock
+        self.request_timeout_ms = request_timeout_ms
+        self._bootstrap = bootstrap
+        self._connect = connect
+        self._controller_id = -1
+        self._brokers: dict[int, Address] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._transports: dict[tuple[int, Lane], Transport] = {}
+        self._connecting: dict[tuple[int, Lane], asyncio.Lock] = {}
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The broker that leads a partition, None if it has to be looked up."""
+        topic = self._topics.get(partition.topic)
+        if topic is None or self.clock.now_ms() - topic.learnt_ms > METADATA_AGE_MS_MAX:
+            return None
+        leader = topic.leaders.get(partition.partition, -1)
+        return leader if leader in self._brokers else None
+
+    def forget(self, topics: Collection[str]) -> None:
+        """What is known about these topics was wrong."""
+        for topic in topics:
+            self._topics.pop(topic, None)
+
+    async def topic(self, name: str) -> TopicMetadata:
+        """A topic's partitions and leaders.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+        """
+        known = self._topics.get(name)
+        if known is not None and self.clock.now_ms() - known.learnt_ms <= METADATA_AGE_MS_MAX:
+            return known
+        await self.refresh([name])
+        return self._topics[name]
+
+    async def refresh(self, topics: Collection[str]) -> None:
+        """Look up these topics, and the brokers.
+
+        Raises:
+            UnknownTopicOrPartition: one of them does not exist.
+            ConnectionLost: no broker can be reached.
+        """
+        deadline_ms = self.clock.now_ms() + UNKNOWN_TOPIC_TIMEOUT_MS
+        while missing := [name for name in topics if not await self._look_up(name)]:
+            if self.clock.now_ms() >= deadline_ms:
+                raise UnknownTopicOrPartition(
+                    f"the log has no topic {missing[0]!r}: check its name, or create it first",
+                    retriable=False,  # This was the retry.
+                )
+            await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+
+    async def describe(self, topics: Collection[str] | None = None) -> list[TopicMetadata]:
+        """These topics, or all of them.
+
+        Raises:
+            UnknownTopicOrPartition: one of `topics` does not exist.
+        """
+        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        response = await self._metadata(asked)
+        for topic in response.topics:
+            if topic.error_code:
+                raise error_for(topic.error_code, f"topic {topic.name!r}")
+        return [self._learn(topic) for topic in response.topics]
+
+    async def call(
+        self,
+        node_id: int,
+        request: Message,
+        answer: type[M],
+        *,
+        lane: Lane = Lane.MAIN,
+        timeout_ms: int | None = None,
+    ) -> M:
+        """Ask one broker.
+
+        Raises:
+            ConnectionLost, RequestTimedOut: as `Transport.call`; the next call connects anew.
+        """
+        transport = await self.transport(node_id, lane)
+        try:
+            response = await transport.call(
+                request, timeout_ms=timeout_ms or self.request_timeout_ms
+            )
+        except (ConnectionLost, RequestTimedOut, CorruptData):
+            await self._drop(node_id, lane, transport)
+            raise
+        return _expect(response, answer)
+
+    async def send(self, node_id: int, request: Message) -> None:
+        """Tell one broker something that it does not answer.
+
+        Raises:
+            ConnectionLost: as `Transport.send`.
+        """
+        transport = await self.transport(node_id, Lane.MAIN)
+        try:
+            await transport.send(request)
+        except ConnectionLost:
+            await self._drop(node_id, Lane.MAIN, transport)
+            raise
+
+    async def call_any(self, request: Message, answer: type[M]) -> M:
+        """Ask whichever broker can be reached.
+
+        Raises:
+            ConnectionLost: none can.
+        """
+        node_id = await self._reachable()
+        return await self.call(node_id, request, answer)
+
+    async def call_controller(self, request: Message, answer: type[M]) -> M:
+        """Ask the broker that creates and deletes topics."""
+        await self._metadata([])
+        node_id = self._controller_id if self._controller_id in self._brokers else None
+        return await self.call(
+            await self._reachable() if node_id is None else node_id, request, answer
+        )
+
+    async def coordinator(self, group_id: str) -> int:
+        """The broker that coordinates a group.
+
+        Raises:
+            LogError: retriable while there is none.
+        """
+        request = FindCoordinatorRequest(key=group_id, coordinator_keys=[group_id])
+        response = await self.call_any(request, FindCoordinatorResponse)
+        found = response.coordinators[0] if response.coordinators else response
+        if found.error_code:
+            raise error_for(found.error_code, f"coordinator of group {group_id}")
+        await self._learn_broker(found.node_id, (found.host, found.port))
+        return found.node_id
+
+    def is_connected(self, node_id: int, lane: Lane) -> bool:
+        """Whether a call would be written at once."""
+        return (node_id, lane) in self._transports
+
+    async def transport(self, node_id: int, lane: Lane) -> Transport:
+        """The connection to a broker, opened if need be.
+
+        Raises:
+            ConnectionLost: it can't be reached.
+        """
+        key = node_id, lane
+        if key in self._transports:
+            return self._transports[key]
+        async with self._connecting.setdefault(key, asyncio.Lock()):
+            if key in self._transports:
+                return self._transports[key]
+            address = self._brokers.get(node_id)
+            if address is None:
+                raise ConnectionLost(f"broker {node_id} is not known any more")
+            try:
+                transport = await self._connect(*address)
+            except StreamlogError:
+                self._brokers.pop(node_id, None)  # It may have moved: look it up again.
+                raise
+            if key in self._transports:  # The way in has become this connection meanwhile.
+                await transport.close()
+            else:
+                self._transports[key] = transport
+            return self._transports[key]
+
+    async def retrying(
+        self, attempt: Callable[[], Awaitable[R]], *, timeout_ms: int = RETRY_TIMEOUT_MS
+    ) -> R:
+        """Await `attempt()` again and again while its error is retriable, for `timeout_ms`.
+
+        Raises:
+            StreamlogError: the last attempt's.
+        """
+        deadline_ms = self.clock.now_ms() + timeout_ms
+        backoff_ms = RETRY_BACKOFF_MS
+        while True:
+            try:
+                return await attempt()
+            except StreamlogError as error:
+                if not error.retriable or self.clock.now_ms() + backoff_ms > deadline_ms:
+                    raise
+                log.debug("will be tried again in %d ms: %s", backoff_ms, error)
+            await asyncio.sleep(backoff_ms / 1000)
+            backoff_ms = min(2 * backoff_ms, RETRY_BACKOFF_MS_MAX)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        transports, self._transports = self._transports, {}
+        for transport in transports.values():
+            await transport.close()
+
+    async def _look_up(self, name: str) -> bool:
+        """Ask about one topic; False if the broker does not know it."""
+        response = await self._metadata([MetadataRequestTopic(name=name)])
+        for topic in response.topics:
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return False
+            if topic.error_code:
+                raise error_for(topic.error_code, f"topic {name!r}")
+            self._learn(topic)
+        return name in self._topics
+
+    async def _metadata(self, topics: list[MetadataRequestTopic] | None) -> MetadataResponse:
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        response = await self.call_any(request, MetadataResponse)
+        if self.cluster_id is not None and response.cluster_id != self.cluster_id:
+            await self.close()
+            self._brokers.clear()
+            raise ConnectionLost(
+                f"another log answers now: cluster {response.cluster_id}, not {self.cluster_id}"
+            )
+        self.cluster_id = response.cluster_id
+        self._controller_id = response.controller_id
+        for broker in response.brokers:
+            await self._learn_broker(broker.node_id, (broker.host, broker.port))
+        for gone in self._brokers.keys() - {broker.node_id for broker in response.brokers}:
+            del self._brokers[gone]
+        return response
+
+    def _learn(self, topic: MetadataResponseTopic) -> TopicMetadata:
+        learnt = TopicMetadata(
+            name=topic.name or "",
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            leaders={each.partition_index: each.leader_id for each in topic.partitions},
+            replicas={each.partition_index: tuple(each.replica_nodes) for each in topic.partitions},
+            learnt_ms=self.clock.now_ms(),
+        )
+        self._topics[learnt.name] = learnt
+        return learnt
+
+    async def _learn_broker(self, node_id: int, address: Address) -> None:
+        if self._brokers.get(node_id, address) != address:
+            for lane in Lane:
+                await self._drop(node_id, lane, self._transports.get((node_id, lane)))
+        self._brokers[node_id] = address
+
+    async def _reachable(self) -> int:
+        """A broker to which there is a connection, or can be made."""
+        for node_id, lane in self._transports:
+            if lane is Lane.MAIN and node_id in self._brokers:
+                return node_id
+        for node_id in list(self._brokers):
+            try:
+                await self.transport(node_id, Lane.MAIN)
+            except StreamlogError as error:
+                log.debug("broker %d: %s", node_id, error)
+            else:
+                return node_id
+        return await self._begin()
+
+    async def _begin(self) -> int:
+        """Learn the brokers from a bootstrap address; one of them is reachable."""
+        problems: list[StreamlogError] = []
+        for host, port in self._bootstrap():
+            try:
+                return await self._begin_at(host, port)
+            except StreamlogError as problem:
+                problems.append(problem)
+        if len(problems) == 1:
+            raise problems[0]
+        raise ConnectionLost(
+            "; ".join(map(str, problems)) or "no broker runs: nobody has this log open"
+        )
+
+    async def _begin_at(self, host: str, port: int) -> int:
+        transport = await self._connect(host, port)
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        try:
+            answer = await transport.call(request, timeout_ms=self.request_timeout_ms)
+            response = _expect(answer, MetadataResponse)
+        except BaseException:
+            await transport.close()
+            raise
+        if not response.brokers:
+            await transport.close()
+            raise ConnectionLost(f"the broker at {host}:{port} knows no broker, not even itself")
+        known = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        self._brokers.update(known)
+        here = next((node for node, address in known.items() if address == (host, port)), None)
+        if here is None or self.is_connected(here, Lane.MAIN):
+            await transport.close()
+            here = next(iter(known)) if here is None else here
+            await self.transport(here, Lane.MAIN)
+        else:
+            self._transports[here, Lane.MAIN] = transport
+        return here
+
+    async def _drop(self, node_id: int, lane: Lane, transport: Transport | None) -> None:
+        if transport is None:
+            return
+        if self._transports.get((node_id, lane)) is transport:
+            del self._transports[node_id, lane]
+        await transport.close()
+
+
+def _expect(response: Message, answer: type[M]) -> M:
+    if not isinstance(response, answer):
+        raise LogError(f"expected {answer.__name__}, got {type(response).__name__}")
+    return response

@@ -1,0 +1,327 @@
+"""Fetcher: keeps the buffers of a consumer filled, one long-polling request per broker.
+
+While the owner works on one answer, the next is on its way. A partition is left out of a request
+while its buffer is full. If that happens the request must not wait at the broker: the full one may
+be emptied a moment later and would have to wait for records of the others. So such a request asks
+for what is there, and if there is nothing, the next one goes out when the owner has taken
+something, or after `FULL_PAUSE_MS`. Positions that are not known (new, reset, out of range) are
+looked up before. Fetch sessions (KIP-227) and fetching from followers (KIP-392) are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.background import Background
+from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
+from streamlog.client.offsets import EARLIEST, LATEST, list_offsets
+from streamlog.client.positions import PartitionState, Positions, Start
+from streamlog.errors import ConfigError, OffsetOutOfRange, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.data import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from streamlog.protocol.schema import one_buffer
+
+Reset: TypeAlias = Literal["earliest", "latest", "none"]
+Committed: TypeAlias = Callable[
+    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int | None]]
+]
+
+FULL_PAUSE_MS: Final = 20
+REQUEST_MARGIN_MS: Final = 10_000
+"""How much longer than it was told to wait a broker may take to answer a fetch."""
+ERROR_BACKOFF_MS: Final = 200
+"""Before a partition that met an error is asked for again."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """How much to fetch, and where to begin."""
+
+    auto_offset_reset: Reset = "latest"
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 50 * 1024 * 1024
+    max_partition_fetch_bytes: int = 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.auto_offset_reset not in {"earliest", "latest", "none"}:
+            raise ConfigError(
+                f"auto_offset_reset is {self.auto_offset_reset!r}: "
+                "it can be 'earliest', 'latest' or 'none'"
+            )
+        for name in ("fetch_min_bytes", "fetch_max_wait_ms"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it can't be negative")
+        for name in ("fetch_max_bytes", "max_partition_fetch_bytes"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it has to be positive")
+
+
+class Fetcher:
+    """Fills `positions` from the brokers. `run` is its task."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Positions,
+        settings: FetchSettings,
+        background: Background,
+        *,
+        tell: Callable[[StreamlogError | None], None],
+    ) -> None:
+        """Tell the owner by `tell` that there are records (None) or what went wrong."""
+        self._cluster = cluster
+        self._positions = positions
+        self._settings = settings
+        self._background = background
+        self._tell = tell
+        self._look = asyncio.Event()
+        self._resolving = asyncio.Lock()
+        self._busy: set[int] = set()
+        self._troubled_since_ms: int | None = None
+        self._committed: Committed | None = None
+
+    def begin_at_committed(self, committed: Committed) -> None:
+        """Begin partitions where their group has committed."""
+        self._committed = committed
+
+    def look(self) -> None:
+        """Something has changed: assignments, positions, or room in a buffer."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Fetch for ever."""
+        while True:
+            self._look.clear()
+            pause_ms = await self._round()
+            try:
+                async with asyncio.timeout(None if pause_ms is None else pause_ms / 1000):
+                    await self._look.wait()
+            except TimeoutError:
+                continue
+
+    async def resolve(self) -> None:
+        """Give every assigned partition a position.
+
+        Raises:
+            OffsetOutOfRange: the reset policy is "none" and a partition has no place to begin.
+        """
+        async with self._resolving:
+            await self._resolve_committed()
+            await self._resolve_by_time()
+
+    async def _round(self) -> int | None:
+        """Send what can be sent; returns when to look again if nothing happens."""
+        now_ms = self._cluster.clock.now_ms()
+        try:
+            await self.resolve()
+            requests, next_ms = await self._requests(now_ms)
+        except StreamlogError as error:
+            self._on_error(error)
+            return RETRY_BACKOFF_MS
+        for node_id, wanted in requests.items():
+            self._busy.add(node_id)
+            for _, state in wanted:
+                state.in_flight = True
+            self._background.start(self._fetch(node_id, wanted))
+        return None if next_ms is None else max(next_ms - now_ms, 1)
+
+    async def _requests(
+        self, now_ms: int
+    ) -> tuple[dict[int, list[tuple[TopicPartition, PartitionState]]], int | None]:
+        """Partitions to ask for by broker, and when those that have to wait may be."""
+        requests: dict[int, list[tuple[TopicPartition, PartitionState]]] = {}
+        next_ms: int | None = None
+        for partition, state in self._positions.items():
+            if state.paused or state.in_flight or state.position is None or self._is_full(state):
+                continue
+            if state.not_before_ms > now_ms:
+                next_ms = min(next_ms or state.not_before_ms, state.not_before_ms)
+                continue
+            leader = self._cluster.leader(partition)
+            if leader is None:
+                await self._cluster.refresh([partition.topic])
+                leader = self._cluster.leader(partition)
+            if leader is None:
+                state.not_before_ms = next_ms = now_ms + ERROR_BACKOFF_MS
+            elif leader not in self._busy:
+                requests.setdefault(leader, []).append((partition, state))
+        return requests, next_ms
+
+    def _is_full(self, state: PartitionState) -> bool:
+        return state.buffered_bytes >= self._settings.max_partition_fetch_bytes
+
+    async def _fetch(
+        self, node_id: int, wanted: list[tuple[TopicPartition, PartitionState]]
+    ) -> None:
+        """One request to one broker."""
+        some_full = any(self._is_full(state) for _, state in self._positions.items())
+        wait_ms = 0 if some_full else self._settings.fetch_max_wait_ms
+        eras = {partition: state.era for partition, state in wanted}
+        kept = 0
+        try:
+            response = await self._cluster.call(
+                node_id,
+                self._request(wanted, wait_ms),
+                FetchResponse,
+                lane=Lane.FETCH,
+                timeout_ms=wait_ms + REQUEST_MARGIN_MS,
+            )
+            if response.error_code:
+                raise error_for(response.error_code, f"fetch from broker {node_id}")
+            self._troubled_since_ms = None
+            kept = self._store(response.responses, eras)
+        except StreamlogError as error:
+            self._cluster.forget({partition.topic for partition in eras})
+            self._delay(wanted)
+            self._on_error(error)
+        finally:
+            for _, state in wanted:
+                state.in_flight = False
+        if some_full and not kept:
+            await self._pause_full()
+        self._busy.discard(node_id)
+        self._look.set()
+
+    async def _pause_full(self) -> None:
+        """Wait until the owner takes something, or a little."""
+        self._look.clear()
+        try:
+            async with asyncio.timeout(FULL_PAUSE_MS / 1000):
+                await self._look.wait()
+        except TimeoutError:
+            return
+
+    def _request(
+        self, wanted: list[tuple[TopicPartition, PartitionState]], wait_ms: int
+    ) -> FetchRequest:
+        topics: dict[str, list[FetchPartition]] = {}
+        for partition, state in wanted:
+            asked = FetchPartition(
+                partition=partition.partition,
+                fetch_offset=state.fetch_offset,
+                partition_max_bytes=self._settings.max_partition_fetch_bytes,
+            )
+            topics.setdefault(partition.topic, []).append(asked)
+        return FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=self._settings.fetch_min_bytes,
+            max_bytes=self._settings.fetch_max_bytes,
+            topics=[FetchTopic(topic=name, partitions=many) for name, many in topics.items()],
+        )
+
+    def _store(
+        self, topics: Collection[FetchableTopicResponse], eras: Mapping[TopicPartition, int]
+    ) -> int:
+        """Put what came into the buffers; returns how many bytes."""
+        kept = 0
+        for topic in topics:
+            for data in topic.partitions:
+                partition = TopicPartition(topic.topic, data.partition_index)
+                state = self._positions.get(partition)
+                if state is None or state.era != eras.get(partition):
+                    continue  # Revoked, or moved elsewhere meanwhile.
+                if data.error_code:
+                    self._on_partition_error(partition, state, data)
+                    continue
+                state.high_watermark = data.high_watermark
+                records = one_buffer(data.records)
+                if len(records):
+                    kept += self._positions.put(partition, state.era, records)
+        if kept:
+            self._tell(None)
+        return kept
+
+    def _on_partition_error(
+        self, partition: TopicPartition, state: PartitionState, data: PartitionData
+    ) -> None:
+        state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
+        where = f"fetch of {partition.topic}-{partition.partition} at {state.fetch_offset}"
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._settings.auto_offset_reset == "none":
+                self._tell(
+                    OffsetOutOfRange(
+                        f"{where}: the log has nothing there (any more); seek to an offset between "
+                        "begin_offsets and end_offsets, or set auto_offset_reset"
+                    )
+                )
+                return
+            log.warning("%s: outside of the log; reset by policy", where)
+            state.move(None, Start.RESET)
+            return
+        self._cluster.forget([partition.topic])
+        error = error_for(data.error_code, where)
+        if error.retriable:
+            log.debug("%s", error)
+        else:
+            self._tell(error)
+
+    def _delay(self, wanted: list[tuple[TopicPartition, PartitionState]]) -> None:
+        for _, state in wanted:
+            state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
+
+    def _on_error(self, error: StreamlogError) -> None:
+        """A broker could not be asked: go on trying, but not for ever and not in silence."""
+        now_ms = self._cluster.clock.now_ms()
+        if self._troubled_since_ms is None:
+            self._troubled_since_ms = now_ms
+            log.warning("can't fetch, will try again: %s", error)
+        if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
+            self._troubled_since_ms = None
+            self._tell(error)
+
+    async def _resolve_committed(self) -> None:
+        unknown = {
+            partition: state.era
+            for partition, state in self._positions.items()
+            if state.position is None and state.start is Start.COMMITTED
+        }
+        if not unknown:
+            return
+        committed = await self._committed(unknown) if self._committed is not None else {}
+        for partition, era in unknown.items():
+            state = self._positions.get(partition)
+            if state is not None and state.era == era:
+                state.move(committed.get(partition), Start.RESET)
+
+    async def _resolve_by_time(self) -> None:
+        times: dict[TopicPartition, int] = {}
+        eras: dict[TopicPartition, int] = {}
+        for partition, state in self._positions.items():
+            if state.position is None:
+                times[partition] = self._time_of(partition, state.start)
+                eras[partition] = state.era
+        if not times:
+            return
+        for partition, found in (await list_offsets(self._cluster, times)).items():
+            unmoved = self._positions.get(partition)
+            if unmoved is not None and unmoved.era == eras[partition]:
+                unmoved.move(found.offset)
+
+    def _time_of(self, partition: TopicPartition, start: Start) -> int:
+        match start:
+            case Start.EARLIEST:
+                return EARLIEST
+            case Start.LATEST:
+                return LATEST
+            case _ if self._settings.auto_offset_reset == "none":
+                raise OffsetOutOfRange(
+                    f"{partition.topic}-{partition.partition} has no committed offset, and "
+                    "auto_offset_reset is 'none': seek, commit, or choose 'earliest' or 'latest'"
+                )
+            case _:
+                return EARLIEST if self._settings.auto_offset_reset == "earliest" else LATEST

@@ -1,0 +1,294 @@
+"""GroupSession: carries out what a GroupMember decides, and the group's committed offsets.
+
+The shell of `membership.py`: requests, time, and finding the coordinator. `run` is a task of the
+consumer, so heartbeats go on whatever the owner does with its records; but a rebalance waits for
+the owner (`revoking`, `offered`), who is asked from within `poll`. All requests to the
+coordinator share one connection, since a commit must not overtake the join that ends its
+generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from streamlog.assignors import Assignor, TopicPartition
+from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
+from streamlog.client.membership import (
+    CountPartitions,
+    GroupMember,
+    GroupSettings,
+    Heartbeat,
+    Join,
+    Phase,
+    Sync,
+    Wait,
+)
+from streamlog.errors import (
+    ConnectionLost,
+    RebalanceInProgress,
+    RequestTimedOut,
+    StreamlogError,
+    UnknownTopicOrPartition,
+)
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages import coordination as wire
+from streamlog.protocol.schema import Message
+
+JOIN_MARGIN_MS = 5_000
+"""How much longer than the rebalance timeout the coordinator may take to answer a join."""
+LEAVE_TIMEOUT_MS = 2_000
+"""Leaving is a courtesy: the others notice anyway, by the session timeout."""
+
+log = logging.getLogger(__name__)
+M = TypeVar("M", bound=Message)
+
+
+class GroupSession:
+    """One consumer's dealings with the coordinator of its group."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: GroupSettings,
+        assignor: Assignor,
+        *,
+        tell: Callable[[], None],
+    ) -> None:
+        """Tell the owner by `tell` that its assignment is about to change."""
+        self.member: GroupMember | None = None
+        """None while the owner assigns partitions itself."""
+        self._cluster = cluster
+        self._settings = settings
+        self._assignor = assignor
+        self._tell = tell
+        self._coordinator: int | None = None
+        self._look = asyncio.Event()
+        self._troubled_since_ms: int | None = None
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Become a member, or one that wants other topics."""
+        if self.member is None:
+            self.member = GroupMember(self._settings, self._assignor, topics)
+        else:
+            self.member.on_subscription(topics, self._cluster.clock.now_ms())
+        self._look.set()
+
+    def on_assigned(self) -> frozenset[TopicPartition]:
+        """The owner takes over its part."""
+        return self.member.on_assigned() if self.member is not None else frozenset()
+
+    def on_revoked(self) -> None:
+        """The owner is done with its part: join again."""
+        if self.member is not None:
+            self.member.on_revoked(self._cluster.clock.now_ms())
+        self._look.set()
+
+    async def run(self) -> None:
+        """Be a member until the group is left.
+
+        Raises:
+            StreamlogError: the group can't be joined, or nobody answers for too long.
+        """
+        while self.member is None:
+            self._look.clear()
+            await self._look.wait()
+        member = self.member
+        while member.phase is not Phase.LEFT:
+            try:
+                await self._step(member)
+                self._troubled_since_ms = None
+            except StreamlogError as error:
+                self._on_error(member, error)
+                await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+            if member.phase is Phase.REVOKING or member.offered is not None:
+                self._tell()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Store the next offset to read of these partitions.
+
+        Raises:
+            RebalanceInProgress: the group is between two assignments; the partitions may be
+                another member's next.
+            UnknownMember: the group has given up on this consumer and on what it had.
+        """
+        if not offsets:
+            return
+        await self._cluster.retrying(lambda: self._commit(offsets))
+
+    async def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        """What the group has committed, None where it has not."""
+        return await self._cluster.retrying(lambda: self._fetch_committed(partitions))
+
+    async def leave(self) -> None:
+        """Tell the group that this consumer is done; it is no error if nobody hears it."""
+        request = self.member.leave() if self.member is not None else None
+        if request is None or self._coordinator is None:
+            return
+        try:
+            await self._cluster.call(
+                self._coordinator,
+                request,
+                wire.LeaveGroupResponse,
+                # Not behind a join that waits for the others.
+                lane=Lane.MAIN,
+                timeout_ms=LEAVE_TIMEOUT_MS,
+            )
+        except StreamlogError as error:
+            log.info("could not leave group %s: %s", self._settings.group_id, error)
+
+    async def _step(self, member: GroupMember) -> None:
+        """Do what is due."""
+        clock = self._cluster.clock
+        if member.coordinator_lost or self._coordinator is None:
+            self._coordinator = await self._cluster.coordinator(self._settings.group_id)
+            member.on_coordinator_found()
+        self._look.clear()
+        match member.next(clock.now_ms()):
+            case Join(request):
+                patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
+                joined = await self._call(request, wire.JoinGroupResponse, patience_ms)
+                member.on_join(joined, clock.now_ms())
+            case CountPartitions(topics):
+                member.on_partitions(await self._count(topics))
+            case Sync(request):
+                patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
+                synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
+                member.on_sync(synced, clock.now_ms())
+            case Heartbeat(request):
+                beaten = await self._call(request, wire.HeartbeatResponse)
+                member.on_heartbeat(beaten, clock.now_ms())
+            case Wait(until_ms):
+                await self._wait(None if until_ms is None else until_ms - clock.now_ms())
+
+    async def _wait(self, for_ms: int | None) -> None:
+        try:
+            async with asyncio.timeout(None if for_ms is None else max(for_ms, 0) / 1000):
+                await self._look.wait()
+        except TimeoutError:
+            return
+
+    def _on_error(self, member: GroupMember, error: StreamlogError) -> None:
+        now_ms = self._cluster.clock.now_ms()
+        if self._troubled_since_ms is None:
+            self._troubled_since_ms = now_ms
+            log.warning("group %s: will try again: %s", self._settings.group_id, error)
+        if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
+            raise error
+        member.on_coordinator_lost(now_ms)
+
+    async def _count(self, topics: Collection[str]) -> dict[str, int]:
+        """Partition counts; other members may want topics that do not exist."""
+        counts: dict[str, int] = {}
+        for name in topics:
+            try:
+                await self._cluster.refresh([name])
+                counts[name] = len((await self._cluster.topic(name)).leaders)
+            except UnknownTopicOrPartition as error:
+                log.warning("group %s: %s", self._settings.group_id, error)
+        return counts
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        member = self.member
+        if member is not None and member.phase not in {Phase.STABLE, Phase.REVOKING}:
+            raise RebalanceInProgress(
+                f"{member} can't commit now: it has no partitions", retriable=False
+            )
+        request = wire.OffsetCommitRequest(
+            group_id=self._settings.group_id,
+            generation_id_or_member_epoch=-1 if member is None else member.generation_id,
+            member_id="" if member is None else member.member_id,
+            topics=[
+                wire.OffsetCommitRequestTopic(
+                    name=name,
+                    partitions=[
+                        wire.OffsetCommitRequestPartition(
+                            partition_index=partition,
+                            committed_offset=offsets[TopicPartition(name, partition)],
+                            committed_metadata="",
+                        )
+                        for partition in numbers
+                    ],
+                )
+                for name, numbers in _by_topic(offsets).items()
+            ],
+        )
+        response = await self._ask(request, wire.OffsetCommitResponse)
+        for topic in response.topics:
+            for each in topic.partitions:
+                where = f"commit of {topic.name}-{each.partition_index}"
+                self._check(each.error_code, where)
+
+    async def _fetch_committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        numbers = _by_topic(partitions)
+        request = wire.OffsetFetchRequest(
+            group_id=self._settings.group_id,
+            topics=[
+                wire.OffsetFetchRequestTopic(name=name, partition_indexes=many)
+                for name, many in numbers.items()
+            ],
+            groups=[
+                wire.OffsetFetchRequestGroup(
+                    group_id=self._settings.group_id,
+                    topics=[
+                        wire.OffsetFetchRequestTopics(name=name, partition_indexes=many)
+                        for name, many in numbers.items()
+                    ],
+                )
+            ],
+        )
+        response = await self._ask(request, wire.OffsetFetchResponse)
+        found = response.groups[0] if response.groups else response
+        self._check(found.error_code, "committed offsets")
+        committed: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        for topic in found.topics:
+            for each in topic.partitions:
+                self._check(each.error_code, f"offset of {topic.name}-{each.partition_index}")
+                if each.committed_offset >= 0:
+                    partition = TopicPartition(topic.name, each.partition_index)
+                    committed[partition] = each.committed_offset
+        return committed
+
+    def _check(self, error_code: int, where: str) -> None:
+        if not error_code:
+            return
+        if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
+            self._coordinator = None
+        error = error_for(error_code, f"{where} in group {self._settings.group_id}")
+        if error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            # The rebalance waits for the owner, so the owner must not wait for the rebalance.
+            error.retriable = False
+        raise error
+
+    async def _ask(self, request: Message, answer: type[M]) -> M:
+        """Ask the coordinator, wherever it is."""
+        if self._coordinator is None:
+            self._coordinator = await self._cluster.coordinator(self._settings.group_id)
+        try:
+            return await self._call(request, answer)
+        except (ConnectionLost, RequestTimedOut):
+            self._coordinator = None
+            raise
+
+    async def _call(
+        self, request: Message, answer: type[M], timeout_ms: int | None = None
+    ) -> M:
+        node_id = self._coordinator
+        if node_id is None:
+            raise ConnectionLost(f"the coordinator of group {self._settings.group_id} was lost")
+        return await self._cluster.call(
+            node_id, request, answer, lane=Lane.GROUP, timeout_ms=timeout_ms
+        )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        numbers.setdefault(topic, []).append(partition)
+    return numbers

@@ -1,0 +1,388 @@
+"""GroupMember: one member of a consumer group, by the classic protocol, eagerly.
+
+Pure: `next` says which request is due, the answers come back by `on_…`; the shell in `group.py`
+carries them. The rounds are those of Kafka's "client-side assignment": everybody joins, the
+leader assigns, everybody learns its part by sync, then heartbeats until somebody comes or goes.
+Eager: a member gives up everything before it joins again, and joins only after its owner has
+said that it is done with it (`on_revoked`); heartbeats go on meanwhile. What it had is told to
+the assignor as a hint. Not here: static members (KIP-345), cooperative rebalances (KIP-429),
+the protocol of KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from streamlog.assignors import Assignor, TopicPartition
+from streamlog.errors import CorruptData, LogError
+from streamlog.protocol import codec
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages import coordination as wire
+
+PROTOCOL_TYPE: Final = "consumer"
+SUBSCRIPTION_VERSION: Final = 1
+"""The first that tells what a member owned; readers of other versions understand it."""
+ASSIGNMENT_VERSION: Final = 1
+RETRY_BACKOFF_MS: Final = 100
+"""Between attempts to join while the coordinator can't be asked."""
+
+
+class Phase(Enum):
+    """Where a member stands, and what ends it."""
+
+    UNJOINED = auto()
+    """It has nothing and asks to join, at once or after a pause."""
+    JOINING = auto()
+    """The coordinator waits for the others; `on_join` or a lost coordinator ends it."""
+    ASSIGNING = auto()
+    """It leads, and needs partition counts to assign; `on_partitions` ends it."""
+    SYNCING = auto()
+    """Its part is on the way; `on_sync` ends it."""
+    STABLE = auto()
+    """It has its part and sends heartbeats, until one of them says otherwise."""
+    REVOKING = auto()
+    """The owner finishes what it has begun; heartbeats go on; `on_revoked` ends it."""
+    LEFT = auto()
+    """It has left, for good."""
+
+
+class _Reaction(Enum):
+    """What an error code means to a member."""
+
+    JOIN_AGAIN = auto()
+    JOIN_AS_NEW = auto()
+    FIND_COORDINATOR = auto()
+    WAIT = auto()
+
+
+_REACTIONS: Final[dict[int, _Reaction]] = {
+    ErrorCode.REBALANCE_IN_PROGRESS: _Reaction.JOIN_AGAIN,
+    ErrorCode.ILLEGAL_GENERATION: _Reaction.JOIN_AGAIN,
+    ErrorCode.UNKNOWN_MEMBER_ID: _Reaction.JOIN_AS_NEW,
+    ErrorCode.NOT_COORDINATOR: _Reaction.FIND_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: _Reaction.FIND_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _Reaction.WAIT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Send this; the answer goes to `on_join`."""
+
+    request: wire.JoinGroupRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CountPartitions:
+    """Look up how many partitions these topics have; the answer goes to `on_partitions`."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Send this; the answer goes to `on_sync`."""
+
+    request: wire.SyncGroupRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Send this; the answer goes to `on_heartbeat`."""
+
+    request: wire.HeartbeatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is due before this time, unless the owner calls; None: unless the owner calls."""
+
+    until_ms: int | None
+
+
+Action: TypeAlias = Join | CountPartitions | Sync | Heartbeat | Wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Which group, and its patience."""
+
+    group_id: str
+    session_timeout_ms: int
+    """Without a heartbeat for this long the coordinator takes the member for dead."""
+    heartbeat_interval_ms: int
+    rebalance_timeout_ms: int
+    """How long the others wait for a member to join again."""
+
+
+class GroupMember:
+    """The member's side of the group protocol.
+
+    `assignment` is what the owner may read; it changes only in `on_assigned` and `on_revoked`,
+    both called by the owner.
+    """
+
+    def __init__(self, settings: GroupSettings, assignor: Assignor, topics: Sequence[str]) -> None:
+        self.phase = Phase.UNJOINED
+        self.member_id = ""
+        self.generation_id = -1
+        self.is_leader = False
+        self.coordinator_lost = False
+        """The shell has to find the coordinator (again) before it sends anything."""
+        self.assignment: frozenset[TopicPartition] = frozenset()
+        self._settings = settings
+        self._assignor = assignor
+        self._topics = tuple(sorted(set(topics)))
+        self._offered: frozenset[TopicPartition] | None = None
+        self._owned: frozenset[TopicPartition] = frozenset()
+        self._subscriptions: dict[str, wire.ConsumerProtocolSubscription] = {}
+        self._plan: dict[str, bytes] = {}
+        self._not_before_ms = 0
+        self._heartbeat_ms = 0
+
+    def next(self, now_ms: int) -> Action:
+        """What is due now."""
+        action: Action = Wait(None)
+        match self.phase:
+            case Phase.UNJOINED if now_ms >= self._not_before_ms:
+                self.phase = Phase.JOINING
+                action = Join(self._join_request())
+            case Phase.UNJOINED:
+                action = Wait(self._not_before_ms)
+            case Phase.ASSIGNING:
+                wanted = {topic for each in self._subscriptions.values() for topic in each.topics}
+                action = CountPartitions(frozenset(wanted))
+            case Phase.SYNCING:
+                action = Sync(self._sync_request())
+            case Phase.STABLE | Phase.REVOKING if now_ms >= self._heartbeat_ms:
+                self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
+                action = Heartbeat(self._heartbeat_request())
+            case Phase.STABLE | Phase.REVOKING:
+                action = Wait(self._heartbeat_ms)
+        return action
+
+    @property
+    def offered(self) -> frozenset[TopicPartition] | None:
+        """A new part that the owner has not taken over yet."""
+        return self._offered
+
+    def on_join(self, response: wire.JoinGroupResponse, now_ms: int) -> None:
+        """The round is complete, or the coordinator refused.
+
+        Raises:
+            LogError: the group can't be joined at all.
+        """
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+            self._unjoined(now_ms)
+            return
+        if response.error_code:
+            self._react(response.error_code, now_ms)
+            return
+        self.member_id = response.member_id
+        self.generation_id = response.generation_id
+        self.is_leader = response.leader == response.member_id
+        self._plan = {}
+        self._subscriptions = {
+            member.member_id: _subscription(member.metadata) for member in response.members
+        }
+        self.phase = Phase.ASSIGNING if self.is_leader else Phase.SYNCING
+
+    def on_partitions(self, partitions: Mapping[str, int]) -> None:
+        """The leader knows the topics: assign."""
+        members = {member: each.topics for member, each in self._subscriptions.items()}
+        owned = {
+            member: _flat(each.owned_partitions) for member, each in self._subscriptions.items()
+        }
+        plan = self._assignor.assign(members, partitions, owned)
+        self._plan = {member: _assignment_bytes(plan.get(member, [])) for member in members}
+        self.phase = Phase.SYNCING
+
+    def on_sync(self, response: wire.SyncGroupResponse, now_ms: int) -> None:
+        """The leader has assigned, or the round failed.
+
+        Raises:
+            LogError: the coordinator refuses the member for good.
+        """
+        if response.error_code:
+            self._react(response.error_code, now_ms)
+            return
+        self._offered = frozenset(_assigned(response.assignment))
+        self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
+        self.phase = Phase.STABLE
+
+    def on_heartbeat(self, response: wire.HeartbeatResponse, now_ms: int) -> None:
+        """The coordinator is content, or the group has moved on.
+
+        Raises:
+            LogError: the coordinator refuses the member for good.
+        """
+        if not response.error_code:
+            return
+        if self.phase is not Phase.REVOKING:
+            self._react(response.error_code, now_ms)
+        elif response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self._forget()  # It will join as a new one, once the owner is done.
+        elif _REACTIONS.get(response.error_code) is _Reaction.FIND_COORDINATOR:
+            self.on_coordinator_lost(now_ms)
+
+    def on_coordinator_lost(self, now_ms: int) -> None:
+        """A request got no answer, so what it asked for may have happened or not."""
+        self.coordinator_lost = True
+        if self.phase in {Phase.JOINING, Phase.ASSIGNING, Phase.SYNCING}:
+            self._unjoined(now_ms, pause_ms=RETRY_BACKOFF_MS)
+        self._heartbeat_ms = now_ms + RETRY_BACKOFF_MS
+
+    def on_coordinator_found(self) -> None:
+        """Requests can be sent."""
+        self.coordinator_lost = False
+
+    def on_assigned(self) -> frozenset[TopicPartition]:
+        """The owner takes over what is `offered`."""
+        self.assignment = self._owned = self._offered or frozenset()
+        self._offered = None
+        return self.assignment
+
+    def on_revoked(self, now_ms: int) -> None:
+        """The owner is done with everything it had."""
+        self.assignment = frozenset()
+        self._unjoined(now_ms)
+
+    def on_subscription(self, topics: Sequence[str], now_ms: int) -> None:
+        """The owner wants other topics."""
+        self._topics = tuple(sorted(set(topics)))
+        self._react(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+
+    def leave(self) -> wire.LeaveGroupRequest | None:
+        """The member is done; the request tells the others at once, if they know of it."""
+        known, self.phase, self._offered = self.member_id, Phase.LEFT, None
+        if not known:
+            return None
+        return wire.LeaveGroupRequest(
+            group_id=self._settings.group_id,
+            member_id=known,
+            members=[wire.MemberIdentity(member_id=known, reason="closed")],
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"member {self.member_id or '(new)'} of group {self._settings.group_id}: "
+            f"{self.phase.name.lower()}, generation {self.generation_id}, "
+            f"{len(self.assignment)} partitions"
+        )
+
+    def _react(self, error_code: int, now_ms: int) -> None:
+        match _REACTIONS.get(error_code):
+            case _Reaction.JOIN_AGAIN:
+                self._give_up(now_ms)
+            case _Reaction.JOIN_AS_NEW:
+                self._forget()
+                self._give_up(now_ms)
+            case _Reaction.FIND_COORDINATOR:
+                self.on_coordinator_lost(now_ms)
+            case _Reaction.WAIT:
+                self._pause(now_ms)
+            case None:
+                raise _refused(error_code, self._settings.group_id)
+
+    def _pause(self, now_ms: int) -> None:
+        self._heartbeat_ms = now_ms + RETRY_BACKOFF_MS
+        if self.phase is not Phase.STABLE:
+            self._unjoined(now_ms, pause_ms=RETRY_BACKOFF_MS)
+
+    def _give_up(self, now_ms: int) -> None:
+        """Join again, but only after the owner has finished with what it has."""
+        self._offered = None
+        if self.assignment:
+            self.phase = Phase.REVOKING
+        else:
+            self._unjoined(now_ms)
+
+    def _unjoined(self, now_ms: int, *, pause_ms: int = 0) -> None:
+        self.phase = Phase.UNJOINED
+        self._not_before_ms = now_ms + pause_ms
+
+    def _forget(self) -> None:
+        self.member_id, self.generation_id, self.is_leader = "", -1, False
+
+    def _join_request(self) -> wire.JoinGroupRequest:
+        subscription = wire.ConsumerProtocolSubscription(
+            topics=list(self._topics), owned_partitions=_grouped(self._owned)
+        )
+        protocol = wire.JoinGroupRequestProtocol(
+            name=self._assignor.name,
+            metadata=codec.encode_versioned(subscription, SUBSCRIPTION_VERSION),
+        )
+        return wire.JoinGroupRequest(
+            group_id=self._settings.group_id,
+            session_timeout_ms=self._settings.session_timeout_ms,
+            rebalance_timeout_ms=self._settings.rebalance_timeout_ms,
+            member_id=self.member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[protocol],
+        )
+
+    def _sync_request(self) -> wire.SyncGroupRequest:
+        return wire.SyncGroupRequest(
+            group_id=self._settings.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=self._assignor.name,
+            assignments=[
+                wire.SyncGroupRequestAssignment(member_id=member, assignment=assignment)
+                for member, assignment in self._plan.items()
+            ],
+        )
+
+    def _heartbeat_request(self) -> wire.HeartbeatRequest:
+        return wire.HeartbeatRequest(
+            group_id=self._settings.group_id,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+        )
+
+
+def _refused(error_code: int, group_id: str) -> LogError:
+    detail = f"group {group_id}"
+    if error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+        detail += ": its members use another assignor or another kind of group"
+    if error_code == ErrorCode.INVALID_SESSION_TIMEOUT:
+        detail += ": the broker allows other values of session_timeout_ms"
+    return error_for(error_code, detail)
+
+
+def _subscription(metadata: bytes) -> wire.ConsumerProtocolSubscription:
+    try:
+        return codec.decode_versioned(wire.ConsumerProtocolSubscription, metadata)
+    except CorruptData as corrupt:
+        raise CorruptData(f"another member's subscription can't be read: {corrupt}") from corrupt
+
+
+def _assigned(assignment: bytes) -> list[TopicPartition]:
+    if not assignment:
+        return []  # The leader had nothing for us.
+    return _flat(
+        codec.decode_versioned(wire.ConsumerProtocolAssignment, assignment).assigned_partitions
+    )
+
+
+def _assignment_bytes(partitions: Sequence[TopicPartition]) -> bytes:
+    assignment = wire.ConsumerProtocolAssignment(assigned_partitions=_grouped(partitions))
+    return codec.encode_versioned(assignment, ASSIGNMENT_VERSION)
+
+
+def _grouped(
+    partitions: Sequence[TopicPartition] | frozenset[TopicPartition],
+) -> list[wire.TopicPartition]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return [wire.TopicPartition(topic=topic, partitions=many) for topic, many in by_topic.items()]
+
+
+def _flat(groups: Sequence[wire.TopicPartition]) -> list[TopicPartition]:
+    return [TopicPartition(each.topic, number) for each in groups for number in each.partitions]

@@ -1,0 +1,109 @@
+"""Where partitions begin, where they end, and where a time is in them.
+
+One request to each leader (ListOffsets), tried again as a whole while leaders move. The special
+times are Kafka's: -1 is the end, -2 the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.cluster import Cluster
+from streamlog.errors import NotLeader, UnknownTopicOrPartition
+from streamlog.protocol.error_codes import error_for
+from streamlog.protocol.messages.data import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+REPLICA_ID_OF_A_CONSUMER: Final = -1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record found by time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+async def list_offsets(
+    cluster: Cluster, times: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """The first record at or after a time, per partition; offset -1 if there is none.
+
+    Args:
+        cluster: whom to ask.
+        times: ms since the epoch, or `EARLIEST` or `LATEST`.
+
+    Raises:
+        UnknownTopicOrPartition: a partition does not exist.
+    """
+
+    async def attempt() -> dict[TopicPartition, OffsetAndTimestamp]:
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        for leader, wanted in (await by_leader(cluster, times)).items():
+            request = _request(wanted)
+            response = await cluster.call(leader, request, ListOffsetsResponse)
+            found |= _found(cluster, response)
+        return found
+
+    return await cluster.retrying(attempt)
+
+
+async def by_leader(
+    cluster: Cluster, values: Mapping[TopicPartition, int]
+) -> dict[int, dict[TopicPartition, int]]:
+    """`values` divided by the broker that leads the partition.
+
+    Raises:
+        UnknownTopicOrPartition: a partition does not exist; not retriable if its topic does.
+        NotLeader: nobody leads it just now.
+    """
+    leaders: dict[int, dict[TopicPartition, int]] = {}
+    for partition, value in values.items():
+        topic = await cluster.topic(partition.topic)
+        if partition.partition not in topic.leaders:
+            cluster.forget([partition.topic])
+            raise UnknownTopicOrPartition(
+                f"topic {partition.topic!r} has {len(topic.leaders)} partitions, "
+                f"so there is no partition {partition.partition}",
+                retriable=False,
+            )
+        leader = cluster.leader(partition)
+        if leader is None:
+            cluster.forget([partition.topic])
+            raise NotLeader(f"{partition.topic}-{partition.partition} has no leader just now")
+        leaders.setdefault(leader, {})[partition] = value
+    return leaders
+
+
+def _request(times: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for partition, time_ms in times.items():
+        wanted = ListOffsetsPartition(partition_index=partition.partition, timestamp=time_ms)
+        topics.setdefault(partition.topic, []).append(wanted)
+    return ListOffsetsRequest(
+        replica_id=REPLICA_ID_OF_A_CONSUMER,
+        topics=[ListOffsetsTopic(name=name, partitions=many) for name, many in topics.items()],
+    )
+
+
+def _found(
+    cluster: Cluster, response: ListOffsetsResponse
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    for topic in response.topics:
+        for each in topic.partitions:
+            if each.error_code:
+                cluster.forget([topic.name])
+                where = f"offsets of {topic.name}-{each.partition_index}"
+                raise error_for(each.error_code, where)
+            partition = TopicPartition(topic.name, each.partition_index)
+            found[partition] = OffsetAndTimestamp(each.offset, each.timestamp)
+    return found

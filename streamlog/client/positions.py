@@ -1,0 +1,213 @@
+"""Positions: how far a consumer has read, and what it has fetched but not read yet.
+
+Pure: the consumer takes records out, the fetcher puts fetched bytes in, both through here.
+A partition has two places: `position` is the next record for the owner, `fetch_offset` the next
+to ask the broker for; between them lies what is buffered. A seek or a new assignment begins a new
+`era` of the partition, so that an answer to an older question is recognised and dropped.
+Batches stay bytes until they are taken: a paused or revoked partition costs no decoding.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from enum import Enum, auto
+
+from streamlog.assignors import TopicPartition
+from streamlog.errors import CorruptData, UsageError
+from streamlog.records.batch import Record, RecordBatch, split_batches
+
+
+class Start(Enum):
+    """Where a partition without a position begins."""
+
+    COMMITTED = auto()
+    """Where its group has committed; without that, by the reset policy."""
+    RESET = auto()
+    """By the reset policy: the position was outside of the log."""
+    EARLIEST = auto()
+    LATEST = auto()
+
+
+class PartitionState:
+    """One assigned partition."""
+
+    __slots__ = (
+        "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
+        "high_watermark", "in_flight", "not_before_ms", "paused", "position", "rest", "start",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.era = 0
+        self.position: int | None = None
+        self.fetch_offset = 0
+        self.start = Start.COMMITTED
+        self.paused = False
+        self.in_flight = False
+        """A fetch request asks for it just now."""
+        self.not_before_ms = 0
+        self.high_watermark: int | None = None
+        self.batches: deque[RecordBatch] = deque()
+        self.rest: list[Record] = []
+        """Decoded, but there was no room for them in the last `take`."""
+        self.after_rest = 0
+        """The position once `rest` is taken."""
+        self.corrupt: CorruptData | None = None
+        """Why the first of `batches` can't be read."""
+        self.buffered_bytes = 0
+
+    def move(self, position: int | None, start: Start = Start.RESET) -> None:
+        """Go on from `position`, or from `start` if that has to be looked up first."""
+        self.era += 1
+        self.position = position
+        self.fetch_offset = position or 0
+        self.start = start
+        self.batches.clear()
+        self.rest = []
+        self.corrupt = None
+        self.buffered_bytes = 0
+        self.not_before_ms = 0
+
+
+class Positions:
+    """All partitions that are assigned to a consumer."""
+
+    def __init__(self) -> None:
+        self._states: dict[TopicPartition, PartitionState] = {}
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these from now on; what was assigned before and still is keeps its place."""
+        wanted = dict.fromkeys(partitions)
+        self._states = {
+            partition: self._states.get(partition) or PartitionState() for partition in wanted
+        }
+
+    def assigned(self) -> set[TopicPartition]:
+        """What is assigned."""
+        return set(self._states)
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """The state of an assigned partition.
+
+        Raises:
+            UsageError: it is not assigned.
+        """
+        state = self._states.get(partition)
+        if state is None:
+            raise UsageError(
+                f"{partition.topic}-{partition.partition} is not assigned to this consumer"
+            )
+        return state
+
+    def get(self, partition: TopicPartition) -> PartitionState | None:
+        """The state of a partition if it is (still) assigned."""
+        return self._states.get(partition)
+
+    def items(self) -> Collection[tuple[TopicPartition, PartitionState]]:
+        """Every assigned partition with its state."""
+        return list(self._states.items())
+
+    def consumed(self) -> dict[TopicPartition, int]:
+        """The next offset of every partition whose position is known: what a commit stores."""
+        return {
+            partition: state.position
+            for partition, state in self._states.items()
+            if state.position is not None
+        }
+
+    def put(self, partition: TopicPartition, era: int, data: bytes | bytearray | memoryview) -> int:
+        """Buffer what was fetched; returns the number of bytes kept.
+
+        Raises:
+            CorruptData: the bytes are no batches.
+        """
+        state = self._states.get(partition)
+        if state is None or state.era != era:
+            return 0
+        kept = 0
+        for batch in split_batches(data):
+            if batch.next_offset <= state.fetch_offset:
+                continue  # It was compacted away up to here, or sent twice.
+            state.batches.append(batch)
+            state.fetch_offset = batch.next_offset
+            kept += batch.size_bytes
+        state.buffered_bytes += kept
+        return kept
+
+    def take(self, records_max: int | None) -> dict[TopicPartition, list[Record]]:
+        """Buffered records in order, at most so many; positions move past them.
+
+        Partitions with something left come later next time, so none waits for ever.
+
+        Raises:
+            CorruptData: a batch is damaged; everything before it has been taken.
+        """
+        for state in self._states.values():
+            if state.corrupt is not None:
+                raise state.corrupt
+        taken: dict[TopicPartition, list[Record]] = {}
+        room = records_max
+        for partition, state in list(self._states.items()):
+            if state.paused or not (state.batches or state.rest):
+                continue
+            records = _take_from(partition, state, room)
+            if records:
+                taken[partition] = records
+            if room is None:
+                continue
+            room -= len(records)
+            if room <= 0:
+                self._states[partition] = self._states.pop(partition)
+                break
+        return taken or self._nothing()
+
+    def _nothing(self) -> dict[TopicPartition, list[Record]]:
+        for state in self._states.values():
+            if state.corrupt is not None:
+                raise state.corrupt
+        return {}
+
+    def has_records(self) -> bool:
+        """Whether `take` would find something."""
+        return any(
+            (state.batches or state.rest) and not state.paused for state in self._states.values()
+        )
+
+
+def _take_from(partition: TopicPartition, state: PartitionState, room: int | None) -> list[Record]:
+    taken, state.rest = state.rest, []
+    if taken:
+        state.position = state.after_rest
+    while state.batches and (room is None or len(taken) < room):
+        batch = state.batches[0]
+        try:
+            records = _decoded(partition, batch)
+        except CorruptData as corrupt:
+            state.corrupt = corrupt
+            break
+        state.batches.popleft()
+        state.buffered_bytes -= batch.size_bytes
+        position = state.position or 0
+        if records and records[0].offset < position:
+            # The broker sends whole batches; the first may begin before what was asked for.
+            records = [record for record in records if record.offset >= position]
+        taken += records
+        state.position = batch.next_offset
+    if room is not None and len(taken) > room:
+        state.after_rest = state.position or 0
+        taken, state.rest = taken[:room], taken[room:]
+        state.position = state.rest[0].offset
+    return taken
+
+
+def _decoded(partition: TopicPartition, batch: RecordBatch) -> list[Record]:
+    if batch.is_control:
+        return []  # Marks of the broker for itself; only their place counts.
+    try:
+        batch.check_crc()
+        return batch.records()
+    except CorruptData as corrupt:
+        raise CorruptData(
+            f"{partition.topic}-{partition.partition} at offset {batch.base_offset}: {corrupt}; "
+            "seek past it, or restore the broker's files"
+        ) from corrupt
