@@ -1,0 +1,135 @@
+"""State on disk and its changelog under kill -9, at any moment.
+
+Run as a program this file is a task in small: it counts inputs and commits to a changelog
+file and to RocksDB until it is killed. A batch in the file is whole or torn, as on a real
+log after its recovery: `records_of` cuts the torn one off.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamlog.tables.changelog import (
+    OFFSET_KEY,
+    Progress,
+    Restoration,
+    checkpoint,
+    stored_progress,
+)
+from streamlog.tables.rocksdb import RocksStore
+from streamlog.tables.store import Change, NamedStore, StoreSpec
+from streamlog.tables.transaction import StoreTransaction
+
+ROOT = Path(__file__).parent.parent.parent
+_SIZES = struct.Struct(">ii")
+
+
+def encoded(records: list[Change]) -> bytes:
+    body = b"".join(
+        _SIZES.pack(len(key), -1 if value is None else len(value)) + key + (value or b"")
+        for key, value in records
+    )
+    return _SIZES.pack(len(body), len(records)) + body
+
+
+def records_of(path: Path) -> list[Change]:
+    """Every record of the whole batches; what is torn is cut off the file."""
+    data = path.read_bytes() if path.exists() else b""
+    records: list[Change] = []
+    at = 0
+    while at + _SIZES.size <= len(data):
+        body_bytes, count = _SIZES.unpack_from(data, at)
+        if at + _SIZES.size + body_bytes > len(data):
+            break
+        at += _SIZES.size
+        for _ in range(count):
+            key_bytes, value_bytes = _SIZES.unpack_from(data, at)
+            at += _SIZES.size
+            key, at = data[at : at + key_bytes], at + key_bytes
+            value = None if value_bytes < 0 else data[at : at + value_bytes]
+            at += max(value_bytes, 0)
+            records.append((key, value))
+    path.write_bytes(data[:at])
+    return records
+
+
+def write_until_killed(log: Path, path: str, seed: int) -> None:
+    rng = random.Random(seed)
+    records = records_of(log)
+    # Buffers this small reach the disk every few commits: the kill finds all kinds of states.
+    store = RocksStore.open(path, write_buffer_bytes=64 * 1024)
+    restoration = Restoration(store, start_offset=0, end_offset=len(records))
+    restoration.apply(records[restoration.position :], next_offset=len(records))
+    progress = restoration.progress() or Progress(offsets={("input", 0): 0})
+    offset = progress.offsets["input", 0]
+    end = len(records)
+    transaction = StoreTransaction(store, cache_bytes=50_000)
+    counts = NamedStore(transaction, StoreSpec("counts"))
+    seen = NamedStore(transaction, StoreSpec("seen"))
+    with log.open("ab") as file:
+        while True:
+            for _ in range(rng.choice([1, 30, 1_500])):
+                key = b"%d" % rng.randrange(5_000)
+                counts.put(key, b"%d" % (int(counts.get(key) or 0) + 1))
+                offset += 1
+                seen.put(offset.to_bytes(8), bytes(30))
+            if rng.random() < 0.5:
+                seen.delete_range(b"", max(offset - 100, 0).to_bytes(8))
+            batch = checkpoint(transaction.changes(), Progress(offsets={("input", 0): offset}))
+            file.write(encoded(batch))
+            file.flush()
+            end += len(batch)
+            transaction.commit(batch, next_offset=end)
+            sys.stdout.write("committed\n")
+            sys.stdout.flush()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kill_at_any_moment_is_repaired_by_the_changelog(seed: int, tmp_path: Path) -> None:
+    """Write, kill -9, restore, compare; then go on from there, three times over."""
+    rng = random.Random(seed)
+    log, path = tmp_path / "changelog", tmp_path / "0_3"
+    for _ in range(3):
+        commits = rng.randrange(1, 60)
+        writer = subprocess.Popen(
+            [sys.executable, __file__, str(log), str(path), str(rng.randrange(1 << 30))],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+        )
+        assert writer.stdout is not None
+        for _ in range(commits):
+            assert writer.stdout.readline() == b"committed\n"
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        assert_restored(log, path)
+
+
+def assert_restored(log: Path, path: Path) -> None:
+    records = records_of(log)
+    store = RocksStore.open(str(path))
+    restoration = Restoration(store, start_offset=0, end_offset=len(records))
+    assert not restoration.rebuilt
+    while not restoration.done:
+        at = restoration.position
+        restoration.apply(records[at : at + 700], next_offset=min(at + 700, len(records)))
+    expected = {key: value for key, value in dict(records).items() if value is not None}
+    assert {key: value for key, value in store.range() if key != OFFSET_KEY} == expected
+    progress = stored_progress(store)
+    assert progress is not None
+    total = sum(int(value) for key, value in expected.items() if key.startswith(b"\x06counts"))
+    assert progress.offsets == {("input", 0): total}
+    store.close()
+
+
+if __name__ == "__main__":
+    write_until_killed(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,133 @@
+"""RocksStore: its directory, its complaints, its lock and its complaints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamlog.errors import (
+    CorruptData,
+    LogDirectoryError,
+    LogDirectoryLocked,
+    StreamlogError,
+)
+from streamlog.tables.rocksdb import RocksStore
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_what_is_closed_is_there_when_opened_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "deep" / "0_3")
+    store = RocksStore.open(path)
+    store.write([(b"a", b"1"), (b"b", b"2"), (b"a", None)])
+    store.close()
+    again = RocksStore.open(path)
+    assert list(again.range()) == [(b"b", b"2")]
+    again.close()
+
+
+def test_a_directory_in_use_is_refused_here_and_from_another_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "0_3")
+    store = RocksStore.open(path)
+    with pytest.raises(LogDirectoryLocked, match="0_3 is in use by another worker or task: stop"):
+        RocksStore.open(path)
+    program = (
+        "import sys\nfrom streamlog.errors import LogDirectoryLocked\n"
+        "from streamlog.tables.rocksdb import RocksStore\n"
+        "try: RocksStore.open(sys.argv[1])\nexcept LogDirectoryLocked: sys.exit(42)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, check=False)
+    assert done.returncode == 42
+    store.close()
+    RocksStore.open(path).close()
+
+
+def test_closing_ends_open_scans_and_releases_the_directory(tmp_path: Path) -> None:
+    path = str(tmp_path / "0_3")
+    store = RocksStore.open(path)
+    store.write([(b"a", b"1"), (b"b", b"2")])
+    begun, untouched = store.range(), store.range()
+    next(begun)
+    store.close()
+    assert list(begun) == list(untouched) == []
+    RocksStore.open(path).close()
+
+
+def manifest(path: Path) -> Path:
+    return next(path.glob("MANIFEST-*"))
+
+
+def table(path: Path) -> Path:
+    return next(path.glob("*.sst"))
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[: len(data) // 2] = bytes(byte ^ 0xFF for byte in data[: len(data) // 2])
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: manifest(path).write_bytes(b"garbage" * 10),
+        lambda path: manifest(path).unlink(),
+        lambda path: os.truncate(manifest(path), 40),
+        lambda path: (path / "CURRENT").write_bytes(b"garbage"),
+        lambda path: (path / "CURRENT").unlink(),
+        lambda path: table(path).unlink(),
+        lambda path: os.truncate(table(path), 100),
+        lambda path: flip(table(path)),
+    ],
+)
+def test_damaged_state_is_told_how_to_be_rebuilt(
+    damage: Callable[[Path], object], tmp_path: Path
+) -> None:
+    path = tmp_path / "0_3"
+    store = RocksStore.open(str(path))
+    store.write([(bytes([number]), bytes(50)) for number in range(100)])
+    store.close()
+    damage(path)
+    with pytest.raises(CorruptData, match="0_3 is damaged: delete this directory and start again"):
+        read_everything(str(path))
+    shutil.rmtree(path)
+    assert read_everything(str(path)) == []
+
+
+def read_everything(path: str) -> list[tuple[bytes, bytes]]:
+    store = RocksStore.open(path)
+    try:
+        store.get(b"\x05")
+        return list(store.range())
+    finally:
+        store.close()
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LogDirectoryError, match="can't be made"):
+        RocksStore.open(str(tmp_path / "file" / "0_3"))
+    with pytest.raises(LogDirectoryError, match="can't be made"):
+        RocksStore.open(str(tmp_path / "file"))
+
+
+def test_every_complaint_is_an_error_of_ours(tmp_path: Path) -> None:
+    store = RocksStore.open(str(tmp_path / "0_3"))
+    store.close()
+    uses: list[Callable[[], object]] = [
+        lambda: store.get(b"a"),
+        lambda: store.put(b"a", b"1"),
+        lambda: store.delete(b"a"),
+        lambda: store.delete_range(b"a", b"b"),
+        lambda: store.write([]),
+        store.range,
+    ]
+    for use in uses:
+        with pytest.raises(StreamlogError, match="is closed"):
+            use()
