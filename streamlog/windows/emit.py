@@ -11,7 +11,7 @@ is idle, and rows and their store (`processing/aggregate`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import TypeAlias
 
@@ -57,12 +57,16 @@ class StreamTime:
     the others or the state is written down and read again.
     """
 
-    __slots__ = ("_idle", "_now_ms", "_times")
+    __slots__ = ("_behind", "_floor_ms", "_idle", "_now_ms", "_times")
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self._times: dict[Source, int] = dict.fromkeys(sources, UNKNOWN_MS)
         self._idle: set[Source] = set()
         self._now_ms = UNKNOWN_MS
+        # The minimum over live sources and how many of them are there: as long as one of
+        # them stays, a source that moves on costs a comparison and not a look at all others.
+        self._floor_ms = UNKNOWN_MS
+        self._behind = len(self._times)
 
     @property
     def now_ms(self) -> int:
@@ -92,14 +96,16 @@ class StreamTime:
         The source counts as live again. Older timestamps change nothing else.
         """
         time_ms = self._times[source]
-        if source in self._idle:
+        if self._idle and source in self._idle:
             self._idle.remove(source)
-        elif timestamp_ms <= time_ms:
-            return
-        self._times[source] = max(time_ms, timestamp_ms)
-        # Only the source that lags behind can hold the others back.
-        if time_ms <= self._now_ms:
+            self._times[source] = max(time_ms, timestamp_ms)
             self._settle()
+        elif timestamp_ms > time_ms:
+            self._times[source] = timestamp_ms
+            if time_ms == self._floor_ms:
+                self._behind -= 1
+                if not self._behind:
+                    self._settle()
 
     def set_idle(self, source: Source) -> None:
         """Do not wait for `source` until it is heard of again."""
@@ -113,9 +119,19 @@ class StreamTime:
         return source in self._idle
 
     def _settle(self) -> None:
-        live = [time_ms for source, time_ms in self._times.items() if source not in self._idle]
-        reached_ms = min(live) if live else max(self._times.values(), default=UNKNOWN_MS)
-        self._now_ms = max(self._now_ms, reached_ms)
+        """Look at all sources again."""
+        if self._idle:
+            live = [time for source, time in self._times.items() if source not in self._idle]
+            times: Collection[int] = live or [max(self._times.values())]
+        else:
+            times = self._times.values()
+        if len(times) == 1:
+            (self._floor_ms,) = times
+            self._behind = 1
+        else:
+            self._floor_ms = min(times, default=UNKNOWN_MS)
+            self._behind = list(times).count(self._floor_ms)
+        self._now_ms = max(self._now_ms, self._floor_ms)
 
     def to_data(self) -> dict[str, object]:
         """Everything as plain data, for a section of `Progress`."""
@@ -145,3 +161,4 @@ class StreamTime:
                 self._times[source] = max(self._times[source], time_ms)
                 self._idle |= {source} if idle else set()
         self._now_ms = max(self._now_ms, now_ms)
+        self._settle()
