@@ -5,7 +5,7 @@ from streamlog.records.varint cimport append_varint, read_varint, read_varlong, 
 
 cdef int _NULL, _RECORD_BYTES_MIN, _HEADER_BYTES_MIN, _NULL_BYTE
 cdef long long _BATCH_BYTES_MAX, _COUNT_MAX, _FRAME_BYTES
-cdef long long _INT64_MIN, _INT64_MAX
+cdef long long _INT64_MIN, _INT64_MAX, _OFFSET_MAX
 
 @cython.final
 cdef class RecordBatch:
@@ -25,10 +25,11 @@ cdef class RecordBatch:
     cdef readonly int record_count
 
 @cython.locals(
-    append_time=cython.bint, base_ms=cython.longlong, delta=cython.longlong, delta_max=cython.longlong,
-    delta_min=cython.longlong, base_offset=cython.longlong, last_offset_delta=cython.longlong, offset_delta=cython.longlong,
-    position=cython.Py_ssize_t, previous=cython.longlong, record_end=cython.Py_ssize_t,
-    records=list, size=cython.longlong, timestamp_ms=cython.longlong,
+    append_time=cython.bint, base_ms=cython.longlong, delta=cython.longlong,
+    delta_max=cython.longlong, delta_min=cython.longlong, offset=cython.longlong,
+    offset_delta=cython.longlong, position=cython.Py_ssize_t, previous=cython.longlong,
+    record_end=cython.Py_ssize_t, records=list, size=cython.longlong,
+    timestamp_ms=cython.longlong,
 )
 cdef list _decode(RecordBatch batch, const unsigned char* data, Py_ssize_t end)
 
@@ -47,9 +48,12 @@ cdef class BatchBuilder:
     cdef readonly Py_ssize_t size_bytes
 
     @cython.locals(
-        stamp=cython.longlong, delta=cython.longlong, count=cython.longlong, body_bytes=cython.longlong, out=bytearray, encoded=bytearray,
+        body_bytes=cython.longlong, count=cython.longlong, delta=cython.longlong,
+        encoded=bytearray, out=bytearray, stamp=cython.longlong,
     )
-    cpdef Py_ssize_t append(self, object timestamp_ms, object key, object value, object headers=*) except -1
+    cpdef Py_ssize_t append(
+        self, object timestamp_ms, object key, object value, object headers=*
+    ) except -1
 
 cdef long long _field_size(object content) except -1
 

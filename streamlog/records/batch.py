@@ -55,15 +55,17 @@ _FRAME_BYTES = 5  # of a record's length at most
 _NULL = -1
 _NULL_BYTE = 1  # -1 as a varint
 _INT64_MAX = 2**63 - 1
+_OFFSET_MAX = 2**62  # so that no offset in a batch overflows
 _INT64_MIN = -_INT64_MAX - 1
 _CODEC_BITS = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
-_PADDING = bytes(64)
+_PADDING = bytes(64)  # more than three numbers of ten bytes
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 
 
 class RecordBatch:
@@ -116,6 +118,8 @@ class RecordBatch:
                 f"the batch at byte {position} claims {length + _PREFIX_BYTES} bytes;"
                 f" {room_bytes} are left"
             )
+        if self.base_offset < -_OFFSET_MAX or self.base_offset > _OFFSET_MAX:
+            raise CorruptData(f"the batch at byte {position} claims offset {self.base_offset}")
         self.size_bytes = length + _PREFIX_BYTES
         self._view = view
         self._position = position
@@ -123,12 +127,13 @@ class RecordBatch:
     @property
     def last_offset(self) -> int:
         """The offset of the last record written into the batch, even if compacted away."""
-        return self.base_offset + self.last_offset_delta
+        last_offset: int = self.base_offset + self.last_offset_delta
+        return last_offset
 
     @property
     def next_offset(self) -> int:
         """The offset that follows the batch."""
-        return self.base_offset + self.last_offset_delta + 1
+        return self.last_offset + 1
 
     @property
     def codec(self) -> Compression:
@@ -192,11 +197,6 @@ class RecordBatch:
                 f"the batch at offset {self.base_offset} claims {self.record_count} records"
                 f" in {size_bytes} bytes"
             )
-        if self.last_offset_delta < 0 or self.base_offset > _INT64_MAX - self.last_offset_delta:
-            raise CorruptData(
-                f"the batch at offset {self.base_offset} has last offset delta"
-                f" {self.last_offset_delta}"
-            )
         return _decode(self, b"".join((payload, _PADDING)), size_bytes)
 
 
@@ -229,8 +229,8 @@ def _check_format(magic: int, length: int, position: int) -> None:
 def _decode(batch: RecordBatch, data: bytes, end: int) -> list[Record]:
     """Decode the records in `data[:end]`; the header's integers are bounded already.
 
-    What follows `end` is padding: numbers are read without a look at the end, up to four before
-    the next check of the position.
+    What follows `end` is padding: up to three numbers are read without a look at the end, and
+    the check of the next size finds that they went too far.
     """
     append_time = batch.is_log_append_time
     timestamp_ms = batch.max_timestamp_ms
@@ -268,7 +268,7 @@ def _decode(batch: RecordBatch, data: bytes, end: int) -> list[Record]:
             records.append(rows.new_record(Record, offset, timestamp_ms, key, value))
         else:
             headers = _read_headers(data, position, record_end)
-            records.append(Record(offset, timestamp_ms, key, value, headers))
+            records.append(_new_tuple(Record, (offset, timestamp_ms, key, value, headers)))
         position = record_end
     if position != end:
         raise CorruptData(f"{end - position} bytes follow the last record of a batch")

@@ -4,10 +4,10 @@ Seven bits a byte, the lowest first; the top bit says that another byte follows.
 sign into the lowest bit, so that small numbers of either sign take one byte. A `varint` holds 32
 bits in at most 5 bytes, a `varlong` 64 bits in at most 10.
 
-The rule of the file: it may be compiled, where integers wrap. So each value is bounded before the
-arithmetic that could wrap, every read is bounded by `end`, and an over-long number is corrupt
-although a sloppier reader would drop its high bits. The unsigned varints of the protocol's
-flexible versions (KIP-482) are another kind of number and live in `streamlog.protocol`.
+The rule of the file: it may be compiled, where integers wrap and an index is not checked. So an
+over-long number is corrupt, although a sloppier reader would drop its high bits; and a reader does
+not look for the end of the data: the caller pads it with ten bytes or more and checks the position
+it gets back. The unsigned varints of the protocol (KIP-482) live in `streamlog.protocol`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from streamlog.errors import CorruptData
 
 _VARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
-
-
 _CONTINUES = 0x80
 _LOW_BITS = 0x7F
 _LAST_SHIFT = 63

@@ -1,0 +1,35 @@
+"""Compiles the hot modules where Cython and a C compiler are at hand; everything runs without.
+
+A hot module is ordinary Python with its C types in the `.pxd` beside it. Extensions are optional:
+a missing or failing compiler leaves the `.py` in use, slower and otherwise the same.
+"""
+
+from __future__ import annotations
+
+from setuptools import Extension, setup
+
+HOT_MODULES = ("streamlog/records/varint", "streamlog/records/batch")
+DIRECTIVES = {
+    "language_level": "3",
+    "annotation_typing": False,  # the .pxd decides on types, not the annotations for mypy
+    "boundscheck": False,
+    "wraparound": False,
+}
+
+
+def extensions() -> list[Extension]:
+    """The hot modules as C extensions; none where Cython is missing."""
+    try:
+        from Cython.Build import cythonize  # noqa: PLC0415 - installing works without Cython
+    except ImportError:
+        return []
+    modules = [
+        Extension(path.replace("/", "."), [f"{path}.py"], optional=True) for path in HOT_MODULES
+    ]
+    built: list[Extension] = cythonize(
+        modules, compiler_directives=DIRECTIVES, exclude_failures=True, quiet=True
+    )
+    return built
+
+
+setup(ext_modules=extensions())
