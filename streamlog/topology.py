@@ -221,8 +221,12 @@ class RepartitionSink(Node):
     topic: TopicSpec
 
 
+Stateless = Map | MapValues | FlatMapValues | Filter | Peek | Rekey | TableMapValues | TableFilter
+"""Nodes that are nothing but a function."""
 Entry = Source | TableSource
+"""Nodes that read a topic."""
 Stateful = TableSource | Aggregate | WindowedAggregate
+"""Nodes that own a store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,150 @@
+"""AggregateStep: one running result per key, every change handed on.
+
+The states of keys in use are kept as objects in a write-back cache; `flush` writes those that
+changed into the task's transaction, once per checkpoint and not once per record. Rule of the
+file: a state is folded in the order of records and never looked at in between by anybody
+else; what goes on is `Aggregation.result`, which is the aggregation's own copy. As in Kafka
+Streams, records without key or value are left out, and a result has the largest timestamp of
+the records in it. Windows: `windowed`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from streamlog.errors import ProcessingError
+from streamlog.processing.columns import Batch
+from streamlog.processing.step import Collector, Step
+from streamlog.serdes import Serde
+from streamlog.tables.store import KeyValueStore, prefix_end
+from streamlog.topology import Aggregate, Aggregation
+
+ROWS_CACHED_MAX = 100_000
+"""States kept as objects after a flush: some 50 MB of small ones. Beyond, all are dropped."""
+
+_TIMESTAMP = struct.Struct(">q")
+
+
+class Row:
+    """The state of one key (and window): what has been folded, and the largest timestamp."""
+
+    __slots__ = ("state", "timestamp_ms")
+
+    def __init__(self, state: object, timestamp_ms: int) -> None:
+        self.state: Any = state
+        self.timestamp_ms = timestamp_ms
+
+
+class RowFormat:
+    """A row as bytes: the timestamp in 8 bytes, then the state."""
+
+    def __init__(self, node: str, aggregation: Aggregation) -> None:
+        self._node = node
+        self._initial = aggregation.initial
+        self._state = aggregation.state
+
+    def dumps(self, key: bytes, row: Row) -> bytes:
+        """The row as bytes.
+
+        Raises:
+            ProcessingError: the user's function left a state that can't be written.
+        """
+        try:
+            return _TIMESTAMP.pack(row.timestamp_ms) + self._state.dumps(row.state)
+        except Exception as error:  # noqa: BLE001 - a serde of the user's type
+            caught = error
+        raise ProcessingError(
+            f"{self._node!r} can't store its state for key {key!r}: {caught}", node=self._node
+        ) from caught
+
+    def loads(self, data: bytes | None) -> Row:
+        """The row in the bytes; a new one if there are none."""
+        if data is None:
+            return Row(self._initial(), -1)
+        return Row(self._state.loads(data[_TIMESTAMP.size :]), _TIMESTAMP.unpack_from(data)[0])
+
+
+def without_nulls(
+    batch: Batch, key: Serde[Any], node: str, collector: Collector
+) -> tuple[Batch, Sequence[bytes]]:
+    """The records that have a key and a value, with their keys as bytes; the others counted."""
+    raw_keys = batch.raw_keys(key, node)
+    kept = [
+        raw is not None and value is not None
+        for raw, value in zip(raw_keys, batch.values, strict=True)
+    ]
+    if not all(kept):
+        keyless = sum(raw is None for raw in raw_keys)
+        collector.drop(node, "null key", keyless)
+        collector.drop(node, "null value", kept.count(False) - keyless)
+        batch = batch.where(kept)
+    return batch, [
+        raw for raw, keep in zip(raw_keys, kept, strict=True) if raw is not None and keep
+    ]
+
+
+class AggregateStep(Step):
+    """One running result per key."""
+
+    def __init__(self, node: Aggregate, store: KeyValueStore, collector: Collector) -> None:
+        super().__init__(node.name)
+        self._aggregation = node.aggregation
+        self._format = RowFormat(node.name, node.aggregation)
+        self._key: Serde[Any] = node.key
+        self._prefix = node.store.prefix
+        self._store = store
+        self._collector = collector
+        self._rows: dict[bytes, Row] = {}
+        self._dirty: set[bytes] = set()
+
+    def process(self, batch: Batch) -> None:
+        """Fold each record into its key's state and hand on the new result."""
+        batch, raw_keys = without_nulls(batch, self._key, self.name, self._collector)
+        folded = batch.applied(self.name, self._fold, raw_keys, batch.values, batch.timestamps)
+        results = Batch(
+            batch.origin,
+            batch.rows,
+            batch.keys,
+            [result for result, _ in folded],
+            [timestamp_ms for _, timestamp_ms in folded],
+        )
+        results.keys_are_raw = batch.keys_are_raw
+        results.values_are_raw = False
+        self.forward(results)
+
+    def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
+        row = self._rows.get(raw)
+        if row is None:
+            row = self._rows[raw] = self._format.loads(self._store.get(self._prefix + raw))
+        row.state = self._aggregation.add(row.state, value)
+        row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
+        self._dirty.add(raw)
+        return self._aggregation.result(row.state), row.timestamp_ms
+
+    def flush(self) -> None:
+        """Write changed states into the store."""
+        for raw in sorted(self._dirty):
+            self._store.put(self._prefix + raw, self._format.dumps(raw, self._rows[raw]))
+        self._dirty.clear()
+        if len(self._rows) > ROWS_CACHED_MAX:
+            self._rows.clear()
+
+    def lookup(self, raw: bytes) -> object:
+        """The result for a key; None if there is none."""
+        row = self._rows.get(raw)
+        if row is None:
+            data = self._store.get(self._prefix + raw)
+            if data is None:
+                return None
+            row = self._rows[raw] = self._format.loads(data)
+        result: object = self._aggregation.result(row.state)
+        return result
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """All keys with their results, by the bytes of the key."""
+        self.flush()
+        for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
+            row = self._format.loads(data)
+            yield self._key.loads(key[len(self._prefix) :]), self._aggregation.result(row.state)

@@ -1,0 +1,255 @@
+"""Batch: records on their way through the nodes, as columns.
+
+A batch is a run of records that one input gave in the order of the task. Nodes work on whole
+columns, in loops that run in C where that is exact, and hand on new columns; what they do not
+touch (offsets, stream times, raw bytes, headers) stays behind in the `Origin`, and `rows` says
+which of its entries each record came from. Rule of the file: columns are never changed in
+place. An error is always that of one record: `failure` gives it its coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+from typing import Any, TypeVar
+
+from streamlog.durations import moment
+from streamlog.errors import ProcessingError, StreamlogError
+from streamlog.processing.provenance import identity
+from streamlog.record import Headers, Record
+from streamlog.serdes import Serde
+from streamlog.windows.emit import UNKNOWN_MS, Source
+
+T = TypeVar("T")
+"""An entry of a column."""
+
+
+class Feed:
+    """What records of a task come from, and whose stream time they carry.
+
+    An input partition, or a windowed aggregation that emits on close. `time_ms` is how far
+    event time has come in all of it; `quiet_ms` for how long nothing has come from it.
+    """
+
+    def __init__(
+        self, source: Source, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+    ) -> None:
+        """`key` and `value` are what its raw bytes were read with, if it has any."""
+        self.source = source
+        self.identity = identity(source)
+        self.key = key
+        self.value = value
+        self.time_ms = UNKNOWN_MS
+        self.quiet_ms = 0
+
+    def heard_of(self) -> list[tuple[Source, int, int]]:
+        """Its sources with their stream time and for how long they have been quiet."""
+        return [(self.source, self.time_ms, self.quiet_ms)]
+
+
+class Origin:
+    """Where the records of a batch came from: columns with an entry per record taken in."""
+
+    __slots__ = (
+        "feed",
+        "headers",
+        "offsets",
+        "partition",
+        "positions",
+        "raw_keys",
+        "raw_values",
+        "sources",
+        "times",
+        "topic",
+        "watermarks",
+    )
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        topic: str,
+        partition: int,
+        offsets: Sequence[int],
+        positions: Sequence[int],
+        times: Sequence[int],
+        watermarks: Sequence[int],
+        sources: Sequence[Source] | None = None,
+        raw_keys: Sequence[bytes | None] | None = None,
+        raw_values: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] | None = None,
+    ) -> None:
+        self.feed = feed
+        self.topic = topic
+        self.partition = partition
+        self.offsets = offsets
+        """Offsets of the records, for messages."""
+        self.positions = positions
+        """What identifies a record within its feed; offsets, or numbers of rows."""
+        self.times = times
+        """Stream time of each record's own source, the record included."""
+        self.watermarks = watermarks
+        """Stream time of the whole feed at each record: the minimum over its sources."""
+        self.sources = sources
+        """Each record's own source; None: all are the feed's."""
+        self.raw_keys = raw_keys
+        self.raw_values = raw_values
+        self.headers = headers
+        """None: no record has any."""
+
+
+class Batch:
+    """Records with a key, a value and a timestamp each.
+
+    `rows` is a range only if it stands for all entries of the origin, in order.
+    """
+
+    __slots__ = (
+        "keys",
+        "keys_are_raw",
+        "origin",
+        "rows",
+        "timestamps",
+        "values",
+        "values_are_raw",
+    )
+
+    def __init__(
+        self,
+        origin: Origin,
+        rows: Sequence[int],
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        timestamps: Sequence[int],
+    ) -> None:
+        self.origin = origin
+        self.rows = rows
+        self.keys = keys
+        self.values = values
+        self.timestamps = timestamps
+        self.keys_are_raw = True
+        """Keys are as they came in, so their bytes are those of the origin."""
+        self.values_are_raw = True
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def with_values(self, values: Sequence[Any]) -> Batch:
+        """The same records with other values."""
+        batch = Batch(self.origin, self.rows, self.keys, values, self.timestamps)
+        batch.keys_are_raw = self.keys_are_raw
+        batch.values_are_raw = False
+        return batch
+
+    def with_keys(self, keys: Sequence[Any]) -> Batch:
+        """The same records with other keys."""
+        batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
+        batch.keys_are_raw = False
+        batch.values_are_raw = self.values_are_raw
+        return batch
+
+    def where(self, kept: Iterable[object]) -> Batch:
+        """The records for which `kept` is true."""
+        selected = list(kept)
+        batch = Batch(
+            self.origin,
+            list(compress(self.rows, selected)),
+            list(compress(self.keys, selected)),
+            list(compress(self.values, selected)),
+            list(compress(self.timestamps, selected)),
+        )
+        batch.keys_are_raw = self.keys_are_raw
+        batch.values_are_raw = self.values_are_raw
+        return batch
+
+    def of_origin(self, column: Sequence[T]) -> Sequence[T]:
+        """A column of the origin, with the entries of these records."""
+        if isinstance(self.rows, range):
+            return column
+        return [column[row] for row in self.rows]
+
+    def raw_keys(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
+        """The keys as bytes; those that came in if they are still the same."""
+        raw = self.origin.raw_keys
+        if self.keys_are_raw and raw is not None and self.origin.feed.key is serde:
+            return self.of_origin(raw)
+        return self.encoded(self.keys, serde, node)
+
+    def raw_values(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
+        """The values as bytes; those that came in if they are still the same."""
+        raw = self.origin.raw_values
+        if self.values_are_raw and raw is not None and self.origin.feed.value is serde:
+            return self.of_origin(raw)
+        return self.encoded(self.values, serde, node)
+
+    def encoded(
+        self, column: Sequence[Any], serde: Serde[Any], node: str
+    ) -> Sequence[bytes | None]:
+        """The column as bytes; None stays None."""
+        dumps = serde.dumps
+        try:
+            return [None if item is None else dumps(item) for item in column]
+        except Exception:  # noqa: BLE001 - a serde of the user: found and raised again below
+            # Which one was it? Again one by one, as a comprehension does not tell.
+            return self.applied(node, lambda item: None if item is None else dumps(item), column)
+
+    def applied(self, node: str, fn: Callable[..., T], *columns: Sequence[Any]) -> list[T]:
+        """What the user's function gives for each record.
+
+        Raises:
+            ProcessingError: it raised; with the coordinates of the record.
+        """
+        results, error = until_error(fn, *columns)
+        if error is not None:
+            raise self.failure(node, len(results), error) from error
+        return results
+
+    def failure(self, node: str, at: int, error: Exception) -> ProcessingError:
+        """The error of the record at this place in the batch, to be raised."""
+        origin = self.origin
+        return failed(node, origin.topic, origin.partition, origin.offsets[self.rows[at]], error)
+
+    def records(self) -> list[Record[Any, Any]]:
+        """The records as the user sees them."""
+        return [self.record(at) for at in range(len(self.rows))]
+
+    def record(self, at: int) -> Record[Any, Any]:
+        """One of the records as the user sees it."""
+        origin, row = self.origin, self.rows[at]
+        return Record(
+            self.keys[at],
+            self.values[at],
+            moment(self.timestamps[at]),
+            origin.headers[row] if origin.headers is not None else (),
+            origin.topic,
+            origin.partition,
+            origin.offsets[row],
+        )
+
+
+def until_error(fn: Callable[..., T], *columns: Sequence[Any]) -> tuple[list[T], Exception | None]:
+    """What the user's function gives for each entry, up to the error that stopped it, if any."""
+    results: list[T] = []
+    try:
+        # `extend` keeps what came before an error: its length tells where that was.
+        results.extend(map(fn, *columns))
+    except Exception as error:  # noqa: BLE001 - the user's code: the caller adds coordinates
+        return results, error
+    if len(results) < len(columns[0]):
+        # Only a StopIteration out of the function ends `map` early.
+        return results, RuntimeError("the function raised StopIteration")
+    return results, None
+
+
+def failed(node: str, topic: str, partition: int, offset: int, error: Exception) -> ProcessingError:
+    """An error at one record, with the record's coordinates and the node."""
+    if isinstance(error, ProcessingError):
+        return error
+    cause = str(error) if isinstance(error, StreamlogError) else f"{type(error).__name__}: {error}"
+    return ProcessingError(
+        f"{node!r} failed at offset {offset} of {topic}-{partition}: {cause}",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        node=node,
+    )

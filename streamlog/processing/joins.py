@@ -1,0 +1,127 @@
+"""Tables of topics, and streams joined with them.
+
+`TableStep` keeps the latest value per key; `TableJoinStep` asks for the row that is there at
+the moment a stream's record comes by. Rule of the file: only the stream triggers, and what
+"at the moment" means is the order of the task's `RecordQueue`. Arrival order wins over
+timestamps, as for unversioned tables in Kafka Streams. Rows are stored as the bytes they came
+in; decoded ones are cached, so joiners must not change what they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from streamlog.processing.columns import Batch
+from streamlog.processing.step import Collector, Step
+from streamlog.tables.store import KeyValueStore, prefix_end
+from streamlog.topology import TableFilter, TableJoin, TableSource, View
+
+ROWS_CACHED_MAX = 20_000
+"""Decoded rows per table: a few MB of small ones. Beyond, all are dropped."""
+
+
+class Lookup(Protocol):
+    """Port: a step that has a row per key."""
+
+    def lookup(self, raw: bytes) -> object:
+        """The value for a key as bytes; None if there is none."""
+
+
+class TableStep(Step):
+    """The latest value per key."""
+
+    def __init__(self, node: TableSource, store: KeyValueStore, collector: Collector) -> None:
+        super().__init__(node.name)
+        self._topic = node.topic
+        self._prefix = node.store.prefix
+        self._store = store
+        self._collector = collector
+        self._cache: dict[bytes, object] = {}
+
+    def process(self, batch: Batch) -> None:
+        """Take in rows; hand on the changes."""
+        raw_keys = batch.raw_keys(self._topic.key, self.name)
+        raw_values = batch.raw_values(self._topic.value, self.name)
+        for raw, data in zip(raw_keys, raw_values, strict=True):
+            if raw is None:
+                continue
+            self._cache.pop(raw, None)
+            if data is None:
+                self._store.delete(self._prefix + raw)
+            else:
+                self._store.put(self._prefix + raw, data)
+        if None in raw_keys:
+            kept = [raw is not None for raw in raw_keys]
+            self._collector.drop(self.name, "null key", kept.count(False))
+            batch = batch.where(kept)
+        self.forward(batch)
+
+    def lookup(self, raw: bytes) -> object:
+        """The value for a key as bytes; None if there is none."""
+        found = self._cache.get(raw)
+        if found is None:
+            data = self._store.get(self._prefix + raw)
+            if data is None:
+                return None
+            if len(self._cache) >= ROWS_CACHED_MAX:
+                self._cache.clear()
+            found = self._cache[raw] = self._topic.value.loads(data)
+        return found
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """All rows, by the bytes of the key."""
+        for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
+            yield self._topic.key.loads(key[len(self._prefix) :]), self._topic.value.loads(data)
+
+
+class TableJoinStep(Step):
+    """Each record with the row of its key."""
+
+    def __init__(self, node: TableJoin, table: Lookup, collector: Collector) -> None:
+        super().__init__(node.name)
+        self._node = node
+        self._table = table
+        self._collector = collector
+
+    def process(self, batch: Batch) -> None:
+        """Look up the row of each record, and call the joiner where there is one to call for."""
+        node = self._node
+        raw_keys = batch.raw_keys(node.key, self.name)
+        rows = batch.applied(self.name, self._row, raw_keys, batch.keys)
+        kept = [
+            value is not None and (node.left or row is not None)
+            for value, row in zip(batch.values, rows, strict=True)
+        ]
+        if not all(kept):
+            self._count(batch)
+            batch = batch.where(kept)
+            rows = [row for row, keep in zip(rows, kept, strict=True) if keep]
+        joined = batch.applied(self.name, node.fn, batch.values, rows)
+        self.forward(batch.with_values(joined))
+
+    def _row(self, raw: bytes | None, key: object) -> object:
+        found = None if raw is None else self._table.lookup(raw)
+        for view in self._node.views:
+            if found is None:
+                break
+            found = viewed(view, key, found)
+        return found
+
+    def _count(self, batch: Batch) -> None:
+        empty = sum(value is None for value in batch.values)
+        self._collector.drop(self.name, "null value", empty)
+        if not self._node.left:
+            keyless = sum(
+                key is None and value is not None
+                for key, value in zip(batch.keys, batch.values, strict=True)
+            )
+            self._collector.drop(self.name, "null key", keyless)
+
+
+def viewed(view: View, key: object, value: object) -> object:
+    """A row as it is seen through a filter or a mapping of its table."""
+    if isinstance(view, TableFilter):
+        return value if view.fn(key, value) else None
+    found: object = view.fn(value)
+    return found

@@ -1,0 +1,80 @@
+"""Provenance: where a record on a repartition topic came from, in a header of the record.
+
+Each carries its source (an input partition of the task upstream, or a windowed aggregation
+there), the source's position (offset or row number), an index among the records that one
+position gave, and the source's stream time. Three things rest on it:
+
+1. A task upstream crashes after sending and before its checkpoint, starts again and sends the
+   same records again. Positions of one source only grow in the log, so what is not above the
+   last position seen is a repetition and is dropped.
+2. Lateness is judged against the time of the record's own source, and windows close at the
+   minimum over all sources, so results do not depend on which source was read faster.
+3. A time mark (a record without key and value) tells a partition what its records did not:
+   that a source has advanced, or has been quiet for so long.
+
+Rule of the file: bytes only, big-endian. The idea is that of 06 in Kafka's KIP-129, without
+transactions: sinks may hold repetitions after a crash, state never does.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from streamlog.errors import CorruptData
+from streamlog.windows.emit import Source
+
+PROVENANCE = "streamlog.source"
+"""Header of a record."""
+MARK = "streamlog.mark"
+"""Header of a time mark."""
+
+_RECORD = struct.Struct(">qqI")
+_MARK = struct.Struct(">qq")
+_PARTITION = struct.Struct(">I")
+
+pack_record = _RECORD.pack
+"""Time, position and index; the identity of the source follows."""
+unpack_record = _RECORD.unpack_from
+RECORD_BYTES = _RECORD.size
+
+
+class Mark(NamedTuple):
+    """A source has come to `time_ms` and has been quiet for `quiet_ms` (0: it is live)."""
+
+    time_ms: int
+    quiet_ms: int
+
+
+def identity(source: Source) -> bytes:
+    """A source as bytes."""
+    name, partition = source
+    return _PARTITION.pack(partition) + name.encode()
+
+
+def source_of(data: bytes) -> Source:
+    """The source that these bytes stand for.
+
+    Raises:
+        CorruptData: they stand for none.
+    """
+    try:
+        return data[_PARTITION.size :].decode(), _PARTITION.unpack_from(data)[0]
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptData(f"not the source of a record: {data!r}") from error
+
+
+def pack_mark(mark: Mark, source: bytes) -> bytes:
+    """The header's value of a time mark."""
+    return _MARK.pack(*mark) + source
+
+
+def unpack_mark(data: bytes) -> tuple[Mark, bytes]:
+    """The mark, and the identity of its source.
+
+    Raises:
+        CorruptData: it is too short to be one.
+    """
+    if len(data) < _MARK.size:
+        raise CorruptData(f"not a time mark: {data!r}")
+    return Mark(*_MARK.unpack_from(data)), data[_MARK.size :]

@@ -1,0 +1,252 @@
+"""RecordQueue: which input's records are next.
+
+A task with several inputs takes records in the order (running maximum of timestamps in the
+input, rank of the input, offset): the same order whatever was fetched first. An input that is
+behind, that is with records before its end offset that have not arrived, is waited for; one
+that is read to its end holds nobody back. Rule of the file: what is taken is a run of records
+of one input, as long as the order allows, so that the steps see batches. The order is that of
+Kafka Streams (KIP-353, KIP-695) with the running maximum in place of the head's timestamp.
+Not done here: where the records of a repartition topic came from (`repartitioned`), bounds of
+the buffers (a runner reads `Task.buffered` and pauses its consumer).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from streamlog.durations import when_ms
+from streamlog.errors import CorruptData, SerdeError
+from streamlog.processing.columns import Batch, Feed, Origin, failed, until_error
+from streamlog.record import Headers
+from streamlog.records.batch import Record
+from streamlog.topology import TopicSpec
+from streamlog.windows.emit import UNKNOWN_MS
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+class Chunk:
+    """Decoded records of one arrival, in offset order, taken from the front."""
+
+    __slots__ = (
+        "at",
+        "headers",
+        "keys",
+        "offsets",
+        "raw_keys",
+        "raw_values",
+        "times",
+        "timestamps",
+        "values",
+    )
+
+    def __init__(self, records: Sequence[Record], topic: TopicSpec, partition: int) -> None:
+        offsets, timestamps, raw_keys, raw_values, headers = zip(*records, strict=True)
+        self.at = 0
+        self.offsets: Sequence[int] = offsets
+        self.raw_keys: Sequence[bytes | None] = raw_keys
+        self.raw_values: Sequence[bytes | None] = raw_values
+        self.headers: Sequence[Headers] | None = headers if any(headers) else None
+        self.keys = _decoded(raw_keys, topic, "key", partition, offsets)
+        self.values = _decoded(raw_values, topic, "value", partition, offsets)
+        self.timestamps = _extracted(self.values, timestamps, topic, partition, offsets)
+        if min(self.timestamps) < 0:
+            at = next(at for at, ms in enumerate(self.timestamps) if ms < 0)
+            error = CorruptData(
+                f"the timestamp is {self.timestamps[at]} ms, before 1970: event time can't be "
+                "negative; correct the producer, or declare timestamp= on the topic"
+            )
+            raise failed(topic.name, topic.name, partition, offsets[at], error)
+        self.times: list[int] = []
+
+    def count_from(self, time_ms: int) -> int:
+        """Set the running maximum of timestamps; returns the last one."""
+        self.times = list(accumulate(self.timestamps, max, initial=time_ms))[1:]
+        return self.times[-1]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - self.at
+
+
+def _decoded(
+    raw: Sequence[bytes | None],
+    topic: TopicSpec,
+    what: str,
+    partition: int,
+    offsets: Sequence[int],
+) -> list[Any]:
+    loads = topic.key.loads if what == "key" else topic.value.loads
+    if None not in raw:
+        decoded, error = until_error(loads, raw)
+    else:
+        decoded, error = until_error(lambda data: None if data is None else loads(data), raw)
+    if error is not None:
+        cause = SerdeError(f"{what}: {error}")
+        raise failed(topic.name, topic.name, partition, offsets[len(decoded)], cause) from error
+    return decoded
+
+
+def _extracted(
+    values: Sequence[Any],
+    timestamps: Sequence[int],
+    topic: TopicSpec,
+    partition: int,
+    offsets: Sequence[int],
+) -> Sequence[int]:
+    """Event times by the user's function; a deletion keeps its record's own timestamp."""
+    extract = topic.timestamp
+    if extract is None:
+        return timestamps
+    found, error = until_error(
+        lambda value, ms: ms if value is None else when_ms(extract(value)), values, timestamps
+    )
+    if error is not None:
+        node = f"timestamp of {topic.name}"
+        raise failed(node, topic.name, partition, offsets[len(found)], error) from error
+    return found
+
+
+class Input(Feed):
+    """One input partition of a task: records that have arrived and are not taken yet."""
+
+    def __init__(self, topic: TopicSpec, partition: int, rank: int) -> None:
+        super().__init__((topic.name, partition), topic.key, topic.value)
+        self.topic = topic
+        self.partition = partition
+        self.rank = rank
+        self.position: int | None = None
+        """The next offset to be taken in; None as long as nothing is known."""
+        self._received: int | None = None
+        self._end: int | None = None
+        self._arrived_ms = UNKNOWN_MS
+        self._chunks: deque[Chunk] = deque()
+        self._quiet_since_ms: int | None = None
+
+    @property
+    def place(self) -> TopicPartition:
+        """Its topic and partition."""
+        return self.topic.name, self.partition
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def start_at(self, position: int) -> None:
+        """Everything before this offset has been given to the task, or is none of its business."""
+        self._received = max(position, self._received or 0)
+        if not self._chunks:
+            self.position = max(position, self.position or 0)
+
+    def arrive(self, records: Sequence[Record]) -> None:
+        """Take in records; those before the position have been processed already.
+
+        Raises:
+            ProcessingError: one of them can't be read, or has no valid timestamp.
+        """
+        after = self._received or 0
+        if records and records[0].offset < after:
+            records = [record for record in records if record.offset >= after]
+        if not records:
+            return
+        chunk = Chunk(records, self.topic, self.partition)
+        self._arrived_ms = chunk.count_from(max(self._arrived_ms, self.time_ms))
+        self._chunks.append(chunk)
+        self._received = records[-1].offset + 1
+
+    def head(self) -> tuple[int, int] | None:
+        """Time and rank of the next record; None if there is none."""
+        if not self._chunks:
+            return None
+        chunk = self._chunks[0]
+        return chunk.times[chunk.at], self.rank
+
+    def is_at_end(self) -> bool:
+        """Whether there is nothing left to read, as far as is known."""
+        return (
+            not self._chunks
+            and self._end is not None
+            and (self._end == 0 or (self._received is not None and self._received >= self._end))
+        )
+
+    def learn_end(self, end: int | None, *, now_ms: int, took: bool) -> None:
+        """The end offset as of now, and whether records of this input were taken just now."""
+        self._end = end if end is not None else self._end
+        if not self.is_at_end():
+            self._quiet_since_ms = None
+            self.quiet_ms = 0
+            return
+        if took or self._quiet_since_ms is None:
+            self._quiet_since_ms = now_ms
+        self.quiet_ms = max(now_ms - self._quiet_since_ms, 0)
+
+    def take(self, bound: tuple[int, int] | None, records_max: int | None) -> Batch:
+        """The next run of records: those before `bound`, a time and a rank."""
+        chunk = self._chunks[0]
+        low, high = chunk.at, len(chunk.offsets)
+        if bound is not None:
+            time_ms, rank = bound
+            find = bisect_right if self.rank < rank else bisect_left
+            high = find(chunk.times, time_ms, low)
+        if records_max is not None:
+            high = min(high, low + records_max)
+        if high == len(chunk.offsets):
+            self._chunks.popleft()
+        chunk.at = high
+        self.position = chunk.offsets[high - 1] + 1
+        return self.batch(chunk, low, high)
+
+    def batch(self, chunk: Chunk, low: int, high: int) -> Batch:
+        """The records of a chunk from `low` to `high`, which are being taken."""
+        run = slice(low, high)
+        times = chunk.times[run]
+        self.time_ms = times[-1]
+        offsets = chunk.offsets[run]
+        origin = Origin(
+            self,
+            topic=self.topic.name,
+            partition=self.partition,
+            offsets=offsets,
+            positions=offsets,
+            times=times,
+            watermarks=times,
+            raw_keys=chunk.raw_keys[run],
+            raw_values=chunk.raw_values[run],
+            headers=None if chunk.headers is None else chunk.headers[run],
+        )
+        rows = range(len(offsets))
+        return Batch(origin, rows, chunk.keys[run], chunk.values[run], chunk.timestamps[run])
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the position."""
+        return {"time_ms": self.time_ms}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self.time_ms = int(data["time_ms"])
+
+
+class RecordQueue:
+    """The inputs of a task, and whose turn it is."""
+
+    def __init__(self, inputs: Sequence[Input], *, record_at_a_time: bool) -> None:
+        self.inputs = {entry.place: entry for entry in inputs}
+        self._records_max = 1 if record_at_a_time else None
+
+    def next_run(self) -> tuple[Input, Batch] | None:
+        """The next run of records and its input; None if there is none to be taken now."""
+        heads = []
+        for entry in self.inputs.values():
+            head = entry.head()
+            if head is not None:
+                heads.append((head, entry))
+            elif not entry.is_at_end() and len(self.inputs) > 1:
+                return None  # It may have an earlier record than all others.
+        if not heads:
+            return None
+        heads.sort(key=lambda pair: pair[0])
+        bound = heads[1][0] if len(heads) > 1 else None
+        chosen = heads[0][1]
+        return chosen, chosen.take(bound, self._records_max)

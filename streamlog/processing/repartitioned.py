@@ -1,0 +1,181 @@
+"""RepartitionInput: a partition of a repartition topic, with many sources in it.
+
+The records of all tasks upstream arrive here interleaved, as the log has them. Each says
+where it came from (`provenance`): repetitions are dropped, stream time is kept per source,
+time marks are taken note of and go no further. Rule of the file: everything is decided when a
+record is taken, in the order of the log, and is part of the task's progress, so a restart
+decides the same. The sources are known from the topology: one that has not been heard of
+holds stream time back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from streamlog.errors import CorruptData
+from streamlog.processing.columns import Batch, Origin, failed
+from streamlog.processing.provenance import (
+    MARK,
+    PROVENANCE,
+    RECORD_BYTES,
+    identity,
+    source_of,
+    unpack_mark,
+    unpack_record,
+)
+from streamlog.processing.record_queue import Chunk, Input
+from streamlog.processing.step import Collector
+from streamlog.record import Headers
+from streamlog.topology import TopicSpec
+from streamlog.windows.emit import UNKNOWN_MS, Source, StreamTime
+
+
+class SourceState:
+    """What has been heard of one source."""
+
+    __slots__ = ("index", "position", "quiet_ms", "source", "time_ms")
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.position = -1
+        self.index = 0
+        self.time_ms = UNKNOWN_MS
+        self.quiet_ms = 0
+
+
+class RepartitionInput(Input):
+    """A partition of a repartition topic."""
+
+    def __init__(
+        self,
+        topic: TopicSpec,
+        partition: int,
+        rank: int,
+        *,
+        sources: Iterable[Source],
+        idle_after_ms: int | None,
+        collector: Collector,
+    ) -> None:
+        """`idle_after_ms`: sources quiet for this long do not hold back what goes downstream."""
+        super().__init__(topic, partition, rank)
+        states = [SourceState(source) for source in sources]
+        self._states = {identity(state.source): state for state in states}
+        self._stream = StreamTime(state.source for state in states)
+        self._idle_after_ms = idle_after_ms
+        self._collector = collector
+
+    def batch(self, chunk: Chunk, low: int, high: int) -> Batch:
+        """The records from `low` to `high` that are new, without the marks among them."""
+        kept: list[int] = []
+        sources: list[Source] = []
+        positions: list[int] = []
+        times: list[int] = []
+        watermarks: list[int] = []
+        headers: list[Headers] = []
+        columns = chunk.headers
+        for at in range(low, high):
+            record_headers = columns[at] if columns is not None else ()
+            state = self._hear(chunk, at, record_headers)
+            if state is None:
+                continue
+            kept.append(at)
+            sources.append(state.source)
+            positions.append(chunk.offsets[at])
+            times.append(state.time_ms)
+            watermarks.append(self._stream.now_ms)
+            headers.append(record_headers[:-1])
+        self.time_ms = self._stream.now_ms
+        self.quiet_ms = min((s.quiet_ms for s in self._states.values()), default=0)
+        origin = Origin(
+            self,
+            topic=self.topic.name,
+            partition=self.partition,
+            offsets=positions,
+            positions=positions,
+            times=times,
+            watermarks=watermarks,
+            sources=sources,
+            raw_keys=[chunk.raw_keys[at] for at in kept],
+            raw_values=[chunk.raw_values[at] for at in kept],
+            headers=headers if any(headers) else None,
+        )
+        return Batch(
+            origin,
+            range(len(kept)),
+            [chunk.keys[at] for at in kept],
+            [chunk.values[at] for at in kept],
+            [chunk.timestamps[at] for at in kept],
+        )
+
+    def learn_end(self, end: int | None, *, now_ms: int, took: bool) -> None:
+        """The end offset as of now. Who is quiet is for the tasks upstream to say."""
+        quiet_ms = self.quiet_ms
+        super().learn_end(end, now_ms=now_ms, took=took)
+        self.quiet_ms = quiet_ms
+
+    def heard_of(self) -> list[tuple[Source, int, int]]:
+        """Its sources with their stream time and for how long they have been quiet."""
+        return [(state.source, state.time_ms, state.quiet_ms) for state in self._states.values()]
+
+    def _hear(self, chunk: Chunk, at: int, headers: Headers) -> SourceState | None:
+        """The source of a record to be processed; None for a mark or a repetition."""
+        name, data = headers[-1] if headers else ("", None)
+        if data is None or name not in {PROVENANCE, MARK}:
+            error = CorruptData(
+                "the record has no provenance: only the app itself may write to its "
+                "repartition topics; write to the topic upstream, or reset the app"
+            )
+            raise failed(self.topic.name, self.topic.name, self.partition, chunk.offsets[at], error)
+        if name == MARK:
+            mark, source = unpack_mark(data)
+            state = self._state(source)
+            self._advance(state, mark.time_ms)
+            state.quiet_ms = mark.quiet_ms
+            if mark.quiet_ms and mark.quiet_ms >= (self._idle_after_ms or mark.quiet_ms + 1):
+                self._stream.set_idle(state.source)
+            return None
+        time_ms, position, index = unpack_record(data)
+        state = self._states.get(data[RECORD_BYTES:]) or self._state(data[RECORD_BYTES:])
+        if position < state.position or (position == state.position and index <= state.index):
+            self._collector.drop(self.topic.name, "duplicate")
+            return None
+        state.position = position
+        state.index = index
+        state.quiet_ms = 0
+        self._advance(state, time_ms)
+        return state
+
+    def _advance(self, state: SourceState, time_ms: int) -> None:
+        # Judged by the time known: a task upstream that started again may know less than before.
+        state.time_ms = max(state.time_ms, time_ms)
+        self._stream.advance(state.source, state.time_ms)
+
+    def _state(self, source: bytes) -> SourceState:
+        state = self._states.get(source)
+        if state is None:
+            error = CorruptData(
+                f"a record came from {source_of(source)}, which the topology does not have: "
+                "the app has changed; reset it, or give it another id"
+            )
+            raise failed(self.topic.name, self.topic.name, self.partition, -1, error)
+        return state
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the position."""
+        rows = [
+            [*state.source, state.position, state.index, state.time_ms, state.quiet_ms]
+            for state in self._states.values()
+        ]
+        return {"time_ms": self.time_ms, "sources": rows, "stream": self._stream.to_data()}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self._stream.load(data["stream"])
+        for name, partition, position, index, time_ms, quiet_ms in data["sources"]:
+            state = self._states.get(identity((name, partition)))
+            if state is not None:
+                state.position, state.index = position, index
+                state.time_ms, state.quiet_ms = time_ms, quiet_ms
+        self.time_ms = self._stream.now_ms
+        self.quiet_ms = min((s.quiet_ms for s in self._states.values()), default=0)

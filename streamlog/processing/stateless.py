@@ -1,0 +1,279 @@
+"""The steps without a memory: map, filter, rekey and the ends of a topology.
+
+Rule of the file: one record in gives the same records out whatever came before it. The
+user's functions run in `Batch.applied`, which knows the record if one fails. Timestamps and
+headers are kept, as in Kafka Streams. A value of None passes through `map` and `filter` like
+any other; on a table's changes it is a deletion, which those steps do not show to functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any
+
+from streamlog.errors import TopologyError
+from streamlog.processing.columns import Batch, Feed
+from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.provenance import MARK, PROVENANCE, Mark, pack_mark, pack_record
+from streamlog.processing.step import Collector, Step
+from streamlog.record import Headers
+from streamlog.topology import (
+    Filter,
+    FlatMapValues,
+    Map,
+    MapValues,
+    Node,
+    Peek,
+    Rekey,
+    Stateless,
+    TableFilter,
+    TableMapValues,
+    TopicSpec,
+)
+
+
+class MapStep(Step):
+    """A new key and value."""
+
+    def __init__(self, name: str, fn: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with key and value."""
+        pairs = batch.applied(self.name, self._pair, batch.keys, batch.values)
+        values = [value for _, value in pairs]
+        self.forward(batch.with_keys([key for key, _ in pairs]).with_values(values))
+
+    def _pair(self, key: object, value: object) -> tuple[Any, Any]:
+        pair = self._fn(key, value)
+        if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 - a pair
+            raise TypeError(f"map must return (key, value), not {pair!r}")
+        return pair
+
+
+class MapValuesStep(Step):
+    """A new value."""
+
+    def __init__(self, name: str, fn: Callable[[Any], Any]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with the value."""
+        self.forward(batch.with_values(batch.applied(self.name, self._fn, batch.values)))
+
+
+class FlatMapValuesStep(Step):
+    """Any number of new values."""
+
+    def __init__(self, name: str, fn: Callable[[Any], Iterable[Any]]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with the value; take all that it gives before going on."""
+        lists = batch.applied(self.name, self._all, batch.values)
+        # Which record of the batch each new value belongs to.
+        ats = [at for at, values in enumerate(lists) for _ in values]
+        flat = Batch(
+            batch.origin,
+            [batch.rows[at] for at in ats],
+            [batch.keys[at] for at in ats],
+            [value for values in lists for value in values],
+            [batch.timestamps[at] for at in ats],
+        )
+        flat.keys_are_raw = batch.keys_are_raw
+        flat.values_are_raw = False
+        self.forward(flat)
+
+    def _all(self, value: object) -> list[Any]:
+        return list(self._fn(value))
+
+
+class FilterStep(Step):
+    """Records for which the function is true."""
+
+    def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with key and value."""
+        kept = batch.applied(self.name, self._fn, batch.keys, batch.values)
+        self.forward(batch if all(kept) else batch.where(kept))
+
+
+class PeekStep(Step):
+    """Shows each record to a function."""
+
+    def __init__(self, name: str, fn: Callable[[Any], object]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with the record; what it returns is not used."""
+        batch.applied(self.name, self._fn, batch.records())
+        self.forward(batch)
+
+
+class RekeyStep(Step):
+    """A new key."""
+
+    def __init__(self, name: str, fn: Callable[[Any, Any], Any]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with key and value."""
+        self.forward(batch.with_keys(batch.applied(self.name, self._fn, batch.keys, batch.values)))
+
+
+class TableMapValuesStep(Step):
+    """A new value for each change that is not a deletion."""
+
+    def __init__(self, name: str, fn: Callable[[Any], Any]) -> None:
+        super().__init__(name)
+        self.fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with the value, if there is one."""
+        fn = self.fn
+        values = batch.applied(self.name, lambda v: None if v is None else fn(v), batch.values)
+        self.forward(batch.with_values(values))
+
+
+class TableFilterStep(Step):
+    """Changes that do not pass become deletions."""
+
+    def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
+        super().__init__(name)
+        self.fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with key and value, if there is one."""
+        fn = self.fn
+        values = batch.applied(
+            self.name,
+            lambda k, v: v if v is not None and fn(k, v) else None,
+            batch.keys,
+            batch.values,
+        )
+        self.forward(batch.with_values(values))
+
+
+_STEPS: dict[type[Node], Callable[[str, Callable[..., Any]], Step]] = {
+    Map: MapStep,
+    MapValues: MapValuesStep,
+    FlatMapValues: FlatMapValuesStep,
+    Filter: FilterStep,
+    Peek: PeekStep,
+    Rekey: RekeyStep,
+    TableMapValues: TableMapValuesStep,
+    TableFilter: TableFilterStep,
+}
+
+
+def stateless_step(node: Node) -> Step:
+    """The step of a node that is nothing but a function.
+
+    Raises:
+        TopologyError: it is something else.
+    """
+    if not isinstance(node, Stateless):
+        raise TopologyError(f"{node.name!r} is a {type(node).__name__}, which no task can run")
+    return _STEPS[type(node)](node.name, node.fn)
+
+
+class SinkStep(Step):
+    """Writes to a topic."""
+
+    def __init__(self, name: str, topic: TopicSpec, collector: Collector) -> None:
+        super().__init__(name)
+        self._topic = topic
+        self._collector = collector
+
+    def process(self, batch: Batch) -> None:
+        """Records as bytes into the outbox; the partition follows from the key."""
+        headers = batch.origin.headers
+        columns = zip(
+            repeat(self._topic.name),
+            repeat(None),
+            batch.timestamps,
+            batch.raw_keys(self._topic.key, self.name),
+            batch.raw_values(self._topic.value, self.name),
+            repeat(()) if headers is None else batch.of_origin(headers),
+            strict=False,
+        )
+        self._collector.send(map(SinkRecord._make, columns))
+
+
+class RepartitionStep(Step):
+    """Writes to a repartition topic, with provenance; and time marks for all its partitions."""
+
+    def __init__(
+        self,
+        name: str,
+        topic: TopicSpec,
+        collector: Collector,
+        *,
+        partitions: int,
+        feeds: list[Feed],
+        idle_marks_ms: tuple[int, ...],
+    ) -> None:
+        super().__init__(name)
+        self._topic = topic
+        self._collector = collector
+        self._partitions = partitions
+        self._idle_marks_ms = idle_marks_ms
+        self._marked: dict[Feed, Mark] = {feed: Mark(feed.time_ms, 0) for feed in feeds}
+        self._last: dict[Feed, tuple[int, int]] = {}
+
+    def process(self, batch: Batch) -> None:
+        """Records as bytes into the outbox; those without a key have no place to go."""
+        if None in batch.keys:
+            kept = [key is not None for key in batch.keys]
+            self._collector.drop(self.name, "null key", kept.count(False))
+            batch = batch.where(kept)
+        columns = zip(
+            repeat(self._topic.name),
+            repeat(None),
+            batch.timestamps,
+            batch.raw_keys(self._topic.key, self.name),
+            batch.raw_values(self._topic.value, self.name),
+            self._headers(batch),
+            strict=False,
+        )
+        self._collector.send(map(SinkRecord._make, columns))
+
+    def mark(self) -> None:
+        """Tell every partition how far each feed has come, if that is news."""
+        for feed, before in self._marked.items():
+            quiet_ms = max((ms for ms in self._idle_marks_ms if ms <= feed.quiet_ms), default=0)
+            mark = Mark(feed.time_ms, quiet_ms)
+            if mark == before:
+                continue
+            self._marked[feed] = mark
+            headers = ((MARK, pack_mark(mark, feed.identity)),)
+            timestamp_ms = max(mark.time_ms, 0)
+            self._collector.send(
+                SinkRecord(self._topic.name, partition, timestamp_ms, None, None, headers)
+                for partition in range(self._partitions)
+            )
+
+    def _headers(self, batch: Batch) -> list[Headers]:
+        origin = batch.origin
+        source = origin.feed.identity
+        positions, watermarks, before = origin.positions, origin.watermarks, origin.headers
+        last, index = self._last.get(origin.feed, (-1, 0))
+        headers: list[Headers] = []
+        for row in batch.rows:
+            position = positions[row]
+            index = index + 1 if position == last else 0
+            last = position
+            data = pack_record(watermarks[row], position, index) + source
+            own = (PROVENANCE, data)
+            headers.append((own,) if before is None else (*before[row], own))
+        self._last[origin.feed] = (last, index)
+        return headers

@@ -1,0 +1,341 @@
+"""Task: one sub-topology at work on one partition number. Records in, an Outbox out.
+
+The same class runs under the worker, the test driver and any other runner: it holds no
+consumer, producer, clock, thread or loop, and `now_ms` counts only for sources that have
+gone quiet. Rule of the file: what a task knows is a function of the records it has taken, in
+the order its `RecordQueue` gave, and all of it is in the checkpoint: changed rows, and a
+Progress with input offsets, stream times and what has been seen of each source. A new Task
+on a restored store goes on as if nothing had happened. After an error a task is of no more
+use: what it had not committed is forgotten with it. Not done here: sending, committing,
+restoring (a runner's), and bounds of the input buffers (`buffered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamlog.errors import CorruptData, TopologyError, UsageError
+from streamlog.processing.aggregate import AggregateStep
+from streamlog.processing.columns import Feed
+from streamlog.processing.joins import TableJoinStep, TableStep
+from streamlog.processing.outbox import Outbox
+from streamlog.processing.record_queue import Input, RecordQueue, TopicPartition
+from streamlog.processing.repartitioned import RepartitionInput
+from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
+from streamlog.processing.step import Collector, Step
+from streamlog.processing.windowed import WindowedAggregateStep
+from streamlog.records.batch import Record
+from streamlog.tables.changelog import Progress, checkpoint, stored_progress
+from streamlog.tables.memory import MemoryStore
+from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.transaction import StoreTransaction
+from streamlog.topology import (
+    Aggregate,
+    Entry,
+    Merge,
+    Node,
+    RepartitionSink,
+    Sink,
+    Source,
+    Subtopology,
+    TableJoin,
+    TableSource,
+    TopicSpec,
+    WindowedAggregate,
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """Sub-topology and partition; "0_3" as text."""
+
+    subtopology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
+
+
+class Task:
+    """One sub-topology at work on one partition number."""
+
+    def __init__(
+        self,
+        subtopology: Subtopology,
+        task_id: TaskId,
+        *,
+        partitions: Mapping[str, int],
+        store: KeyValueStore | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """A task that goes on where its state ends.
+
+        Args:
+            subtopology: what to run.
+            task_id: its number and the partition.
+            partitions: partition counts of all topics, see `Topology.partition_counts`.
+            store: the restored state; None for a task without state.
+            progress: what the state has taken in; by default what the store says.
+
+        Raises:
+            TopologyError: the sub-topology has state, but there is no store.
+            CorruptData: the progress is not of this topology.
+        """
+        if store is None and subtopology.changelog_topic is not None:
+            raise TopologyError(f"task {task_id} of {subtopology.app_id!r} has state: give a store")
+        self.id = task_id
+        self.subtopology = subtopology
+        self._partitions = partitions
+        self._store = StoreTransaction(store if store is not None else MemoryStore())
+        self._collector = Collector()
+        self._queue = RecordQueue(
+            [self._input(topic) for topic in subtopology.topics.values() if self._reads(topic)],
+            record_at_a_time=subtopology.record_at_a_time,
+        )
+        self._steps: dict[str, Step] = {}
+        self._build()
+        self._entries = self._entry_steps()
+        self._windowed = [s for s in self._steps.values() if isinstance(s, WindowedAggregateStep)]
+        self._aggregates = [s for s in self._steps.values() if isinstance(s, AggregateStep)]
+        self._repartitions = [s for s in self._steps.values() if isinstance(s, RepartitionStep)]
+        self._has_news = False
+        if subtopology.changelog_topic is not None:
+            self._load(progress or (None if store is None else stored_progress(store)))
+
+    @property
+    def inputs(self) -> tuple[TopicPartition, ...]:
+        """The topic partitions it reads, in the order of their rank."""
+        return tuple(self._queue.inputs)
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next offset to be taken in, where it is known: seek there before reading."""
+        return {
+            place: entry.position
+            for place, entry in self._queue.inputs.items()
+            if entry.position is not None
+        }
+
+    @property
+    def buffered(self) -> dict[TopicPartition, int]:
+        """Records that have arrived and wait for their turn. Never pause an input with none."""
+        return {place: len(entry) for place, entry in self._queue.inputs.items()}
+
+    @property
+    def state_bytes(self) -> int:
+        """Pending changes by estimate, as of the last checkpoint: a reason to commit early."""
+        return self._store.size_bytes
+
+    def start_at(self, positions: Mapping[TopicPartition, int]) -> None:
+        """All records before these offsets have been given to the task, or are not to be.
+
+        To be called before the first records, and whenever the consumer's position passes
+        offsets that hold no records (control batches, gaps).
+        """
+        for place, position in positions.items():
+            self._queue.inputs[place].start_at(position)
+
+    def process(
+        self,
+        records: Mapping[TopicPartition, Sequence[Record]],
+        now_ms: int,
+        *,
+        ends: Mapping[TopicPartition, int],
+    ) -> Outbox:
+        """Take in records, and process all whose turn it is.
+
+        Args:
+            records: per input partition, by ascending offset, following on those before.
+            now_ms: any clock that does not go back; for `idle_after` only.
+            ends: end offsets (high watermarks). An input is waited for while it is behind its
+                end, and also as long as its end is not known.
+
+        Raises:
+            ProcessingError: a record can't be read, or a function failed on it. Give the task
+                up: nothing since the last checkpoint may be committed.
+        """
+        inputs = self._queue.inputs
+        for place, arrived in records.items():
+            if place not in inputs:
+                raise UsageError(f"task {self.id} does not read {place[0]}-{place[1]}")
+            inputs[place].arrive(arrived)
+        took: set[Input] = set()
+        for entry in inputs.values():
+            end = ends.get(entry.place)
+            entry.learn_end(end, now_ms=now_ms, took=False)
+        while (run := self._queue.next_run()) is not None:
+            entry, batch = run
+            took.add(entry)
+            for step in self._entries[entry.topic.name]:
+                if batch.rows:
+                    step.process(batch)
+        for entry in inputs.values():
+            entry.learn_end(None, now_ms=now_ms, took=entry in took)
+        for windowed in self._windowed:
+            windowed.settle()
+        for repartition in self._repartitions:
+            repartition.mark()
+        self._has_news = self._has_news or bool(took)
+        outbox = self._collector.take()
+        outbox.offsets = {e.place: e.position for e in took if e.position is not None}
+        return outbox
+
+    def checkpoint(self) -> list[Change]:
+        """Everything that has changed since the last one, to be sent as ONE record batch.
+
+        Empty if nothing has, or if the task has no state. The last record is the progress.
+
+        Raises:
+            ProcessingError: the state of a user's aggregation can't be written.
+        """
+        if self.subtopology.changelog_topic is None:
+            return []
+        for windowed in self._windowed:
+            windowed.flush()
+        for aggregate in self._aggregates:
+            aggregate.flush()
+        changes = self._store.changes()
+        if not changes and not self._has_news:
+            return []
+        self._has_news = False
+        return checkpoint(changes, Progress(offsets=self.positions, sections=self._sections()))
+
+    def committed(self, records: Sequence[Change], *, next_offset: int) -> None:
+        """The changelog has taken the `records` of a checkpoint: bring them into the store.
+
+        Args:
+            records: what `checkpoint` gave.
+            next_offset: the changelog's offset behind them.
+        """
+        if records:
+            self._store.commit(records, next_offset=next_offset)
+
+    def table(self, node: str) -> Iterator[tuple[Any, Any]]:
+        """The rows of a stateful node: keys and values.
+
+        Raises:
+            TopologyError: the task has no such node.
+        """
+        step = self._steps.get(node)
+        if not isinstance(step, TableStep | AggregateStep | WindowedAggregateStep):
+            raise TopologyError(f"sub-topology {self.id.subtopology} has no table {node!r}")
+        return step.table()
+
+    def close(self) -> None:
+        """Forget what is not committed, and close the store."""
+        self._store.close()
+
+    def _reads(self, topic: TopicSpec) -> bool:
+        return self.id.partition < self._partitions[topic.name]
+
+    def _input(self, topic: TopicSpec) -> Input:
+        rank = self.subtopology.inputs.index(topic.name)
+        if not topic.internal:
+            return Input(topic, self.id.partition, rank)
+        marks_ms = [ms for all_ms in self.subtopology.idle_marks_ms.values() for ms in all_ms]
+        return RepartitionInput(
+            topic,
+            self.id.partition,
+            rank,
+            sources=[
+                (feeder.name, partition)
+                for feeder in self.subtopology.feeders[topic.name]
+                for partition in range(feeder.partitions(self._partitions))
+            ],
+            idle_after_ms=max(marks_ms, default=None),
+            collector=self._collector,
+        )
+
+    def _build(self) -> None:
+        for node in self.subtopology.nodes:
+            step = self._step(node)
+            self._steps[node.name] = step
+            for parent in node.parents:
+                self._steps[parent].children.append(step)
+
+    def _step(self, node: Node) -> Step:
+        step: Step
+        match node:
+            case Source() | Merge():
+                step = Step(node.name)
+            case TableSource():
+                step = TableStep(node, self._store, self._collector)
+            case Aggregate():
+                step = AggregateStep(node, self._store, self._collector)
+            case WindowedAggregate():
+                step = WindowedAggregateStep(
+                    node,
+                    self._store,
+                    self._collector,
+                    feeds=self._feeds(node),
+                    partition=self.id.partition,
+                )
+            case TableJoin():
+                step = TableJoinStep(node, self._table(node.table), self._collector)
+            case Sink():
+                step = SinkStep(node.name, node.topic, self._collector)
+            case RepartitionSink():
+                step = RepartitionStep(
+                    node.name,
+                    node.topic,
+                    self._collector,
+                    partitions=self._partitions[node.topic.name],
+                    feeds=self._feeds(node),
+                    idle_marks_ms=self.subtopology.idle_marks_ms[node.topic.name],
+                )
+            case _:
+                step = stateless_step(node)
+        return step
+
+    def _table(self, name: str) -> TableStep | AggregateStep:
+        step = self._steps[name]
+        if not isinstance(step, TableStep | AggregateStep):
+            raise TopologyError(f"{name!r} is no table that can be joined with")
+        return step
+
+    def _feeds(self, node: Node) -> list[Feed]:
+        """Where the stream times of this node's records come from, in this task."""
+        feeds: list[Feed] = []
+        for origin in self.subtopology.origins(node):
+            if isinstance(origin, Entry):
+                if self._reads(origin.topic):
+                    feeds.append(self._queue.inputs[origin.topic.name, self.id.partition])
+            else:
+                step = self._steps[origin.name]
+                if isinstance(step, WindowedAggregateStep):
+                    feeds.append(step.feed)
+        return feeds
+
+    def _entry_steps(self) -> dict[str, list[Step]]:
+        entries: dict[str, list[Step]] = {topic: [] for topic in self.subtopology.topics}
+        for node in self.subtopology.nodes:
+            if isinstance(node, Entry):
+                entries[node.topic.name].append(self._steps[node.name])
+        return entries
+
+    def _sections(self) -> dict[str, object]:
+        return {
+            "inputs": {entry.topic.name: entry.to_data() for entry in self._queue.inputs.values()},
+            "windows": {step.name: step.to_data() for step in self._windowed},
+        }
+
+    def _load(self, progress: Progress | None) -> None:
+        if progress is None:
+            return
+        self.start_at({p: at for p, at in progress.offsets.items() if p in self._queue.inputs})
+        inputs: Any = progress.sections.get("inputs", {})
+        windows: Any = progress.sections.get("windows", {})
+        try:
+            for entry in self._queue.inputs.values():
+                if entry.topic.name in inputs:
+                    entry.load(inputs[entry.topic.name])
+            for step in self._windowed:
+                if step.name in windows:
+                    step.load(windows[step.name])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptData(
+                f"the progress of task {self.id} of {self.subtopology.app_id!r} is not readable: "
+                f"{error!r}; reset the app, or go back to the version that wrote it"
+            ) from error

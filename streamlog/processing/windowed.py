@@ -1,0 +1,341 @@
+"""WindowedAggregateStep: one result per key and window, emitted on close or on every update.
+
+Time is kept per source (`StreamTime`): a record is late against the time of its own source,
+a window closes when all live sources have passed its end and grace. Rows of open windows are
+objects in a cache per window; `flush` writes the changed ones under (end, start, key), so
+closing and expiring are ranges. Rules of the file:
+
+1. A record is added before windows are closed by it; results come in (end, start, key) order.
+2. What is closed follows from stream time alone, which is part of the progress: so a window is
+   emitted once, also across restarts, and a late record never opens it again.
+3. Rows emitted on close are numbered. Their order and content do not depend on how the inputs
+   were interleaved, so the number identifies a row for tasks downstream (`provenance`).
+
+Rules of Kafka Streams (KIP-825 for emission on close), with its stream time per source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+from streamlog.durations import moment
+from streamlog.processing.aggregate import ROWS_CACHED_MAX, Row, RowFormat, without_nulls
+from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.step import Collector, Step
+from streamlog.record import Late, Windowed
+from streamlog.tables.store import (
+    KeyValueStore,
+    prefix_end,
+    split_window_key,
+    window_bound,
+    window_key,
+)
+from streamlog.topology import TopicSpec, WindowedAggregate
+from streamlog.windows.assign import window_of
+from streamlog.windows.emit import UNKNOWN_MS, Emit, StreamTime, closed_until
+
+NEVER_MS = 1 << 62
+"""Later than every timestamp."""
+
+
+class Window:
+    """An open window: its rows in memory, and which of them the store does not have yet."""
+
+    __slots__ = ("dirty", "end", "end_ms", "is_whole", "rows", "start", "start_ms")
+
+    def __init__(self, start_ms: int, end_ms: int, *, is_whole: bool) -> None:
+        self.start_ms = start_ms
+        self.end_ms = end_ms
+        self.start: datetime = moment(start_ms)
+        self.end: datetime = moment(end_ms)
+        self.rows: dict[bytes, Row] = {}
+        self.dirty: set[bytes] = set()
+        self.is_whole = is_whole
+        """The store has no rows of it beyond those in memory."""
+
+
+class Emitted:
+    """Results in the making: columns for the next batch."""
+
+    __slots__ = ("keys", "rows", "times", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.keys: list[Any] = []
+        self.values: list[Any] = []
+        self.timestamps: list[int] = []
+        self.times: list[int] = []
+
+    def add(self, row: int, key: object, value: object, timestamp_ms: int) -> None:
+        """One more result; `row` is that of the record behind it."""
+        self.rows.append(row)
+        self.keys.append(key)
+        self.values.append(value)
+        self.timestamps.append(timestamp_ms)
+
+
+class WindowedAggregateStep(Step):
+    """One result per key and window."""
+
+    def __init__(
+        self,
+        node: WindowedAggregate,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        feeds: Sequence[Feed],
+        partition: int,
+    ) -> None:
+        super().__init__(node.name)
+        self.feed = Feed((node.name, partition))
+        """What its results carry, if it emits on close."""
+        self._feeds = feeds
+        self._node = node
+        self._grace_ms = node.windows.grace_ms
+        # How long rows stay after their window has closed.
+        self._kept_ms = node.windows.retention_ms - node.windows.size_ms - self._grace_ms
+        self._add = node.aggregation.add
+        self._result = node.aggregation.result
+        self._format = RowFormat(node.name, node.aggregation)
+        self._store = store
+        self._collector = collector
+        self._prefix = node.store.prefix
+        self._stream = StreamTime(s for feed in feeds for s, _, _ in feed.heard_of())
+        self._windows: dict[int, Window] = {}
+        self._ends: set[int] = set()
+        self._closed_ms = UNKNOWN_MS
+        self._gate_ms = NEVER_MS
+        self._sequence = 0
+
+    def process(self, batch: Batch) -> None:
+        """Fold the records, close what they close, hand on the results."""
+        batch, raw_keys = without_nulls(batch, self._node.key, self.name, self._collector)
+        emitted = Emitted()
+        at, error = self._fold(batch, raw_keys, emitted)
+        if error is not None:
+            raise batch.failure(self.name, at, error) from error
+        self._hand_on(emitted, batch.origin)
+
+    def settle(self) -> None:
+        """All records at hand have been taken: note how far sources have come, and who is idle."""
+        stream, idle_after_ms = self._stream, self._node.idle_after_ms
+        for feed in self._feeds:
+            for source, time_ms, quiet_ms in feed.heard_of():
+                idle = idle_after_ms is not None and quiet_ms >= idle_after_ms
+                if idle and stream.is_idle(source) and time_ms <= stream.time_of(source):
+                    continue
+                if time_ms > UNKNOWN_MS:
+                    stream.advance(source, time_ms)
+                if idle:
+                    stream.set_idle(source)
+        self.feed.quiet_ms = min(feed.quiet_ms for feed in self._feeds)
+        emitted = Emitted()
+        self._close(emitted)
+        self._hand_on(emitted, None)
+
+    def flush(self) -> None:
+        """Write changed rows into the store."""
+        count = 0
+        for window in self._windows.values():
+            for raw in sorted(window.dirty):
+                key = self._prefix + window_key(window.end_ms, window.start_ms, raw)
+                self._store.put(key, self._format.dumps(raw, window.rows[raw]))
+            window.dirty.clear()
+            count += len(window.rows)
+        if count > ROWS_CACHED_MAX:
+            for window in self._windows.values():
+                window.is_whole = window.is_whole and not window.rows
+                window.rows.clear()
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """The rows that are kept, by (end, start, key)."""
+        self.flush()
+        for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
+            end_ms, start_ms, raw = split_window_key(key[len(self._prefix) :])
+            windowed = Windowed(self._node.key.loads(raw), moment(start_ms), moment(end_ms))
+            yield windowed, self._result(self._format.loads(data).state)
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the rows."""
+        return {"stream": self._stream.to_data(), "sequence": self._sequence}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave; the rows are in the store."""
+        self._stream.load(data["stream"])
+        self._sequence = int(data["sequence"])
+        self._closed_ms = closed_until(self._stream.now_ms, self._grace_ms)
+        self._ends = set(self._stored_ends())
+        self._set_gate()
+        self._set_time()
+
+    def _fold(
+        self, batch: Batch, raw_keys: Sequence[bytes], emitted: Emitted
+    ) -> tuple[int, Exception | None]:
+        """Take in all records; or the place of the one that failed, and why."""
+        origin, spec, stream = batch.origin, self._node.windows, self._stream
+        own = origin.sources
+        sources = repeat(origin.feed.source) if own is None else batch.of_origin(own)
+        times = batch.of_origin(origin.times)
+        windows, grace_ms = self._windows, self._grace_ms
+        on_update = self._node.emit is Emit.UPDATE
+        at, last_source, last_time, closed_ms = 0, None, UNKNOWN_MS, UNKNOWN_MS
+        columns = zip(raw_keys, batch.values, batch.timestamps, sources, times, strict=False)
+        try:
+            for at, (raw, value, timestamp_ms, source, time_ms) in enumerate(columns):
+                if time_ms != last_time or source is not last_source:
+                    stream.advance(source, time_ms)
+                    last_source, last_time = source, time_ms
+                    closed_ms = closed_until(stream.time_of(source), grace_ms)
+                start_ms, end_ms = window_of(timestamp_ms, spec.size_ms, spec.offset_ms)
+                if end_ms <= closed_ms:
+                    self._leave_out(batch, at, end_ms, closed_ms)
+                    continue
+                window = windows.get(end_ms) or self._open(start_ms, end_ms)
+                row = window.rows.get(raw) or self._load_row(window, raw)
+                row.state = self._add(row.state, value)
+                row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
+                window.dirty.add(raw)
+                if on_update:
+                    key = Windowed(batch.keys[at], window.start, window.end)
+                    emitted.add(batch.rows[at], key, self._result(row.state), row.timestamp_ms)
+                if stream.now_ms - grace_ms >= self._gate_ms:
+                    self._close(emitted)
+        except Exception as error:  # noqa: BLE001 - the user's code: the caller adds coordinates
+            return at, error
+        return at, None
+
+    def _leave_out(self, batch: Batch, at: int, end_ms: int, closed_ms: int) -> None:
+        late = self._node.late
+        late_by_ms = closed_ms - end_ms
+        if late is None:
+            self._collector.drop(self.name, "late", late_by_ms=late_by_ms)
+        elif isinstance(late, TopicSpec):
+            record = batch.record(at)
+            value = Late(record.value, timedelta(milliseconds=late_by_ms), moment(end_ms))
+            self._collector.send(
+                [
+                    SinkRecord(
+                        late.name,
+                        None,
+                        batch.timestamps[at],
+                        late.key.dumps(record.key),
+                        late.value.dumps(value),
+                        record.headers,
+                    )
+                ]
+            )
+        else:
+            late(batch.record(at))
+
+    def _open(self, start_ms: int, end_ms: int) -> Window:
+        """The window in memory; its rows come when they are needed."""
+        window = Window(start_ms, end_ms, is_whole=end_ms not in self._ends)
+        self._windows[end_ms] = window
+        if end_ms not in self._ends:
+            self._ends.add(end_ms)
+            self._gate_ms = min(self._gate_ms, end_ms)
+        return window
+
+    def _load_row(self, window: Window, raw: bytes) -> Row:
+        data = None
+        if not window.is_whole:
+            data = self._store.get(self._prefix + window_key(window.end_ms, window.start_ms, raw))
+        row = window.rows[raw] = self._format.loads(data)
+        return row
+
+    def _close(self, emitted: Emitted) -> None:
+        """Emit and expire what stream time has passed."""
+        limit_ms = closed_until(self._stream.now_ms, self._grace_ms)
+        if limit_ms <= self._closed_ms:
+            return
+        if limit_ms >= self._gate_ms:
+            if self._node.emit is Emit.CLOSE:
+                for end_ms in sorted(e for e in self._ends if self._closed_ms < e <= limit_ms):
+                    self._emit(end_ms, emitted)
+            self._expire(limit_ms - self._kept_ms)
+        self._closed_ms = limit_ms
+        self._set_gate()
+        self._set_time()
+
+    def _emit(self, end_ms: int, emitted: Emitted) -> None:
+        """The final rows of one window, by key."""
+        window = self._windows.get(end_ms)
+        rows = {} if window is None else dict(window.rows)
+        if window is None or not window.is_whole:
+            low, high = window_bound(end_ms), window_bound(end_ms + 1)
+            for key, data in self._store.range(self._prefix + low, self._prefix + high):
+                _, start_ms, raw = split_window_key(key[len(self._prefix) :])
+                window = window or Window(start_ms, end_ms, is_whole=False)
+                if raw not in rows:
+                    rows[raw] = self._format.loads(data)
+        if window is None:
+            return
+        for raw, row in sorted(rows.items(), key=itemgetter(0)):
+            windowed = Windowed(self._node.key.loads(raw), window.start, window.end)
+            emitted.add(0, windowed, self._result(row.state), row.timestamp_ms)
+            # What comes after it begins no earlier than its window.
+            emitted.times.append(window.start_ms)
+
+    def _expire(self, end_ms: int) -> None:
+        """Remove the rows of windows that end at `end_ms` or before."""
+        expired = {end for end in self._ends if end <= end_ms}
+        if not expired:
+            return
+        self._ends -= expired
+        for end in expired:
+            self._windows.pop(end, None)
+        high = self._prefix + window_bound(end_ms + 1)
+        self._store.delete_range(self._prefix, high)
+
+    def _hand_on(self, emitted: Emitted, origin: Origin | None) -> None:
+        if not emitted.keys:
+            return
+        if self._node.emit is Emit.CLOSE or origin is None:
+            origin = self._own_origin(emitted.times)
+            rows: Sequence[int] = range(len(emitted.keys))
+        else:
+            rows = emitted.rows
+        batch = Batch(origin, rows, emitted.keys, emitted.values, emitted.timestamps)
+        batch.keys_are_raw = batch.values_are_raw = False
+        self.forward(batch)
+
+    def _own_origin(self, times: Sequence[int]) -> Origin:
+        """Results on close: a source of their own, with numbers for offsets."""
+        first, self._sequence = self._sequence, self._sequence + len(times)
+        numbers = range(first, self._sequence)
+        name, partition = self.feed.source
+        return Origin(
+            self.feed,
+            topic=name,
+            partition=partition,
+            offsets=numbers,
+            positions=numbers,
+            times=times,
+            watermarks=times,
+        )
+
+    def _stored_ends(self) -> Iterator[int]:
+        """The ends of all windows in the store: one seek for each."""
+        high = prefix_end(self._prefix)
+        low = self._prefix
+        while (found := next(self._store.range(low, high), None)) is not None:
+            end_ms, _, _ = split_window_key(found[0][len(self._prefix) :])
+            yield end_ms
+            low = self._prefix + window_bound(end_ms + 1)
+
+    def _set_gate(self) -> None:
+        """Nothing closes or expires before stream time less grace has come to the gate."""
+        closing = [end for end in self._ends if end > self._closed_ms]
+        expiring = [end + self._kept_ms for end in self._ends]
+        self._gate_ms = min([*closing, *expiring], default=NEVER_MS)
+
+    def _set_time(self) -> None:
+        """Results still to come belong to windows that are open: none begins before this."""
+        if self._closed_ms >= 0:
+            spec = self._node.windows
+            self.feed.time_ms = window_of(self._closed_ms, spec.size_ms, spec.offset_ms)[0]
