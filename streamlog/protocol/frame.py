@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from streamlog.errors import CorruptData, UnsupportedVersion
+from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api
 from streamlog.protocol.codec import decode, encode_into
 from streamlog.protocol.error_codes import ErrorCode
@@ -111,12 +111,15 @@ def encode_request(
 
     Raises:
         UnsupportedVersion: the message has no such version.
-        UsageError: a field holds what this version can't say.
+        UsageError: a field, or the client id, holds what this version can't say.
     """
-    name = b"" if client_id is None else client_id.encode()
-    name_bytes = _NULL if client_id is None else len(name)
     head = bytearray(_SIZE.size)
-    head += _REQUEST_HEADER.pack(api.key, version, correlation_id, name_bytes)
+    try:
+        name = b"" if client_id is None else client_id.encode()
+        name_bytes = _NULL if client_id is None else len(name)
+        head += _REQUEST_HEADER.pack(api.key, version, correlation_id, name_bytes)
+    except (struct.error, UnicodeEncodeError) as error:
+        raise UsageError(f"client id {client_id!r:.40} can't be written: {error}") from error
     head += name
     if api.is_flexible(version):
         head += _NO_TAGS

@@ -50,7 +50,7 @@ def null_field(value: Struct, version: int) -> str | None:
         if inner is None:
             if version not in field.nullable:
                 return qualified(type(value), field)
-        elif field.kind == "array":
+        elif isinstance(inner, list):
             nulls = (null_field(item, version) for item in inner if isinstance(item, Struct))
             if found := next(filter(None, nulls), None):
                 return found

@@ -1,0 +1,62 @@
+"""What is served, as it is told to clients."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.errors import UsageError
+from streamlog.protocol.apis import APIS, api_of
+from streamlog.protocol.messages.data import PartitionData, ProduceRequest, ProduceResponse
+from streamlog.protocol.schema import Message
+
+# Other clients decide by these ranges what they dare: raising a minimum locks old ones out.
+ADVERTISED = {
+    "Produce": (0, 0, 11, 9),
+    "Fetch": (1, 4, 12, 12),
+    "ListOffsets": (2, 1, 10, 6),
+    "Metadata": (3, 0, 12, 9),
+    "OffsetCommit": (8, 2, 9, 8),
+    "OffsetFetch": (9, 1, 9, 6),
+    "FindCoordinator": (10, 0, 5, 3),
+    "JoinGroup": (11, 0, 9, 6),
+    "Heartbeat": (12, 0, 4, 4),
+    "LeaveGroup": (13, 0, 5, 4),
+    "SyncGroup": (14, 0, 5, 4),
+    "DescribeGroups": (15, 0, 5, 5),
+    "ListGroups": (16, 0, 5, 3),
+    "ApiVersions": (18, 0, 4, 3),
+    "CreateTopics": (19, 2, 7, 5),
+    "DeleteTopics": (20, 1, 6, 4),
+    "InitProducerId": (22, 0, 5, 2),
+    "DescribeConfigs": (32, 1, 4, 4),
+    "DescribeCluster": (60, 0, 1, 0),
+}
+
+
+def test_what_is_advertised() -> None:
+    assert {
+        api.name: (api.key, api.min_version, api.max_version, api.flexible_from)
+        for api in APIS.values()
+    } == ADVERTISED
+
+
+def test_both_directions_have_the_same_versions() -> None:
+    for key, api in APIS.items():
+        assert api.key == key
+        assert api.request.__versions__ == api.response.__versions__
+        assert api.request.__flexible_from__ == api.response.__flexible_from__
+        assert api.response.__name__ == f"{api.name}Response"
+        assert api_of(api.request) is api
+
+
+def test_produce_is_advertised_from_0_and_served_from_3() -> None:
+    produce = api_of(ProduceRequest)
+    assert [version for version in range(-1, 13) if produce.is_served(version)] == [*range(3, 12)]
+    assert not produce.is_flexible(8)
+    assert produce.is_flexible(9)
+
+
+@pytest.mark.parametrize("message_type", [ProduceResponse, PartitionData])
+def test_only_requests_have_an_api(message_type: type[Message]) -> None:
+    with pytest.raises(UsageError, match="is not a request"):
+        api_of(message_type)

@@ -1,0 +1,199 @@
+"""Our declarations, field by field, against Kafka's own definitions.
+
+Two sources of those, each used where it is there: a folder of Kafka's JSON files, named by
+STREAMLOG_KAFKA_PROTOCOL (clients/src/main/resources/common/message in Kafka's sources, and
+group-coordinator's for the records), and the copy inside kafka-python, of a later Kafka.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.protocol.apis import APIS
+from streamlog.protocol.messages import admin, cluster
+from streamlog.protocol.schema import FIXED, Field, Message, Struct, StructType, Versions
+from tests.protocol.strategies import MESSAGES, every_message
+
+Definition = Mapping[str, Any]
+
+
+def folder_of_kafka() -> Path | None:
+    named = os.environ.get("STREAMLOG_KAFKA_PROTOCOL")
+    return Path(named) if named else None
+
+
+def folder_of_kafka_python() -> Path | None:
+    package = importlib.util.find_spec("kafka")
+    if package is None or package.origin is None:
+        return None
+    return Path(package.origin).parent / "protocol" / "schemas" / "resources"
+
+
+@pytest.fixture(params=[folder_of_kafka, folder_of_kafka_python])
+def folder(request: pytest.FixtureRequest) -> Path:
+    found: Path | None = request.param()
+    if found is None or not found.is_dir():
+        pytest.skip("definitions are not at hand")
+    return found
+
+
+def definition(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / f"{name}.json"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not there")
+    lines = (re.sub(r"^\s*//.*|\s//[^\"]*$", "", line) for line in path.read_text().splitlines())
+    read: dict[str, Any] = json.loads("\n".join(lines))
+    return read
+
+
+def snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def default_of(theirs: Definition) -> object:
+    kind, given = theirs["type"], theirs.get("default")
+    if given == "null":
+        return None
+    if kind == "bool":
+        return str(given).lower() == "true"
+    unset: dict[str, object] = {"string": given or "", "bytes": b"", "uuid": bytes(16)}
+    if kind in FIXED and kind not in unset:
+        return int(str(given or 0), 0)
+    # Records are null and lists empty; a struct at its default is None here.
+    return unset.get(kind)
+
+
+def check_fields(declared: StructType, theirs: Sequence[Definition], scope: Versions) -> None:
+    """The fields of both within the versions that get here."""
+    ours = [field for field in declared.__fields__ if not is_empty(field.versions & scope)]
+    kept = [field for field in theirs if not is_empty(Versions.parse(field["versions"]) & scope)]
+    names = [field.name for field in ours]
+    assert names == [snake_case(field["name"]) for field in kept], declared.__name__
+    for field, defined in zip(ours, kept, strict=True):
+        check_field(f"{declared.__name__}.{field.name}", field, defined, scope)
+
+
+def check_field(name: str, ours: Field, theirs: Definition, scope: Versions) -> None:
+    versions = Versions.parse(theirs["versions"]) & scope
+    assert (ours.versions & scope) == versions, name
+    assert ours.tag == theirs.get("tag"), name
+    if ours.tag is not None:
+        assert (Versions.parse(theirs["taggedVersions"]) & versions) == versions, name
+    nullable = Versions.parse(theirs.get("nullableVersions", "none"))
+    if ours.kind != "struct":
+        assert span(ours.nullable & versions) == span(nullable & versions), name
+    assert ours.default == default_of(theirs), name
+    kind = theirs["type"]
+    match ours.kind, ours.item:
+        case "array", StructType() as item:
+            assert kind == f"[]{item.__name__}", name
+            check_fields(item, theirs["fields"], versions)
+        case "array", item:
+            assert kind == f"[]{item}", name
+        case "struct", StructType() as item:
+            assert kind == item.__name__, name
+            check_fields(item, theirs["fields"], versions)
+        case own, _:
+            assert kind == own, name
+
+
+def is_empty(versions: Versions) -> bool:
+    return versions.first > versions.last
+
+
+def span(versions: Versions) -> Versions | None:
+    return None if is_empty(versions) else versions
+
+
+def with_common_structs(theirs: dict[str, Any]) -> list[Definition]:
+    """The fields, with structs that are defined once for several fields put in place."""
+    shared = {struct["name"]: struct["fields"] for struct in theirs.get("commonStructs", [])}
+
+    def expand(field: dict[str, Any]) -> Definition:
+        inner = field.get("fields") or shared.get(field["type"].removeprefix("[]"))
+        return {**field, "fields": [expand(each) for each in inner]} if inner else field
+
+    return [expand(field) for field in theirs["fields"]]
+
+
+@every_message
+def test_a_message_is_declared_as_kafka_defines_it(
+    message_type: type[Message], folder: Path
+) -> None:
+    theirs = definition(folder, message_type.__name__)
+    scope = message_type.__versions__
+    assert (Versions.parse(theirs["validVersions"]) & scope).last == scope.last
+    flexible = span(Versions.parse(theirs["flexibleVersions"]) & scope)
+    assert message_type.__flexible_from__ == (flexible and flexible.first)
+    check_fields(message_type, with_common_structs(theirs), scope)
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_an_api_has_its_key(api: Any, folder: Path) -> None:
+    assert definition(folder, api.request.__name__)["apiKey"] == api.key
+    assert definition(folder, api.response.__name__)["apiKey"] == api.key
+
+
+def test_the_comparison_notices_a_difference() -> None:
+    """Each declaration is changed in one place, in every way it could be wrong."""
+
+    def fields(struct: type[Struct]) -> list[dict[str, Any]]:
+        return [dict(field) for field in defined[struct.__name__]]
+
+    defined = {
+        "ApiVersion": [
+            {"name": "ApiKey", "type": "int16", "versions": "0+"},
+            {"name": "MinVersion", "type": "int16", "versions": "0+"},
+            {"name": "MaxVersion", "type": "int16", "versions": "0+"},
+        ],
+        "CreatableTopicConfig": [
+            {"name": "Name", "type": "string", "versions": "0+"},
+            {"name": "Value", "type": "string", "versions": "0+", "nullableVersions": "0+"},
+        ],
+    }
+    scope = Versions(0, 4)
+    check_fields(cluster.ApiVersion, fields(cluster.ApiVersion), scope)
+    check_fields(admin.CreatableTopicConfig, fields(admin.CreatableTopicConfig), scope)
+    wrong: list[dict[str, Any]] = [
+        {"type": "int32"},
+        {"versions": "1+"},
+        {"name": "Key"},
+        {"default": "7"},
+        {"tag": 0, "taggedVersions": "0+"},
+    ]
+    for difference in wrong:
+        changed = fields(cluster.ApiVersion)
+        changed[0] |= difference
+        with pytest.raises(AssertionError):
+            check_fields(cluster.ApiVersion, changed, scope)
+    changed = fields(admin.CreatableTopicConfig)
+    del changed[1]["nullableVersions"]
+    with pytest.raises(AssertionError):
+        check_fields(admin.CreatableTopicConfig, changed, scope)
+
+
+def structs_of(declared: StructType) -> Iterator[StructType]:
+    for field in declared.__fields__:
+        if isinstance(field.item, StructType):
+            yield field.item
+            yield from structs_of(field.item)
+
+
+def test_every_struct_that_is_declared_is_part_of_a_message() -> None:
+    used = {struct for message_type in MESSAGES for struct in structs_of(message_type)}
+    modules = {message_type.__module__ for message_type in MESSAGES}
+    declared = {
+        value
+        for module in modules
+        for value in vars(importlib.import_module(module)).values()
+        if isinstance(value, StructType) and not issubclass(value, Message) and value is not Struct
+    }
+    assert declared == used

@@ -1,0 +1,273 @@
+"""Frames out of a stream in any cut, headers of both kinds, and streams that are not ours."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
+from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api, api_of
+from streamlog.protocol.frame import (
+    FrameReader,
+    correlation_id_of,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from streamlog.protocol.messages.cluster import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from streamlog.protocol.messages.coordination import HeartbeatRequest, HeartbeatResponse
+from streamlog.protocol.messages.data import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from streamlog.protocol.schema import Buffer, Message
+from tests.protocol.strategies import few, many, messages
+
+API_VERSIONS = APIS[API_VERSIONS_KEY]
+EVERY_SERVED = [
+    (api, version)
+    for api in APIS.values()
+    for version in range(api.request.__versions__.first, api.max_version + 1)
+]
+every_served = pytest.mark.parametrize(
+    ("api", "version"), EVERY_SERVED, ids=[f"{api.name}-{version}" for api, version in EVERY_SERVED]
+)
+CLIENT_IDS = st.none() | st.text(st.characters(codec="utf-8"), max_size=5)
+
+
+# FrameReader.
+
+
+@given(
+    contents=st.lists(st.binary(max_size=40), max_size=6),
+    cuts=st.lists(st.integers(0, 300), max_size=12),
+)
+def test_frames_come_out_whatever_the_cuts(contents: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(len(content).to_bytes(4) + content for content in contents)
+    bounds = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    reader = FrameReader(size_bytes_max=40)
+    got: list[bytes] = []
+    for start, end in pairwise(bounds):
+        reader.feed(stream[start:end])
+        got += map(bytes, reader.frames())
+    assert got == contents
+
+
+def test_a_frame_within_one_feed_is_not_copied() -> None:
+    reader = FrameReader(size_bytes_max=100)
+    fed = b"\0\0\0\x03abc\0\0\0\x01d\0\0"
+    reader.feed(fed)
+    first, second = reader.frames()
+    assert first.obj is fed
+    assert second.obj is fed
+    reader.feed(b"\0\x02e")
+    assert list(reader.frames()) == []
+    reader.feed(b"f")
+    assert list(reader.frames()) == [b"ef"]
+
+
+@pytest.mark.parametrize("size", [b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\0\0\0\x0b", b"GET "])
+def test_a_size_that_is_negative_or_too_large_is_corrupt(size: bytes) -> None:
+    reader = FrameReader(size_bytes_max=10)
+    reader.feed(b"\0\0\0\x01x" + size)
+    frames = reader.frames()
+    assert bytes(next(frames)) == b"x"
+    with pytest.raises(CorruptData, match="at most 10 are taken"):
+        next(frames)
+
+
+# Requests and responses.
+
+
+@every_served
+@few
+@given(drawn=st.data())
+def test_a_request_comes_back_with_its_header(api: Api, version: int, drawn: st.DataObject) -> None:
+    message = drawn.draw(messages(api.request, version))
+    client_id = drawn.draw(CLIENT_IDS)
+    correlation_id = drawn.draw(st.integers(-(2**31), 2**31 - 1))
+    frame = one_frame(encode_request(api, version, correlation_id, client_id, message))
+    request = decode_request(frame)
+    assert (request.api, request.version) == (api, version)
+    assert (request.correlation_id, request.client_id) == (correlation_id, client_id)
+    assert request.message == message
+    cut = drawn.draw(st.integers(0, len(frame) - 1), label="bytes that are left")
+    with pytest.raises(CorruptData):
+        decode_request(frame[:cut])
+
+
+@every_served
+@few
+@given(drawn=st.data())
+def test_a_response_comes_back_with_its_number(
+    api: Api, version: int, drawn: st.DataObject
+) -> None:
+    message = drawn.draw(messages(api.response, version))
+    # To ApiVersions this error means that the answer is in version 0: see below.
+    assume(api is not API_VERSIONS or getattr(message, "error_code", 0) != 35)
+    frame = one_frame(encode_response(api, version, 77, message))
+    assert correlation_id_of(frame) == 77
+    assert decode_response(api, version, frame) == (77, message)
+    cut = drawn.draw(st.integers(0, len(frame) - 1), label="bytes that are left")
+    with pytest.raises(CorruptData):
+        decode_response(api, version, frame[:cut])
+
+
+def test_golden_requests() -> None:
+    heartbeat = HeartbeatRequest(group_id="g", generation_id=7, member_id="m")
+    assert encoded(heartbeat, 0, None) == (
+        "00 00 00 14  00 0c 00 00 00 00 00 05 ff ff  00 01 67 00 00 00 07 00 01 6d"
+    ).replace("  ", " ")
+    # Flexible: the client id keeps its long length, tags follow it.
+    assert encoded(heartbeat, 4, "ab") == (
+        "00 00 00 17  00 0c 00 04 00 00 00 05 00 02 61 62 00  02 67 00 00 00 07 02 6d 00 00"
+    ).replace("  ", " ")
+    assert encoded(ApiVersionsRequest(), 3, "") == (
+        "00 00 00 0e  00 12 00 03 00 00 00 05 00 00 00  01 01 00"
+    ).replace("  ", " ")
+
+
+def encoded(message: Message, version: int, client_id: str | None) -> str:
+    buffers = encode_request(api_of(type(message)), version, 5, client_id, message)
+    return b"".join(buffers).hex(" ")
+
+
+def test_golden_responses() -> None:
+    heartbeat = api_of(HeartbeatRequest)
+    response = HeartbeatResponse(throttle_time_ms=1, error_code=27)
+    plain = b"".join(encode_response(heartbeat, 1, 5, response))
+    assert plain.hex(" ") == "00 00 00 0a 00 00 00 05 00 00 00 01 00 1b"
+    flexible = b"".join(encode_response(heartbeat, 4, 5, response))
+    assert flexible.hex(" ") == "00 00 00 0c 00 00 00 05 00 00 00 00 01 00 1b 00"
+
+
+def test_the_response_to_api_versions_never_has_a_flexible_header() -> None:
+    response = ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)])
+    frame = b"".join(encode_response(API_VERSIONS, 3, 5, response))
+    assert frame.hex(" ") == (
+        "00 00 00 13 00 00 00 05 00 00 02 00 12 00 00 00 04 00 00 00 00 00 00"
+    )
+
+
+@pytest.mark.parametrize("asked", [1, 3, 4])
+def test_a_refusal_of_api_versions_is_read_in_version_0(asked: int) -> None:
+    """The broker is older than we are: it says so in the only version both can read."""
+    refusal = ApiVersionsResponse(
+        error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)]
+    )
+    frame = one_frame(encode_response(API_VERSIONS, 0, 5, refusal))
+    assert decode_response(API_VERSIONS, asked, frame) == (5, refusal)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "asked"),
+    [
+        (18, 5, "ApiVersions version 5"),
+        (0, 2, "Produce version 2"),
+        (0, -1, "Produce version -1"),
+        (1, 13, "Fetch version 13"),
+        (9_999, 0, "API 9999 version 0"),
+    ],
+)
+def test_a_request_that_is_not_served_says_what_to_answer(
+    key: int, version: int, asked: str
+) -> None:
+    header = key.to_bytes(2) + version.to_bytes(2, signed=True) + (42).to_bytes(4) + b"\xff\xff"
+    with pytest.raises(UnsupportedVersion, match=f"{asked} is not served") as refused:
+        decode_request(header + b"whatever there is")
+    error = refused.value
+    assert (error.api_key, error.version, error.correlation_id) == (key, version, 42)
+    assert error.code == 35
+
+
+def test_unknown_tags_in_headers_are_skipped() -> None:
+    tags = b"\x02\x00\x01a\x81\x01\x02bc"
+    request = bytes.fromhex("000c0004000000050000") + tags
+    body = bytes.fromhex("0267000000070" + "26d0000")
+    assert decode_request(request + body).message == HeartbeatRequest(
+        group_id="g", generation_id=7, member_id="m"
+    )
+    response = b"\0\0\0\x05" + tags + b"\0\0\0\0\0\0\0"
+    assert decode_response(api_of(HeartbeatRequest), 4, response) == (5, HeartbeatResponse())
+
+
+@pytest.mark.parametrize("client_id", ["x" * 40_000, "\ud800"])
+def test_a_client_id_that_can_not_be_written_is_an_error_of_the_caller(client_id: str) -> None:
+    with pytest.raises(UsageError, match="client id"):
+        encode_request(API_VERSIONS, 0, 5, client_id, ApiVersionsRequest())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "",
+        "0012",
+        "001200030000000500",
+        "0012000300000005000561",
+        "00120003000000050001ff00010100",
+        "00120003000000050000",
+        "00120003000000050000ff",
+        "00120003000000050000ffffffffff",
+        "00120003000000050000010005",
+    ],
+)
+def test_a_header_that_is_cut_or_wrong_is_corrupt(frame: str) -> None:
+    with pytest.raises(CorruptData):
+        decode_request(bytes.fromhex(frame))
+
+
+@many
+@given(data=st.binary(max_size=80))
+def test_random_frames_are_a_request_or_refused(data: bytes) -> None:
+    with suppress(CorruptData, UnsupportedVersion):
+        decode_request(data)
+
+
+@many
+@given(
+    served=st.sampled_from(EVERY_SERVED),
+    client_id=st.binary(max_size=4),
+    data=st.binary(max_size=60),
+)
+def test_random_bodies_are_a_message_or_corrupt(
+    served: tuple[Api, int], client_id: bytes, data: bytes
+) -> None:
+    api, version = served
+    header = api.key.to_bytes(2) + version.to_bytes(2) + bytes(4)
+    with suppress(CorruptData):
+        decode_request(header + len(client_id).to_bytes(2) + client_id + data)
+    with suppress(CorruptData):
+        decode_response(api, version, data)
+
+
+def test_records_stay_buffers_of_their_own() -> None:
+    batch = b"x" * 1_000
+    partition = PartitionData(records=[batch, batch])
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
+    fetch = api_of(FetchRequest)
+    for version in (4, 12):
+        buffers = encode_response(fetch, version, 5, response)
+        assert sum(buffer is batch for buffer in buffers) == 2
+        assert all(buffers), "no empty buffer is sent"
+        assert int.from_bytes(bytes(buffers[0])[:4]) == sum(map(len, buffers)) - 4
+        read = decode_response(fetch, version, one_frame(buffers))[1]
+        assert isinstance(read, FetchResponse)
+        assert read.responses[0].partitions[0].records == batch + batch
+
+
+def one_frame(buffers: list[Buffer]) -> memoryview:
+    reader = FrameReader(size_bytes_max=1 << 20)
+    reader.feed(b"".join(buffers))
+    (frame,) = reader.frames()
+    return frame
