@@ -1,0 +1,345 @@
+"""Broker: wires the parts of one node; `handle` is the one way in.
+
+A request comes as a typed message, from the TCP server and from inside the process alike, and
+its type says who answers it. Most requests are answered at once. A Fetch that finds too little,
+a JoinGroup and a SyncGroup wait; `begin` then gives a future, and no task, so a thousand waiting
+consumers cost a thousand futures. One timer stands for the earliest of all deadlines.
+Everything runs on the one event loop: state is touched by nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from streamlog.broker.admin import AdminRequests
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
+from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
+from streamlog.broker.data import DataRequests
+from streamlog.broker.replication.partition import Partitions
+from streamlog.broker.replication.waiting import WaitingRequests
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.clock import Clock, SystemClock
+from streamlog.errors import ConnectionLost, StreamlogError, UsageError
+from streamlog.protocol.apis import APIS
+from streamlog.protocol.error_codes import error_for
+from streamlog.protocol.messages.admin import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
+from streamlog.protocol.messages.cluster import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    MetadataRequest,
+)
+from streamlog.protocol.messages.coordination import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from streamlog.protocol.messages.data import (
+    FetchRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+from streamlog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+FETCH_WAIT_MS_MAX = 5 * 60 * 1000
+"""No Fetch waits longer, whatever it asks for; every client gives up on an answer before that."""
+
+Answer: TypeAlias = Message | asyncio.Future[Message] | None
+"""A response, or where it will be, or nothing for a Produce that wants none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, and in which version."""
+
+    version: int
+    client_id: str | None
+    client_host: str
+    principal: str = "User:ANONYMOUS"
+    listener: tuple[str, int] | None = None
+    """Where this client has reached the broker, if that is not the same for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ParkedFetch:
+    request: FetchRequest
+    version: int
+    answer: asyncio.Future[Message]
+
+
+class Broker:
+    """One node over one data directory. Made by `open`; an async context manager."""
+
+    def __init__(self, directory: LogDirectory, *, config: BrokerConfig, clock: Clock) -> None:
+        self.advertised = ("127.0.0.1", 0)
+        """Host and port that clients are told; the server sets it. Port 0: there is none."""
+        self._directory = directory
+        self._clock = clock
+        self._partitions = Partitions(directory, self)
+        self._data = DataRequests(self._partitions, internal_topics=INTERNAL_TOPICS)
+        self._admin = AdminRequests(
+            directory, self._partitions, config, internal_topics=INTERNAL_TOPICS
+        )
+        self._coordinator = CoordinatorRuntime(self._partitions, config=config.group, clock=clock)
+        self._groups = GroupRequests(self._coordinator)
+        self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
+        self._fetches: dict[int, _ParkedFetch] = {}
+        self._ready: list[int] = []
+        self._tickets = itertools.count(1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._closed = False
+        self._handlers = self._table()
+
+    @classmethod
+    def open(
+        cls, directory: str, *, config: BrokerConfig | None = None, clock: Clock | None = None
+    ) -> Self:
+        """Open or make the data directory, recover its logs, load the groups.
+
+        Raises:
+            LogDirectoryLocked: another process serves it; the message says where.
+            LogDirectoryLost: it belongs to another log.
+            CorruptData: what is in it is not what it claims to be.
+        """
+        config = config or BrokerConfig()
+        clock = clock or SystemClock()
+        opened = LogDirectory.open(directory, config=config, wall_ms=clock.wall_ms())
+        broker = cls(opened, config=config, clock=clock)
+        try:
+            if OFFSETS_TOPIC in opened.topics:
+                broker._coordinator.load(opened.topics[OFFSETS_TOPIC])
+        except BaseException:
+            opened.close()
+            raise
+        return broker
+
+    @property
+    def cluster_id(self) -> str:
+        """The log's identity, made with its directory."""
+        return self._directory.cluster_id
+
+    @property
+    def directory(self) -> LogDirectory:
+        """What it stores in."""
+        return self._directory
+
+    async def __aenter__(self) -> Self:
+        self._arm()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Whoever waits is told, the logs are flushed, the directory is free for others."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        gone = ConnectionLost("the broker was stopped")
+        for parked in self._fetches.values():
+            if not parked.answer.done():
+                parked.answer.set_exception(gone)
+        self._fetches.clear()
+        self._coordinator.stop(gone)
+        self._directory.close()
+
+    # ---- the way in ----
+
+    async def handle(self, request: Message, context: RequestContext) -> Message | None:
+        """Answer a request; None if it wants no answer.
+
+        Raises:
+            LogError: a Produce that wants no answer was refused.
+            ConnectionLost: the broker was stopped before there was an answer.
+        """
+        answer = self.begin(request, context)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    def begin(self, request: Message, context: RequestContext) -> Answer:
+        """Take a request up, without waiting. Raises what `handle` raises."""
+        if self._closed:
+            raise ConnectionLost("the broker was stopped")
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            raise UsageError(f"{type(request).__name__} is not a request that a broker answers")
+        return handler(request, context)
+
+    def tick(self) -> None:
+        """Time has passed: do what is due. The broker's own timer calls it."""
+        self._timer = None
+        try:
+            self._ready += self._waiting.on_tick(self._clock.now_ms())
+            self._answer_ready()
+            self._coordinator.tick()
+        finally:
+            self._arm()
+
+    # ---- who answers what ----
+
+    def _table(self) -> dict[type[Message], Callable[..., Answer]]:
+        data, admin, groups = self._data, self._admin, self._groups
+        forget = self._coordinator.forget_topic
+        return {
+            ApiVersionsRequest: lambda _, __: api_versions(),
+            ProduceRequest: self._produce,
+            FetchRequest: self._fetch,
+            ListOffsetsRequest: lambda request, _: data.list_offsets(request),
+            MetadataRequest: lambda request, at: admin.metadata(
+                request, at.version, self._listener(at)
+            ),
+            DescribeClusterRequest: lambda request, at: admin.describe_cluster(
+                request, self._listener(at)
+            ),
+            FindCoordinatorRequest: lambda request, at: admin.find_coordinator(
+                request, at.version, self._listener(at)
+            ),
+            InitProducerIdRequest: lambda request, _: admin.init_producer_id(request),
+            CreateTopicsRequest: lambda request, _: admin.create_topics(request),
+            DeleteTopicsRequest: lambda request, at: admin.delete_topics(
+                request, at.version, forget
+            ),
+            DescribeConfigsRequest: lambda request, at: admin.describe_configs(
+                request, self._listener(at)
+            ),
+            JoinGroupRequest: self._group,
+            SyncGroupRequest: self._group,
+            HeartbeatRequest: self._group,
+            LeaveGroupRequest: self._group,
+            OffsetCommitRequest: self._group,
+            OffsetFetchRequest: lambda request, at: groups.positions(request, at.version),
+            DescribeGroupsRequest: lambda request, _: groups.describe(request),
+            ListGroupsRequest: lambda request, _: groups.listed(request),
+        }
+
+    def _listener(self, context: RequestContext) -> tuple[str, int]:
+        return context.listener or self.advertised
+
+    def _produce(self, request: ProduceRequest, context: RequestContext) -> Answer:
+        response = self._data.produce(request, context.version, self._clock.wall_ms())
+        if request.acks != 0:
+            return response
+        _raise_first_error(response)
+        return None
+
+    def _fetch(self, request: FetchRequest, context: RequestContext) -> Answer:
+        attempt = self._data.fetch(request, context.version)
+        if not attempt.missing_bytes:
+            return attempt.response
+        ticket = next(self._tickets)
+        wait_ms = min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
+        self._waiting.park(
+            ticket,
+            attempt.partitions,
+            missing_bytes=attempt.missing_bytes,
+            deadline_ms=self._clock.now_ms() + wait_ms,
+        )
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._fetches[ticket] = _ParkedFetch(request, context.version, answer)
+        self._arm()
+        return answer
+
+    def _group(self, request: GroupRequest, context: RequestContext) -> Answer:
+        answer = self._groups.begin(
+            request,
+            version=context.version,
+            client_id=context.client_id or "",
+            client_host=context.client_host,
+        )
+        self._arm()
+        return answer
+
+    # ---- waiting ----
+
+    def on_append(self, topic: str, partition: int, size_bytes: int) -> None:
+        """There is more to read. See `AppendListener`."""
+        self._wake(self._waiting.on_append((topic, partition), size_bytes))
+
+    def on_gone(self, topic: str, partition: int) -> None:
+        """The partition was deleted. See `AppendListener`."""
+        self._wake(self._waiting.on_gone((topic, partition)))
+
+    def _wake(self, tickets: list[int]) -> None:
+        """Answer soon, not now: the request that appends may have more for the same Fetch."""
+        if tickets:
+            if not self._ready:
+                asyncio.get_running_loop().call_soon(self._answer_ready)
+            self._ready += tickets
+
+    def _answer_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        for ticket in ready:
+            parked = self._fetches.pop(ticket, None)
+            if parked is None or parked.answer.done():
+                continue  # Nobody waits for it any more.
+            try:
+                attempt = self._data.fetch(parked.request, parked.version)
+            except StreamlogError as error:
+                parked.answer.set_exception(error)
+            else:
+                parked.answer.set_result(attempt.response)
+
+    def _arm(self) -> None:
+        """See to it that the timer rings at the earliest deadline."""
+        deadlines = (self._waiting.next_deadline_ms(), self._coordinator.next_deadline_ms())
+        due_ms = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        if due_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        delay_ms = max(due_ms - self._clock.now_ms(), 0)
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.tick)
+        self._timer_ms = due_ms
+
+
+def api_versions(error_code: int = 0) -> ApiVersionsResponse:
+    """What this broker speaks."""
+    return ApiVersionsResponse(
+        error_code=error_code,
+        api_keys=[
+            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+            for api in APIS.values()
+        ],
+    )
+
+
+def _raise_first_error(response: ProduceResponse) -> None:
+    """Nobody reads this response: a refusal can only be told by hanging up, as Kafka does."""
+    for topic in response.responses:
+        for each in topic.partition_responses:
+            if each.error_code:
+                raise error_for(
+                    each.error_code, f"{topic.name}-{each.index}, acks=0: {each.error_message}"
+                )

@@ -1,0 +1,227 @@
+"""CoordinatorRuntime: runs the group coordinator on `__consumer_offsets`.
+
+For each partition of that topic one `Shard`: append what it decides as one batch, replay it,
+then send the answers; at start replay everything from the beginning. If the append fails
+nothing is replayed, and whoever was to be answered is refused, so no client takes for granted
+what is not in the log. The topic is made when the first client asks for a coordinator.
+
+This is the room's only shell: it has the clock, draws the names of members, and holds the
+futures of those who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamlog.broker.coordinator.group_coordinator import GroupCoordinator
+from streamlog.broker.coordinator.shard import (
+    Answer,
+    Caller,
+    CoordinatorRecord,
+    Instant,
+    Outcome,
+    Shard,
+)
+from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.records.batch import encode_batch, split_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from streamlog.broker.config import GroupConfig
+    from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.storage.log_directory import TopicState
+    from streamlog.clock import Clock
+    from streamlog.protocol.schema import Message
+
+OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_PARTITIONS = 4
+"""Of a new offsets topic, for good: a group belongs to a partition by its name. Kafka's 50 are
+for spreading groups over a cluster; on one node each is one more directory to open."""
+OFFSETS_CONFIGS: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(100 * 1024 * 1024),
+    "max.message.bytes": str(16 * 1024 * 1024),
+}
+"""A group of `MEMBERS_MAX` members has to fit into one message."""
+LOAD_BYTES = 1024 * 1024
+"""Read at a time while loading."""
+CLIENT_ID_CHARACTERS_MAX = 255
+"""Of a client's id that go into its member's name."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request that has not been answered."""
+
+    shard: Shard
+    request: Message
+    version: int
+    answer: asyncio.Future[Message] | None = None
+
+
+class CoordinatorRuntime:
+    """All groups of this broker."""
+
+    def __init__(self, partitions: Partitions, *, config: GroupConfig, clock: Clock) -> None:
+        self._partitions = partitions
+        self._config = config
+        self._clock = clock
+        self._shards: list[GroupCoordinator] = []
+        self._logs: list[Partition] = []
+        self._waiting: dict[int, _Waiting] = {}
+        self._tickets = itertools.count(1)
+
+    # ---- loading ----
+
+    def load(self, state: TopicState) -> None:
+        """Serve the groups in `state`, the offsets topic, after replaying all of it.
+
+        Raises:
+            CorruptData: a record is not what it claims to be.
+        """
+        for index in range(len(state.partitions)):
+            partition = self._partitions.get(OFFSETS_TOPIC, index)
+            shard = GroupCoordinator(self._config, partition_exists=self._partitions.exists)
+            self._replay(partition, shard)
+            self._logs.append(partition)
+            self._shards.append(shard)
+
+    def ensure_topic(self) -> None:
+        """Make the offsets topic unless it is there."""
+        if not self._shards:
+            configs, topic_id = dict(OFFSETS_CONFIGS), uuid.uuid4().bytes
+            created = self._partitions.create(OFFSETS_TOPIC, OFFSETS_PARTITIONS, configs, topic_id)
+            self.load(created)
+
+    def _replay(self, partition: Partition, shard: Shard) -> None:
+        offset = partition.log.log_start_offset
+        while offset < partition.high_watermark:
+            for batch in split_batches(partition.log.read(offset, max_bytes=LOAD_BYTES)):
+                offset = batch.next_offset
+                for record in batch.records():
+                    stored = CoordinatorRecord(record.key or b"", record.value)
+                    shard.replay(stored, now_ms=self._clock.now_ms())
+
+    # ---- requests ----
+
+    def begin(
+        self, group_id: str, request: Message, *, version: int, client_id: str, client_host: str
+    ) -> Message | asyncio.Future[Message]:
+        """Hand a request to its group: the answer, or where it will be once others have come."""
+        self.ensure_topic()
+        index = shard_index(group_id, len(self._shards))
+        shard = self._shards[index]
+        caller = Caller(
+            ticket=next(self._tickets),
+            version=version,
+            client_id=client_id,
+            client_host=client_host,
+            fresh_member_id=f"{client_id[:CLIENT_ID_CHARACTERS_MAX]}-{uuid.uuid4()}",
+        )
+        self._waiting[caller.ticket] = _Waiting(shard, request, version)
+        answers = self._apply(index, shard.handle(request, caller, self._instant()))
+        response = self._send(answers, caller.ticket)
+        if response is not None:
+            return response
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[caller.ticket] = _Waiting(shard, request, version, future)
+        return future
+
+    def groups_of(self, group_id: str) -> GroupCoordinator:
+        """The shard to ask about a group."""
+        self.ensure_topic()
+        return self._shards[shard_index(group_id, len(self._shards))]
+
+    def shards(self) -> list[GroupCoordinator]:
+        """All shards there are."""
+        return self._shards
+
+    def forget_topic(self, name: str) -> None:
+        """A topic was deleted: forget all positions in it."""
+        for index, shard in enumerate(self._shards):
+            self._send(self._apply(index, shard.forget_topic(name)))
+
+    def stop(self, reason: StreamlogError) -> None:
+        """Nobody will be answered any more."""
+        for waiting in self._waiting.values():
+            if waiting.answer is not None and not waiting.answer.done():
+                waiting.answer.set_exception(reason)
+        self._waiting.clear()
+
+    # ---- time ----
+
+    def tick(self) -> None:
+        """Do what is due."""
+        at = self._instant()
+        for index, shard in enumerate(self._shards):
+            deadline_ms = shard.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= at.now_ms:
+                self._send(self._apply(index, shard.on_tick(at)))
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest; None for never."""
+        deadlines = (shard.next_deadline_ms() for shard in self._shards)
+        return min((d for d in deadlines if d is not None), default=None)
+
+    # ---- outcomes ----
+
+    def _apply(self, index: int, outcome: Outcome) -> tuple[Answer, ...]:
+        """Append and replay; what may be said then."""
+        if not outcome.records:
+            return outcome.answers
+        wall_ms = self._clock.wall_ms()
+        batch = encode_batch([(wall_ms, r.key, r.value, ()) for r in outcome.records])
+        try:
+            self._logs[index].append(batch, wall_ms=wall_ms)
+        except StreamlogError as error:
+            _log.error("%s-%d: nothing was kept: %s", OFFSETS_TOPIC, index, error)
+            code = _code(error)
+            return tuple(self._refusal(answer.ticket, code) for answer in outcome.answers)
+        now_ms = self._clock.now_ms()
+        for record in outcome.records:
+            self._shards[index].replay(record, now_ms=now_ms)
+        return outcome.answers
+
+    def _refusal(self, ticket: int, code: ErrorCode) -> Answer:
+        waiting = self._waiting[ticket]
+        return Answer(ticket, waiting.shard.refuse(waiting.request, waiting.version, code))
+
+    def _send(self, answers: tuple[Answer, ...], own_ticket: int = 0) -> Message | None:
+        """Answer those who wait; the answer to `own_ticket`, if there is one, is returned."""
+        own = None
+        for answer in answers:
+            future = self._waiting.pop(answer.ticket).answer
+            if answer.ticket == own_ticket:
+                own = answer.response
+            elif future is not None and not future.done():
+                future.set_result(answer.response)
+        return own
+
+    def _instant(self) -> Instant:
+        return Instant(self._clock.now_ms(), self._clock.wall_ms())
+
+
+def shard_index(group_id: str, count: int) -> int:
+    """Which partition a group belongs to: Java's `String.hashCode`, as in Kafka."""
+    code = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(units), 2):
+        code = (31 * code + int.from_bytes(units[position : position + 2])) & 0xFFFFFFFF
+    # Java's absolute value; the smallest negative number has none and counts as 0.
+    return (code if code < 1 << 31 else ((1 << 32) - code) & 0x7FFFFFFF) % count
+
+
+def _code(error: StreamlogError) -> ErrorCode:
+    """Whether to come back: not if the log has refused the bytes themselves."""
+    if isinstance(error, LogError) and not error.retriable:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,0 +1,272 @@
+"""DataRequests: Produce, Fetch and ListOffsets, across many partitions.
+
+Synchronous: a request is answered from the logs as they are now. A Fetch that finds too little
+says what it lacks, and `broker.py` decides whether to wait for it. An error of one partition is
+that partition's answer and disturbs no other. Bytes go from the request to the log and from the
+log to the response as they are; nothing here looks into a batch, but for the codec in its header.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.data import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    PartitionData,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from streamlog.protocol.schema import one_buffer
+from streamlog.records.batch import split_batches
+from streamlog.records.compression import Compression
+
+if TYPE_CHECKING:
+    from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.protocol.schema import Buffer
+
+FETCH_BYTES_MAX = 55 * 1024 * 1024
+"""No response is larger, but for a first batch; Kafka's `fetch.max.bytes` of the broker."""
+ZSTD_PRODUCE_VERSION = 7
+"""Clients that speak less don't know zstd (KIP-110)."""
+ZSTD_FETCH_VERSION = 10
+READ_COMMITTED = 1
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+"""Everything is local here, so it is the earliest of all."""
+LATEST_REMOTE = -5
+"""Nothing is remote here, so there is none."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAttempt:
+    """What a Fetch gets if it is answered now, and what it lacks to be answered for good."""
+
+    response: FetchResponse
+    partitions: tuple[tuple[str, int], ...] = ()
+    """Where more bytes could come from."""
+    missing_bytes: int = 0
+    """How many more are asked for; 0 if the response should go out as it is."""
+
+
+class DataRequests:
+    """Reads and writes the partitions of this broker."""
+
+    def __init__(self, partitions: Partitions, *, internal_topics: frozenset[str]) -> None:
+        self._partitions = partitions
+        self._internal_topics = internal_topics
+
+    # ---- produce ----
+
+    def produce(self, request: ProduceRequest, version: int, wall_ms: int) -> ProduceResponse:
+        """Append what is in the request; every partition has an answer of its own."""
+        refusal = _produce_refusal(request)
+        responses = []
+        for topic in request.topic_data:
+            answers = [
+                self._produce_one(topic.name, data, version, wall_ms)
+                if refusal is None
+                else _refused(data.index, refusal)
+                for data in topic.partition_data
+            ]
+            responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+        return ProduceResponse(responses=responses)
+
+    def _produce_one(
+        self, topic: str, data: PartitionProduceData, version: int, wall_ms: int
+    ) -> PartitionProduceResponse:
+        try:
+            if topic in self._internal_topics:
+                raise error_for(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone"
+                )
+            partition = self._partitions.get(topic, data.index)
+            batches = one_buffer(data.records)
+            if version < ZSTD_PRODUCE_VERSION:
+                _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {version}")
+            result = partition.append(batches, wall_ms=wall_ms)
+        except StreamlogError as error:
+            return _refused(data.index, error)
+        return PartitionProduceResponse(
+            index=data.index,
+            base_offset=result.base_offset,
+            log_append_time_ms=result.log_append_time_ms,
+            log_start_offset=partition.log.log_start_offset,
+        )
+
+    # ---- fetch ----
+
+    def fetch(self, request: FetchRequest, version: int) -> FetchAttempt:
+        """Read as much as there is room for; the very first batch always fits (KIP-74)."""
+        if request.session_id:
+            # There are no sessions here, so it can't be one of ours: the client asks in full.
+            code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            return FetchAttempt(FetchResponse(error_code=code))
+        reading = _Reading(self._partitions, request, version)
+        responses = [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[reading.partition(topic.topic, each) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        response = FetchResponse(responses=responses)
+        missing_bytes = request.min_bytes - reading.found_bytes
+        if reading.failed or missing_bytes <= 0 or request.max_wait_ms <= 0:
+            return FetchAttempt(response)
+        watched = tuple((t.topic, each.partition) for t in request.topics for each in t.partitions)
+        return FetchAttempt(response, watched, missing_bytes)
+
+    # ---- list offsets ----
+
+    def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Look up offsets by timestamp or by name."""
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[self._offset(topic.name, each) for each in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _offset(self, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        try:
+            partition = self._partitions.get(topic, wanted.partition_index)
+            partition.check_epoch(wanted.current_leader_epoch)
+            found = _look_up(partition, wanted.timestamp)
+        except StreamlogError as error:
+            code = _code(error)
+            return ListOffsetsPartitionResponse(
+                partition_index=wanted.partition_index, error_code=code
+            )
+        if found is None:
+            return ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+        offset, timestamp_ms = found
+        return ListOffsetsPartitionResponse(
+            partition_index=wanted.partition_index,
+            timestamp=timestamp_ms,
+            offset=offset,
+            leader_epoch=partition.log.leader_epoch,
+        )
+
+
+class _Reading:
+    """One Fetch: how much has been found so far, and whether a partition could not be read."""
+
+    def __init__(self, partitions: Partitions, request: FetchRequest, version: int) -> None:
+        self._partitions = partitions
+        self._room_bytes = min(request.max_bytes, FETCH_BYTES_MAX)
+        self._version = version
+        self._committed = request.isolation_level == READ_COMMITTED
+        self.found_bytes = 0
+        self.failed = False
+
+    def partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
+        """Read one partition."""
+        try:
+            partition = self._partitions.get(topic, wanted.partition)
+            partition.check_epoch(wanted.current_leader_epoch)
+            records = self._read(partition, wanted)
+        except StreamlogError as error:
+            self.failed = True
+            return PartitionData(
+                partition_index=wanted.partition,
+                error_code=_code(error),
+                high_watermark=-1,
+                records=b"",
+            )
+        self.found_bytes += len(records)
+        high_watermark = partition.high_watermark
+        return PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=high_watermark,
+            log_start_offset=partition.log.log_start_offset,
+            aborted_transactions=[] if self._committed else None,
+            records=records,
+        )
+
+    def _read(self, partition: Partition, wanted: FetchPartition) -> Buffer:
+        is_first = self.found_bytes == 0
+        room_bytes = min(wanted.partition_max_bytes, self._room_bytes - self.found_bytes)
+        records = partition.log.read(
+            wanted.fetch_offset, max_bytes=max(room_bytes, 0), min_one=is_first
+        )
+        if self._version < ZSTD_FETCH_VERSION:
+            where = f"{partition.topic}-{partition.index}: Fetch version {self._version}"
+            _refuse_zstd(records, where)
+        return records
+
+
+def _look_up(partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
+    """An offset and its timestamp, -1 where that is not told; None if there is no such offset."""
+    log = partition.log
+    if timestamp_ms == LATEST:
+        return partition.high_watermark, -1
+    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        return log.log_start_offset, -1
+    if timestamp_ms == MAX_TIMESTAMP:
+        return log.max_timestamp()
+    if timestamp_ms == LATEST_REMOTE:
+        return None
+    if timestamp_ms < 0:
+        raise error_for(
+            ErrorCode.INVALID_REQUEST,
+            f"{partition.topic}-{partition.index}: no time {timestamp_ms}",
+        )
+    return log.offset_for_timestamp(timestamp_ms)
+
+
+def _produce_refusal(request: ProduceRequest) -> LogError | None:
+    if request.transactional_id is not None:
+        return error_for(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            f"{request.transactional_id}: this broker has no transactions; "
+            "unset transactional.id in the producer",
+        )
+    if request.acks not in (-1, 0, 1):
+        return error_for(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: use all (-1), 1 or 0"
+        )
+    return None
+
+
+def _refuse_zstd(data: Buffer, where: str) -> None:
+    for batch in split_batches(data):
+        if batch.codec is Compression.ZSTD:
+            raise error_for(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{where} does not know zstd")
+
+
+def _refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index, error_code=_code(error), base_offset=-1, error_message=str(error)
+    )
+
+
+def _code(error: StreamlogError) -> int:
+    """What a client is told; trouble with the disk is also told to whoever reads the log."""
+    if isinstance(error, LogError):
+        return error.code
+    _log.error("a partition can't be used: %s", error)
+    return ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,352 @@
+"""BrokerServer: the TCP listener, from the socket to `Broker.begin` and back.
+
+Requests of one connection are taken up in the order in which they come, and answered in that
+order, whatever waits in between. No task runs here: bytes come in callbacks, most answers go out
+in the same one, and those that wait are futures that write themselves.
+
+What a connection can cost is bounded: one request of at most `REQUEST_BYTES_MAX` being received,
+`IN_FLIGHT_MAX` requests taken up and not written, `QUEUED_BYTES_MAX` of answers behind one that
+waits. A client that sends more, or does not read, is not read from until it does. Bytes that are
+no request close their own connection, with a line in the log, and disturb no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from streamlog.broker.broker import RequestContext, api_versions
+from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
+from streamlog.protocol.apis import API_VERSIONS_KEY, APIS
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.frame import FrameReader, Request, decode_request, encode_response
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from streamlog.broker.broker import Answer, Broker
+    from streamlog.protocol.schema import Buffer, Message
+
+REQUEST_BYTES_MAX = 100 * 1024 * 1024
+"""No request is larger; Kafka's `socket.request.max.bytes`."""
+IN_FLIGHT_MAX = 32
+"""Requests of one connection that are taken up and not written: clients pipeline about 5."""
+QUEUED_BYTES_MAX = 1024 * 1024
+"""Answers of one connection that are held back by an earlier one that waits."""
+WRITE_BUFFER_BYTES = 256 * 1024
+"""Written and not taken by the socket: beyond this the connection's requests wait."""
+JOINED_BYTES_MAX = 16 * 1024
+"""Smaller pieces are joined into one write; copying a larger one costs more than a system call."""
+STOP_TIMEOUT_MS = 2_000
+"""How long stopping waits for clients to take what was written for them."""
+BACKLOG = 512
+"""Connections that the kernel holds until they are accepted."""
+WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - named here to tell them from real addresses
+
+_log = logging.getLogger(__name__)
+
+
+class BrokerServer:
+    """Serves one broker on one address. An async context manager."""
+
+    def __init__(self, broker: Broker, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.host = host
+        self.port = port
+        """After entering: the port that was taken, if 0 was asked for."""
+        self._broker = broker
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[_Connection] = set()
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            ListenError: the address is taken, or is not one of this machine's.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                self.host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            # A name such as localhost may have two addresses; both get the same port.
+            for address in dict.fromkeys(str(info[4][0]) for info in found):
+                await self._listen(loop, address)
+        except OSError as error:
+            await self._stop()
+            raise ListenError(_no_listener(self.host, self.port, error)) from error
+        if self.host not in WILDCARDS:
+            self._broker.advertised = (self.host, self.port)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
+        try:
+            server = await loop.create_server(
+                lambda: _Connection(self._broker, self.host in WILDCARDS, self._connections),
+                address,
+                self.port,
+                backlog=BACKLOG,
+            )
+        except OSError as error:
+            if self._servers and error.errno == errno.EADDRNOTAVAIL:
+                return  # Another address of the same name is served: there is no IPv6 here.
+            raise
+        self._servers.append(server)
+        self.port = server.sockets[0].getsockname()[1]
+
+    async def _stop(self) -> None:
+        """Take no more, write what is answered, and hang up."""
+        for server in self._servers:
+            server.close()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.stop()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_MS / 1000):
+                for connection in connections:
+                    await connection.closed.wait()
+        except TimeoutError:
+            for connection in connections:
+                connection.abort()
+            for connection in connections:
+                await connection.closed.wait()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A request's place in the queue, and its answer once there is one."""
+
+    request: Request
+    answer: asyncio.Future[Message] | None = None
+    buffers: list[Buffer] | None = None
+
+
+class _Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, broker: Broker, wildcard: bool, connections: set[_Connection]) -> None:  # noqa: FBT001 - made in one place
+        self.closed = asyncio.Event()
+        self._broker = broker
+        self._wildcard = wildcard
+        self._connections = connections
+        self._reader = FrameReader(size_bytes_max=REQUEST_BYTES_MAX)
+        self._contexts: dict[int, RequestContext] = {}
+        self._queue: deque[_Slot] = deque()
+        self._queued_bytes = 0
+        self._out: list[Buffer] = []
+        self._may_write = True
+        self._reads = True
+        self._ended = False
+        self._peer = "?"
+        self._listener: tuple[str, int] | None = None
+
+    # ---- asyncio ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"{transport!r} is no stream of bytes")
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
+        if self._wildcard:
+            host, port = transport.get_extra_info("sockname")[:2]
+            self._listener = (host.removeprefix("::ffff:"), port)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - either way it is gone
+        """The client is gone; what it waits for is not needed."""
+        self._ended = True
+        self._connections.discard(self)
+        for slot in self._queue:
+            if slot.answer is not None:
+                slot.answer.cancel()
+        self._queue.clear()
+        self.closed.set()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        self._reader.feed(data)
+        self._work()
+
+    def eof_received(self) -> bool:
+        """The client will send no more: it is gone, or as good as."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        self._may_write = False
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._may_write = True
+        self._work()
+
+    # ---- requests ----
+
+    def stop(self) -> None:
+        """Take up nothing more, and close once everything that is answered is out."""
+        self._ended = True
+        for slot in self._queue:
+            if slot.answer is not None:
+                slot.answer.cancel()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def _work(self) -> None:
+        """Take up what has come, as far as there is room, and write what is answered."""
+        try:
+            if self._has_room():
+                for frame in self._reader.frames():
+                    self._take_up(frame)
+                    if not self._has_room():
+                        break
+        except StreamlogError as error:
+            self._hang_up(str(error))
+        self._write()
+        self._read_on(self._has_room())
+
+    def _has_room(self) -> bool:
+        return (
+            self._may_write
+            and not self._ended
+            and len(self._queue) < IN_FLIGHT_MAX
+            and self._queued_bytes < QUEUED_BYTES_MAX
+        )
+
+    def _take_up(self, frame: Buffer) -> None:
+        answer: Answer
+        try:
+            request = decode_request(frame)
+        except UnsupportedVersion as error:
+            request, answer = _version_refusal(error)
+        else:
+            answer = self._broker.begin(request.message, self._context(request))
+        if answer is None:
+            return
+        if isinstance(answer, asyncio.Future):
+            slot = _Slot(request, answer)
+            self._queue.append(slot)
+            answer.add_done_callback(lambda _: self._on_answer(slot))
+        elif self._queue:
+            slot = _Slot(request)
+            self._queue.append(slot)
+            self._fill(slot, answer)
+        else:
+            self._out += _encoded(request, answer)
+            if not self._may_hold_more():
+                self._write()
+
+    def _may_hold_more(self) -> bool:
+        return sum(map(len, self._out)) < WRITE_BUFFER_BYTES
+
+    def _context(self, request: Request) -> RequestContext:
+        """One for each version in use, made anew if the client changes its name."""
+        known = self._contexts.get(request.version)
+        if known is None or known.client_id != request.client_id:
+            known = self._contexts[request.version] = RequestContext(
+                request.version, request.client_id, f"/{self._peer}", listener=self._listener
+            )
+        return known
+
+    def _hang_up(self, reason: str) -> None:
+        _log.warning("closed the connection of %s: %s", self._peer, reason)
+        self._write()
+        self.stop()
+
+    # ---- answers ----
+
+    def _on_answer(self, slot: _Slot) -> None:
+        """What was waited for has come."""
+        answer, slot.answer = slot.answer, None
+        if self._ended or answer is None or answer.cancelled():
+            return
+        error = answer.exception()
+        if isinstance(error, StreamlogError):
+            self._hang_up(str(error))
+        elif error is not None:
+            raise error
+        else:
+            self._fill(slot, answer.result())
+            self._drain()
+            self._work()
+
+    def _fill(self, slot: _Slot, response: Message) -> None:
+        slot.buffers = _encoded(slot.request, response)
+        self._queued_bytes += sum(map(len, slot.buffers))
+
+    def _drain(self) -> None:
+        """Hand out what is answered, up to the first that is not."""
+        while self._queue and self._queue[0].buffers is not None:
+            buffers = self._queue.popleft().buffers or []
+            self._queued_bytes -= sum(map(len, buffers))
+            self._out += buffers
+
+    def _write(self) -> None:
+        """Everything handed out goes to the socket: small pieces as one, large ones as they are."""
+        out, self._out = self._out, []
+        small: list[Buffer] = []
+        for piece in out:
+            if len(piece) < JOINED_BYTES_MAX:
+                small.append(piece)
+                continue
+            if small:
+                self._transport.write(b"".join(small))
+                small = []
+            self._transport.write(piece)
+        if small:
+            self._transport.write(b"".join(small))
+
+    def _read_on(self, wanted: bool) -> None:  # noqa: FBT001 - a state, not a switch
+        if self._ended or wanted == self._reads:
+            return
+        self._reads = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+
+def _version_refusal(error: UnsupportedVersion) -> tuple[Request, Message]:
+    """Tell in version 0 of ApiVersions what is spoken (KIP-511).
+
+    Raises:
+        UnsupportedVersion: it was another API, which has no such way.
+    """
+    if error.api_key != API_VERSIONS_KEY:
+        raise error
+    refusal = api_versions(ErrorCode.UNSUPPORTED_VERSION)
+    return Request(APIS[API_VERSIONS_KEY], 0, error.correlation_id, None, refusal), refusal
+
+
+def _encoded(request: Request, response: Message) -> list[Buffer]:
+    return encode_response(request.api, request.version, request.correlation_id, response)
+
+
+def _no_listener(host: str, port: int, error: OSError) -> str:
+    where = f"{host or '0.0.0.0'}:{port}"  # noqa: S104 - shown, not bound
+    if error.errno == errno.EADDRINUSE:
+        return f"can't listen on {where}: another process does; stop it, or choose another port"
+    if error.errno == errno.EACCES:
+        return f"can't listen on {where}: not allowed; choose a port above 1023"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return f"can't listen on {where}: no address of this machine; use 127.0.0.1 or 0.0.0.0"
+    return f"can't listen on {where}: {error.strerror or error}"
