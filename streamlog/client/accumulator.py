@@ -33,6 +33,9 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Fields: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
 """A record that has no offset yet: timestamp in ms, key, value, headers."""
 
+Mark: TypeAlias = dict[TopicPartition, int]
+"""How many batches of each partition had been begun at some moment."""
+
 T = TypeVar("T")  # What is told the outcome; opaque here.
 
 RECORD_OVERHEAD_BYTES = 21
@@ -149,14 +152,27 @@ class Accumulator(Generic[T]):
         return appended
 
     def append_many(
-        self, partition: TopicPartition, records: Sequence[Fields], receipt: T, *, now_ms: int
+        self,
+        partition: TopicPartition,
+        records: Sequence[Fields],
+        receipt: T,
+        *,
+        sizes: Sequence[int],
+        now_ms: int,
     ) -> int:
         """Add records of one partition, in as many batches as they need.
+
+        Args:
+            partition: where to.
+            records: in order.
+            receipt: who waits for all of them.
+            sizes: of the records, as `sizes_bytes` counts them.
+            now_ms: monotonic.
 
         Returns:
             How many batches the receipt stands in: it is told once for each.
         """
-        ends = list(accumulate(_sizes(records)))
+        ends = list(accumulate(sizes))
         queue = self._queue(partition)
         start = touched = 0
         while start < len(records):
@@ -187,21 +203,16 @@ class Accumulator(Generic[T]):
         batch = self._begin(partition, self._queue(partition), now_ms)
         batch.records = list(records)
         batch.receipts = [(0, len(batch.records) - 1, receipt)]
-        batch.size_bytes = sum(_sizes(records))
+        batch.size_bytes = sum(sizes_bytes(records))
         batch.closed = batch.atomic = True
         self.used_bytes += batch.size_bytes
 
-    def ready(self, now_ms: int, *, hurry: bool) -> tuple[list[TopicPartition], int | None]:
-        """Partitions with a batch to send now, and when to look again at the latest.
-
-        Args:
-            now_ms: monotonic.
-            hurry: do not linger (a flush, or somebody waits for space).
-        """
+    def ready(self, now_ms: int) -> tuple[list[TopicPartition], int | None]:
+        """Partitions with a batch to send now, and when to look again at the latest."""
         due: list[TopicPartition] = []
         next_ms: int | None = None
         for partition, queue in self._queues.items():
-            at_ms = self._due_ms(queue, hurry=hurry)
+            at_ms = self._due_ms(queue)
             if at_ms is None:
                 continue
             if at_ms <= now_ms:
@@ -233,13 +244,13 @@ class Accumulator(Generic[T]):
         queue = self._landed(batch)
         if queue.gap_after is not None and queue.gap_after < batch.order:
             queue.gap_after = None  # So the broker had written what was given up.
-        self._done(batch, queue)
+        self._done(batch)
 
     def on_refused(self, batch: Batch[T]) -> None:
         """The broker will never write the batch."""
         queue = self._landed(batch)
         self._note_gap(batch, queue)
-        self._done(batch, queue)
+        self._done(batch)
 
     def on_retriable(self, batch: Batch[T], *, now_ms: int) -> None:
         """Nothing is known, or it may work later: send it again, the later the more often."""
@@ -290,7 +301,7 @@ class Accumulator(Generic[T]):
             while queue.waiting and self._is_late(queue.waiting[0], now_ms):
                 batch = queue.waiting.popleft()
                 self._note_gap(batch, queue)
-                self._done(batch, queue)
+                self._done(batch)
                 late.append(batch)
         return late
 
@@ -319,9 +330,16 @@ class Accumulator(Generic[T]):
             yield from queue.in_flight
             yield from queue.waiting
 
-    def is_empty(self) -> bool:
-        """Nothing is left to send or to wait for."""
-        return next(self.outstanding(), None) is None
+    def close_open(self) -> Mark:
+        """Do not linger any more over what is there; returns how far that is."""
+        for queue in self._queues.values():
+            if queue.waiting:
+                queue.waiting[-1].closed = True
+        return {partition: queue.begun for partition, queue in self._queues.items()}
+
+    def is_done(self, mark: Mark) -> bool:
+        """Whether everything up to `mark` is delivered or given up."""
+        return all(batch.order[0] >= mark.get(batch.partition, 0) for batch in self.outstanding())
 
     def _queue(self, partition: TopicPartition) -> _Queue[T]:
         queue = self._queues.get(partition)
@@ -337,7 +355,7 @@ class Accumulator(Generic[T]):
         queue.waiting.append(batch)
         return batch
 
-    def _due_ms(self, queue: _Queue[T], *, hurry: bool) -> int | None:
+    def _due_ms(self, queue: _Queue[T]) -> int | None:
         """When the first batch may go, None if that depends on something else than time."""
         if not queue.waiting or len(queue.in_flight) >= self._in_flight_max:
             return None
@@ -346,7 +364,7 @@ class Accumulator(Generic[T]):
             return None
         if any(other.order > head.order for other in queue.in_flight):
             return None
-        if head.attempts or head.closed or hurry:
+        if head.attempts or head.closed:
             return head.not_before_ms
         return head.created_ms + self._limits.linger_ms
 
@@ -385,7 +403,7 @@ class Accumulator(Generic[T]):
             for first, last, receipt in batch.receipts
             if first < stop and last >= start
         ]
-        part.size_bytes = sum(_sizes(part.records))
+        part.size_bytes = sum(sizes_bytes(part.records))
         part.closed = True
         part.attempts = 1
         part.base_sequence = batch.base_sequence
@@ -408,10 +426,8 @@ class Accumulator(Generic[T]):
         if self._limits.idempotent and batch.base_sequence >= 0:
             queue.gap_after = batch.order
 
-    def _done(self, batch: Batch[T], queue: _Queue[T]) -> None:
+    def _done(self, batch: Batch[T]) -> None:
         self.used_bytes -= batch.size_bytes
-        if not queue.waiting and not queue.in_flight and not self._limits.idempotent:
-            del self._queues[batch.partition]
 
     def _is_late(self, batch: Batch[T], now_ms: int) -> bool:
         return now_ms - batch.created_ms >= self._limits.delivery_timeout_ms
@@ -419,10 +435,11 @@ class Accumulator(Generic[T]):
 
 def record_bytes(record: Fields) -> int:
     """About what a record takes in a batch before compression."""
-    return _sizes((record,))[0]
+    return sizes_bytes((record,))[0]
 
 
-def _sizes(records: Sequence[Fields]) -> list[int]:
+def sizes_bytes(records: Sequence[Fields]) -> list[int]:
+    """`record_bytes` of each."""
     return [
         RECORD_OVERHEAD_BYTES
         + (len(key) if key else 0)

@@ -109,8 +109,8 @@ class Cluster:
 
     def leader(self, partition: TopicPartition) -> int | None:
         """The broker that leads a partition, None if it has to be looked up."""
-        topic = self._topics.get(partition.topic)
-        if topic is None or self.clock.now_ms() - topic.learnt_ms > METADATA_AGE_MS_MAX:
+        topic = self.known(partition.topic)
+        if topic is None:
             return None
         leader = topic.leaders.get(partition.partition, -1)
         return leader if leader in self._brokers else None
@@ -126,11 +126,18 @@ class Cluster:
         Raises:
             UnknownTopicOrPartition: there is no such topic.
         """
+        known = self.known(name)
+        if known is None:
+            await self.refresh([name])
+            known = self._topics[name]
+        return known
+
+    def known(self, name: str) -> TopicMetadata | None:
+        """A topic, None if it has to be looked up."""
         known = self._topics.get(name)
-        if known is not None and self.clock.now_ms() - known.learnt_ms <= METADATA_AGE_MS_MAX:
-            return known
-        await self.refresh([name])
-        return self._topics[name]
+        if known is not None and self.clock.now_ms() - known.learnt_ms > METADATA_AGE_MS_MAX:
+            return None
+        return known
 
     async def refresh(self, topics: Collection[str]) -> None:
         """Look up these topics, and the brokers.

@@ -1,0 +1,371 @@
+"""Producer: writes records to a log.
+
+The owner's side: chooses a partition, waits for room, hands over to the accumulator. The sender
+does the rest in the background. By default every record is written exactly once and in order per
+partition whatever is lost on the way (KIP-98), for as long as the delivery timeout allows; with
+`idempotent=False` a retry may write it twice, and to keep the order only one request per partition
+is under way. Transactions are not here yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias, TypedDict
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.accumulator import (
+    Accumulator,
+    Appended,
+    BatchLimits,
+    Fields,
+    Headers,
+    record_bytes,
+    sizes_bytes,
+)
+from streamlog.client.background import Background
+from streamlog.client.cluster import Cluster
+from streamlog.client.partitioner import StickyPartitions, partition_of_key
+from streamlog.client.sender import BulkReceipt, Receipt, RecordMetadata, Sender
+from streamlog.errors import (
+    ConfigError,
+    ConnectionLost,
+    StreamlogError,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from streamlog.records.compression import Compression
+
+Acks: TypeAlias = Literal["all", 0, 1]
+
+IN_FLIGHT_MAX: Final = 5
+"""Of this many batches per producer and partition a broker remembers what it has (KIP-98)."""
+KEYS_CACHED: Final = 8_192
+RETRY_BACKOFF_MS: Final = 50
+RETRY_BACKOFF_MS_MAX: Final = 1_000
+BULK_SLICE_RECORDS: Final = 10_000
+"""A bulk takes room in slices, so that it may be larger than the buffer."""
+
+_ACKS: Final = {"all": -1, 1: 1, 0: 0}
+
+log = logging.getLogger(__name__)
+
+
+class ProducerOptions(TypedDict, total=False):
+    """`ProducerSettings` as keywords."""
+
+    acks: Acks
+    linger_ms: int
+    batch_bytes: int
+    buffer_bytes: int
+    compression: str
+    idempotent: bool | None
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    max_in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """Settings of a producer."""
+
+    acks: Acks = "all"
+    """Who has to have a record before it counts: all in-sync replicas, the leader, nobody."""
+    linger_ms: int = 5
+    """How long a record waits for others to share a batch with."""
+    batch_bytes: int = 256 * 1024
+    """A batch is sent at this size without waiting; less than the topic's max.message.bytes."""
+    buffer_bytes: int = 64 * 1024 * 1024
+    """`send` waits while this much is not acknowledged."""
+    compression: str = "none"
+    """none, gzip, snappy, lz4 or zstd."""
+    idempotent: bool | None = None
+    """Write each record once whatever is sent again; None: if `acks` is "all"."""
+    delivery_timeout_ms: int = 120_000
+    """After this a record that is not acknowledged has failed."""
+    request_timeout_ms: int = 30_000
+    max_in_flight: int = IN_FLIGHT_MAX
+    """Requests on their way to one broker at the same time."""
+
+    def __post_init__(self) -> None:
+        if self.acks not in _ACKS:
+            raise ConfigError(f"acks is {self.acks!r}: it can be 'all', 1 or 0")
+        if self.idempotent and self.acks != "all":
+            raise ConfigError(f"idempotent needs acks='all', not {self.acks!r}")
+        if not 1 <= self.max_in_flight <= IN_FLIGHT_MAX:
+            raise ConfigError(f"max_in_flight is {self.max_in_flight}: 1 to {IN_FLIGHT_MAX}")
+        if self.linger_ms < 0:
+            raise ConfigError(f"linger_ms is {self.linger_ms}: it can't be negative")
+        for name in ("batch_bytes", "buffer_bytes", "request_timeout_ms"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it has to be positive")
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise ConfigError(
+                f"delivery_timeout_ms is {self.delivery_timeout_ms}: it has to be at least "
+                f"linger_ms + request_timeout_ms ({self.linger_ms} + {self.request_timeout_ms})"
+            )
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether batches carry sequence numbers."""
+        return self.acks == "all" if self.idempotent is None else self.idempotent
+
+
+class Producer:
+    """Writes records. Use it in an `async with` block; leaving the block flushes.
+
+    Example:
+        async with log.producer() as producer:
+            delivery = await producer.send("orders", b"...", key=b"42")
+            print((await delivery).offset)
+    """
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._accumulator: Accumulator[Receipt] = Accumulator(
+            BatchLimits(
+                linger_ms=settings.linger_ms,
+                batch_bytes=settings.batch_bytes,
+                delivery_timeout_ms=settings.delivery_timeout_ms,
+                retry_backoff_ms=RETRY_BACKOFF_MS,
+                retry_backoff_ms_max=RETRY_BACKOFF_MS_MAX,
+                in_flight_max=settings.max_in_flight,
+                codec=Compression.parse(settings.compression),
+                idempotent=settings.is_idempotent,
+            )
+        )
+        self._background = Background(self._on_death)
+        self._sender = Sender(
+            cluster,
+            self._accumulator,
+            self._background,
+            acks=_ACKS[settings.acks],
+            in_flight_max=settings.max_in_flight,
+            request_timeout_ms=settings.request_timeout_ms,
+        )
+        self._sticky = StickyPartitions()
+        self._partition_of_key = lru_cache(KEYS_CACHED)(partition_of_key)
+        self._room = asyncio.Lock()
+        self._dead: Exception | None = None
+        self._is_open = False
+
+    async def __aenter__(self) -> Self:
+        await self._background.open()
+        self._background.start(self._sender.run())
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None:
+            await self.close()
+        else:
+            await self._stop()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand over a record; wait only for room in the buffer.
+
+        Args:
+            topic: where to.
+            value: None marks the key as deleted in a compacted topic.
+            key: records with the same key go to the same partition.
+            timestamp_ms: since the epoch; by default now.
+            headers: name and value, in order.
+            partition: by default chosen by the key, or by turns without one.
+
+        Returns:
+            A future of where it was written. It fails with what `flush` raises.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic or partition.
+        """
+        self._check_open()
+        count = await self._count(topic)
+        chosen = self._choose(topic, key, partition, count)
+        wall_ms = self._cluster.clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        record = (wall_ms, key, value, headers)
+        await self._make_room(record_bytes(record))
+        delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        appended = self._accumulator.append(
+            TopicPartition(topic, chosen), record, delivery, now_ms=self._cluster.clock.now_ms()
+        )
+        if appended is not Appended.JOINED:
+            self._sender.look()
+            if key is None and appended is Appended.FILLED:
+                self._sticky.turn(topic, chosen, count)
+        return delivery
+
+    async def send_many(
+        self, topic: str, partition: int, records: Sequence[Fields]
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand over many records of one partition at once, in order.
+
+        Args:
+            topic: where to.
+            partition: where to.
+            records: (timestamp_ms, key, value, headers) each.
+
+        Returns:
+            One future for all: where the last one was written. It fails if any of them does.
+
+        Raises:
+            UsageError: there are no records.
+            UnknownTopicOrPartition: there is no such topic or partition.
+        """
+        if not records:
+            raise UsageError("send_many needs at least one record")
+        self._check_open()
+        self._check_partition(topic, partition, await self._count(topic))
+        target = TopicPartition(topic, partition)
+        receipt = BulkReceipt(asyncio.get_running_loop().create_future())
+        receipt.outstanding = 1  # Not done before the last slice is handed over.
+        for start in range(0, len(records), BULK_SLICE_RECORDS):
+            piece = records[start : start + BULK_SLICE_RECORDS]
+            sizes = sizes_bytes(piece)
+            await self._make_room(sum(sizes))
+            receipt.outstanding += self._accumulator.append_many(
+                target, piece, receipt, sizes=sizes, now_ms=self._cluster.clock.now_ms()
+            )
+            self._sender.look()
+        receipt.handed_over()
+        return receipt.future
+
+    async def send_atomic(
+        self, topic: str, partition: int, records: Sequence[Fields]
+    ) -> RecordMetadata:
+        """Write records in one batch: after a crash all of them are there, or none.
+
+        Returns:
+            Where the last one was written, once it is acknowledged.
+
+        Raises:
+            MessageTooLarge: they do not fit into one batch of the topic.
+            StreamlogError: they could not be delivered.
+        """
+        if not records:
+            raise UsageError("send_atomic needs at least one record")
+        self._check_open()
+        self._check_partition(topic, partition, await self._count(topic))
+        await self._make_room(sum(sizes_bytes(records)))
+        delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        self._accumulator.append_atomic(
+            TopicPartition(topic, partition),
+            records,
+            delivery,
+            now_ms=self._cluster.clock.now_ms(),
+        )
+        self._sender.look()
+        return await delivery
+
+    async def flush(self) -> None:
+        """Send without lingering, and wait until every record handed over so far is done.
+
+        Raises:
+            StreamlogError: the first of those that could not be delivered since the last flush.
+        """
+        mark = self._accumulator.close_open()
+        self._sender.look()
+        while not self._accumulator.is_done(mark) and self._dead is None:
+            self._sender.progress.clear()
+            await self._sender.progress.wait()
+        failure, self._sender.failure = self._sender.failure, None
+        if failure is not None:
+            raise failure
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+        """
+        return await self._count(topic)
+
+    async def close(self) -> None:
+        """Flush, then stop. What could not be delivered is told by the records' futures."""
+        if not self._is_open:
+            return
+        try:
+            await self.flush()
+        except StreamlogError as error:
+            log.error("closed with records that were not delivered: %s", error)  # noqa: TRY400 - the futures carry the error itself
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            await self._background.close()
+        finally:
+            self._sender.fail_all(
+                ConnectionLost("the producer was closed before this record was acknowledged")
+            )
+            await self._cluster.close()
+
+    async def _count(self, topic: str) -> int:
+        known = self._cluster.known(topic)
+        if known is None:
+            known = await self._cluster.retrying(lambda: self._cluster.topic(topic))
+        return len(known.leaders)
+
+    def _choose(self, topic: str, key: bytes | None, partition: int | None, count: int) -> int:
+        if partition is not None:
+            self._check_partition(topic, partition, count)
+            return partition
+        if key is not None:
+            return self._partition_of_key(key, count)
+        return self._sticky.current(topic, count)
+
+    def _check_partition(self, topic: str, partition: int, count: int) -> None:
+        if not 0 <= partition < count:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} has {count} partitions, so there is no partition {partition}",
+                retriable=False,
+            )
+
+    def _check_open(self) -> None:
+        if self._dead is not None:
+            raise self._dead
+        if not self._is_open:
+            raise UsageError("the producer is not open: use it inside its `async with` block")
+
+    async def _make_room(self, size_bytes: int) -> None:
+        """Wait until so much fits, or the buffer is empty; who came first goes first."""
+        if not self._room.locked() and self._has_room(size_bytes):
+            return
+        async with self._room:
+            while not self._has_room(size_bytes):
+                self._check_open()
+                self._accumulator.close_open()
+                self._sender.look()
+                self._sender.progress.clear()
+                await self._sender.progress.wait()
+
+    def _has_room(self, size_bytes: int) -> bool:
+        used = self._accumulator.used_bytes
+        return used == 0 or used + size_bytes <= self._settings.buffer_bytes
+
+    def _on_death(self, error: Exception) -> None:
+        """The sender has ended: nothing will be delivered any more."""
+        self._dead = error
+        reason = error if isinstance(error, StreamlogError) else ConnectionLost(repr(error))
+        self._sender.fail_all(reason)

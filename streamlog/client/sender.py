@@ -1,0 +1,379 @@
+"""Sender: takes batches out of the accumulator to the brokers and reports back.
+
+One loop decides what goes where; each produce request is a task of its own, so that several are
+on their way to a broker at once. A batch is taken only when the connection to its leader is open:
+then requests are written in the order in which they were made, which is what keeps batches of a
+partition in order. Looking up a leader, connecting and asking for a producer id run beside the
+loop, so a broker that is down holds up nobody else's records. What the broker's answer means for
+a batch is the accumulator's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.accumulator import Accumulator, Batch, ProducerIdentity
+from streamlog.client.background import Background
+from streamlog.client.cluster import Cluster, Lane
+from streamlog.errors import LogError, MessageTooLarge, RequestTimedOut, StreamlogError, UsageError
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.data import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A produce request takes no further batch beyond this size."""
+TROUBLE_BACKOFF_MS: Final = 100
+"""After a look-up or a connection failed."""
+NO_TRANSACTION_TIMEOUT_MS: Final = 0x7FFFFFFF
+UNKNOWN_OFFSET: Final = -1
+
+_OUT_OF_SEQUENCE: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+log = logging.getLogger(__name__)
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 if the broker was not asked (`acks=0`) or does not remember (a duplicate of long ago)."""
+    timestamp_ms: int
+
+
+class BulkReceipt:
+    """One future for records that travel in several batches; it has the last record's place."""
+
+    def __init__(self, future: asyncio.Future[RecordMetadata]) -> None:
+        self.future = future
+        self.outstanding = 0
+        self._last: RecordMetadata | None = None
+        self._error: StreamlogError | None = None
+
+    def settle(self, outcome: RecordMetadata | StreamlogError) -> None:
+        """One of the batches is done."""
+        self.outstanding -= 1
+        if isinstance(outcome, RecordMetadata):
+            self._last = max(self._last or outcome, outcome)
+        else:
+            self._error = self._error or outcome
+        self._finish()
+
+    def handed_over(self) -> None:
+        """All batches are known now."""
+        self.outstanding -= 1
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.outstanding or self.future.done():
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        elif self._last is not None:
+            self.future.set_result(self._last)
+
+
+Receipt: TypeAlias = asyncio.Future[RecordMetadata] | BulkReceipt
+
+
+class Sender:
+    """The background half of a producer. `run` is its task."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator[Receipt],
+        background: Background,
+        *,
+        acks: int,
+        in_flight_max: int,
+        request_timeout_ms: int,
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._background = background
+        self._acks = acks
+        self._in_flight_max = in_flight_max
+        self._request_timeout_ms = request_timeout_ms
+        self._look = asyncio.Event()
+        self._in_flight: Counter[int] = Counter()
+        self._errands: set[str] = set()
+        self._trouble: dict[TopicPartition, StreamlogError] = {}
+        self.progress = asyncio.Event()
+        """Set whenever a batch is done, for who waits for room or for the end."""
+        self.failure: StreamlogError | None = None
+        """The first record that was not delivered since somebody took note of it."""
+
+    def look(self) -> None:
+        """There is something new to send."""
+        self._look.set()
+
+    async def run(self) -> None:
+        """Send for ever."""
+        while True:
+            await asyncio.sleep(0)  # Let requests be written between two rounds.
+            self._look.clear()
+            now_ms = self._cluster.clock.now_ms()
+            next_ms = self._round(now_ms)
+            try:
+                async with asyncio.timeout(None if next_ms is None else (next_ms - now_ms) / 1000):
+                    await self._look.wait()
+            except TimeoutError:
+                continue
+
+    def fail_all(self, error: StreamlogError) -> None:
+        """Nothing will be sent any more: say so to everybody who waits."""
+        for batch in list(self._accumulator.outstanding()):
+            self._settle_failure(batch, error)
+
+    def _round(self, now_ms: int) -> int | None:
+        """Send what is due; returns when something will be."""
+        for batch in self._accumulator.expired(now_ms):
+            self._settle_failure(batch, self._too_late(batch))
+        if self._accumulator.wants_identity():
+            self._run_errand("identity", self._identify)
+        due, next_ms = self._accumulator.ready(now_ms)
+        by_leader: dict[int, list[TopicPartition]] = {}
+        unknown: set[str] = set()
+        for partition in due:
+            leader = self._cluster.leader(partition)
+            if leader is None:
+                unknown.add(partition.topic)
+            else:
+                by_leader.setdefault(leader, []).append(partition)
+        for topic in unknown:
+            self._run_errand(f"topic {topic}", partial(self._look_up, topic))
+        for leader, partitions in by_leader.items():
+            if not self._cluster.is_connected(leader, Lane.MAIN):
+                self._run_errand(f"broker {leader}", partial(self._open, leader, partitions))
+            elif self._in_flight[leader] < self._in_flight_max:
+                self._send(leader, partitions)
+        return next_ms
+
+    def _send(self, leader: int, partitions: list[TopicPartition]) -> None:
+        """Make one request of the next batches of these partitions."""
+        batches: list[Batch[Receipt]] = []
+        data: list[bytes] = []
+        room = REQUEST_BYTES_MAX
+        for partition in partitions:
+            if room <= 0:
+                break
+            batch = self._accumulator.take(partition)
+            try:
+                encoded = self._accumulator.encoded(batch)
+            except (TypeError, ValueError, OverflowError, StreamlogError) as error:
+                self._refuse(batch, _unencodable(batch, error))
+                continue
+            batches.append(batch)
+            data.append(encoded)
+            room -= len(encoded)
+        self._look.set()  # There may be more than this.
+        if batches:
+            self._in_flight[leader] += 1
+            self._background.start(self._deliver(leader, batches, self._request(batches, data)))
+
+    def _request(self, batches: list[Batch[Receipt]], data: list[bytes]) -> ProduceRequest:
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for batch, encoded in zip(batches, data, strict=True):
+            topics.setdefault(batch.partition.topic, []).append(
+                PartitionProduceData(index=batch.partition.partition, records=encoded)
+            )
+        return ProduceRequest(
+            acks=self._acks,
+            timeout_ms=self._request_timeout_ms,
+            topic_data=[
+                TopicProduceData(name=name, partition_data=many) for name, many in topics.items()
+            ],
+        )
+
+    async def _deliver(
+        self, leader: int, batches: list[Batch[Receipt]], request: ProduceRequest
+    ) -> None:
+        try:
+            if self._acks == 0:
+                await self._cluster.send(leader, request)
+                answers: dict[TopicPartition, PartitionProduceResponse] = {}
+            else:
+                response = await self._cluster.call(
+                    leader, request, ProduceResponse, timeout_ms=self._request_timeout_ms
+                )
+                answers = {
+                    TopicPartition(topic.name, each.index): each
+                    for topic in response.responses
+                    for each in topic.partition_responses
+                }
+        except StreamlogError as error:
+            for batch in batches:
+                self._on_error(batch, error)
+        else:
+            for batch in batches:
+                self._on_answer(batch, answers.get(batch.partition))
+        finally:
+            self._in_flight[leader] -= 1
+            self._look.set()
+
+    def _on_answer(self, batch: Batch[Receipt], answer: PartitionProduceResponse | None) -> None:
+        if self._acks == 0:
+            self._settle(batch, UNKNOWN_OFFSET, -1)
+        elif answer is None:
+            self._on_error(batch, RequestTimedOut(f"{_name(batch)} is missing in the answer"))
+        elif answer.error_code == ErrorCode.NONE:
+            self._settle(batch, answer.base_offset, answer.log_append_time_ms)
+        elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            self._settle(batch, UNKNOWN_OFFSET, -1)
+        elif answer.error_code in _OUT_OF_SEQUENCE:
+            self._accumulator.on_out_of_sequence(batch, now_ms=self._cluster.clock.now_ms())
+        elif answer.error_code == ErrorCode.MESSAGE_TOO_LARGE:
+            self._divide(batch)
+        else:
+            said = f": {answer.error_message}" if answer.error_message else ""
+            error = error_for(answer.error_code, f"write to {_name(batch)}{said}")
+            self._on_error(batch, error)
+
+    def _on_error(self, batch: Batch[Receipt], error: StreamlogError) -> None:
+        """It is not known, or it is known, that the batch was not written."""
+        if not error.retriable:
+            self._refuse(batch, error)
+            return
+        if batch.partition not in self._trouble:
+            log.warning("%s: will try again: %s", _name(batch), error)
+        self._trouble[batch.partition] = error
+        self._cluster.forget([batch.partition.topic])
+        self._accumulator.on_retriable(batch, now_ms=self._cluster.clock.now_ms())
+
+    def _divide(self, batch: Batch[Receipt]) -> None:
+        try:
+            straddling = self._accumulator.on_too_large(batch)
+        except MessageTooLarge as error:
+            self._refuse(batch, error)
+            return
+        for receipt in straddling:
+            if isinstance(receipt, BulkReceipt):
+                receipt.outstanding += 1
+
+    def _refuse(self, batch: Batch[Receipt], error: StreamlogError) -> None:
+        self._accumulator.on_refused(batch)
+        self._settle_failure(batch, error)
+
+    def _settle(self, batch: Batch[Receipt], base_offset: int, append_time_ms: int) -> None:
+        self._accumulator.on_delivered(batch)
+        self._trouble.pop(batch.partition, None)
+        topic, partition = batch.partition
+        for _, last, receipt in batch.receipts:
+            offset = base_offset + last if base_offset >= 0 else UNKNOWN_OFFSET
+            time_ms = append_time_ms if append_time_ms >= 0 else batch.records[last][0]
+            metadata = RecordMetadata(topic, partition, offset, time_ms)
+            if isinstance(receipt, BulkReceipt):
+                receipt.settle(metadata)
+            elif not receipt.done():
+                receipt.set_result(metadata)
+        self.progress.set()
+
+    def _settle_failure(self, batch: Batch[Receipt], error: StreamlogError) -> None:
+        self.failure = self.failure or error
+        for _, _, receipt in batch.receipts:
+            if isinstance(receipt, BulkReceipt):
+                receipt.settle(error)
+            elif not receipt.done():
+                receipt.set_exception(error)
+        self.progress.set()
+
+    def _too_late(self, batch: Batch[Receipt]) -> StreamlogError:
+        trouble = self._trouble.get(batch.partition)
+        reason = f"; last: {trouble}" if trouble is not None else ""
+        return RequestTimedOut(
+            f"{len(batch.records)} records for {_name(batch)} were not acknowledged within the "
+            f"delivery timeout, after {batch.attempts} attempts{reason}"
+        )
+
+    def _run_errand(self, name: str, errand: Callable[[], Awaitable[None]]) -> None:
+        """Start something that the loop must not wait for, unless it runs already."""
+        if name not in self._errands:
+            self._errands.add(name)
+            self._background.start(self._errand(name, errand))
+
+    async def _errand(self, name: str, errand: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await errand()
+        finally:
+            self._errands.discard(name)
+            self._look.set()
+
+    async def _look_up(self, topic: str) -> None:
+        """Find out who leads the partitions of a topic."""
+        try:
+            await self._cluster.refresh([topic])
+        except StreamlogError as error:
+            await self._back_off(error, {topic})
+
+    async def _open(self, leader: int, partitions: Collection[TopicPartition]) -> None:
+        try:
+            await self._cluster.transport(leader, Lane.MAIN)
+        except StreamlogError as error:
+            topics = {partition.topic for partition in partitions}
+            self._cluster.forget(topics)
+            await self._back_off(error, topics)
+
+    async def _identify(self) -> None:
+        """Get a producer id."""
+        request = InitProducerIdRequest(transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS)
+        try:
+            response = await self._cluster.call_any(request, InitProducerIdResponse)
+            if response.error_code:
+                raise error_for(response.error_code, "ask for a producer id")
+        except StreamlogError as error:
+            if isinstance(error, LogError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
+                raise LogError(
+                    f"this broker has no idempotent producers ({error}): "
+                    "set idempotent=False and accept that a retry may write a record twice",
+                    code=ErrorCode.UNSUPPORTED_VERSION,
+                ) from error
+            await self._back_off(error, set())
+            return
+        self._accumulator.on_identity(
+            ProducerIdentity(response.producer_id, response.producer_epoch)
+        )
+
+    async def _back_off(self, error: StreamlogError, topics: Collection[str]) -> None:
+        """Something is down: say it once, wait a little; the delivery timeout bounds it all."""
+        if not error.retriable and not topics:
+            raise error
+        for batch in list(self._accumulator.outstanding()):
+            if topics and batch.partition.topic not in topics:
+                continue
+            if batch.partition not in self._trouble:
+                log.warning("%s: can't be sent yet: %s", _name(batch), error)
+            self._trouble[batch.partition] = error
+        await asyncio.sleep(TROUBLE_BACKOFF_MS / 1000)
+
+
+def _name(batch: Batch[Receipt]) -> str:
+    return f"{batch.partition.topic}-{batch.partition.partition}"
+
+
+def _unencodable(batch: Batch[Receipt], error: Exception) -> StreamlogError:
+    if isinstance(error, StreamlogError):
+        return error
+    return UsageError(
+        f"records for {_name(batch)} can't be encoded ({error}): keys and values have to be bytes "
+        "or None, timestamps milliseconds, headers pairs of str and bytes"
+    )
