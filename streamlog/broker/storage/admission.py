@@ -1,0 +1,120 @@
+"""Admission: which batches a log takes, judged by their headers (after Kafka's LogValidator).
+
+A client sends batches that are already encoded; the log keeps their bytes. So everything that
+later readers rely on is checked here, once: format, CRC, the count of records against the
+offsets they will take, the size. The records themselves are not decoded.
+`admit_copies` is for batches that another log has placed: they come with their offsets.
+"""
+
+from __future__ import annotations
+
+from streamlog.errors import CorruptData, CorruptMessage, LogError, MessageTooLarge
+from streamlog.records.batch import HEADER_BYTES, RecordBatch
+from streamlog.records.compression import Compression
+
+INVALID_TIMESTAMP = 32
+INVALID_TXN_STATE = 48
+UNSUPPORTED_COMPRESSION_TYPE = 76
+INVALID_RECORD = 87
+
+_MAGIC = 2
+_MAGIC_AT = 16
+_CODEC_BITS = 0x07
+
+
+def admit(data: bytearray, *, max_message_bytes: int) -> list[RecordBatch]:
+    """The batches in `data`, each of which a client may append.
+
+    Raises:
+        CorruptMessage: bytes have changed on the way, or the last batch is cut off.
+        MessageTooLarge: a batch is larger than `max_message_bytes`.
+        LogError: with Kafka's code, a client must not send such a batch.
+    """
+    batches = _split(data)
+    for batch in batches:
+        if batch.size_bytes > max_message_bytes:
+            raise MessageTooLarge(
+                f"a batch of {batch.size_bytes} bytes is larger than max.message.bytes"
+                f" ({max_message_bytes}): send smaller batches, or raise it for the topic"
+            )
+        _check_client(batch)
+        if batch.producer_id >= 0:
+            _check_numbered(batch, alone=len(batches) == 1)
+    return batches
+
+
+def admit_copies(data: bytearray, *, next_offset: int) -> list[RecordBatch]:
+    """The batches in `data`, which have their offsets and continue a log at `next_offset`.
+
+    Raises:
+        CorruptMessage: bytes have changed on the way, or the offsets leave a gap.
+    """
+    batches = _split(data)
+    for batch in batches:
+        if batch.base_offset != next_offset or batch.last_offset_delta < 0:
+            raise CorruptMessage(
+                f"a copied batch begins at offset {batch.base_offset}, {next_offset} is due"
+            )
+        next_offset = batch.next_offset
+    return batches
+
+
+def _split(data: bytearray) -> list[RecordBatch]:
+    batches: list[RecordBatch] = []
+    position = 0
+    while position < len(data) or not batches:
+        if len(data) - position > _MAGIC_AT and data[position + _MAGIC_AT] != _MAGIC:
+            raise LogError(
+                f"a message of format v{data[position + _MAGIC_AT]} was sent; only record batches"
+                " of format v2 are taken",
+                code=INVALID_RECORD,
+            )
+        try:
+            batch = RecordBatch(data, position)
+            batch.check_crc()
+        except CorruptData as error:
+            raise CorruptMessage(f"a batch was refused: {error}") from error
+        batches.append(batch)
+        position += batch.size_bytes
+    return batches
+
+
+def _check_client(batch: RecordBatch) -> None:
+    if not 0 < batch.record_count == batch.last_offset_delta + 1:
+        raise LogError(
+            f"a batch claims {batch.record_count} records and"
+            f" {batch.last_offset_delta + 1} offsets for them",
+            code=INVALID_RECORD,
+        )
+    if batch.is_control:
+        raise LogError("a client must not write control batches", code=INVALID_RECORD)
+    if batch.attributes & _CODEC_BITS > Compression.ZSTD:
+        raise LogError(
+            f"a batch is compressed with unknown codec {batch.attributes & _CODEC_BITS}",
+            code=UNSUPPORTED_COMPRESSION_TYPE,
+        )
+    if batch.is_log_append_time:
+        raise LogError(
+            "a batch claims log append time, which only a log may set", code=INVALID_TIMESTAMP
+        )
+    if batch.is_transactional:
+        raise LogError(
+            "a batch belongs to a transaction, and none is open here", code=INVALID_TXN_STATE
+        )
+    if batch.size_bytes == HEADER_BYTES:
+        raise LogError("a batch claims records and has none", code=INVALID_RECORD)
+
+
+def _check_numbered(batch: RecordBatch, *, alone: bool) -> None:
+    """An idempotent producer numbers its batches and sends them one at a time."""
+    if batch.base_sequence < 0 or batch.producer_epoch < 0:
+        raise LogError(
+            f"producer {batch.producer_id} sent sequence {batch.base_sequence} in epoch"
+            f" {batch.producer_epoch}: neither may be negative",
+            code=INVALID_RECORD,
+        )
+    if not alone:
+        raise LogError(
+            f"producer {batch.producer_id} sent several batches for one partition at once",
+            code=INVALID_RECORD,
+        )

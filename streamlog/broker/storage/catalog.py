@@ -1,0 +1,243 @@
+"""Catalog: the small files of a data directory, beside the partitions.
+
+    meta.properties   which log this is: cluster, node, directory (names as in Kafka)
+    topics.json       topics with id, partitions and settings, and ids being deleted
+    checkpoints       per partition folder the offset before which everything is synced
+    producer_ids      the first producer id that was never given out
+    clean_shutdown    there while nobody has the directory open and all of it was synced
+    listener          where the holder of the lock can be reached
+
+Rule of the file: each is replaced as a whole, durably, and what can't be read is an error that
+names the file; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamlog.broker.storage.files import Files, read_file, replace_file
+from streamlog.errors import CorruptData
+
+META = "meta.properties"
+TOPICS = "topics.json"
+CHECKPOINTS = "checkpoints"
+PRODUCER_IDS = "producer_ids"
+CLEAN_SHUTDOWN = "clean_shutdown"
+LISTENER = "listener"
+
+_FORMAT = 1
+_ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which log a directory is."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEntry:
+    """What is written down about a topic; its settings are those that were given for it."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    configs: Mapping[str, str]
+
+
+def new_id() -> str:
+    """A random id as Kafka writes them: 22 characters of URL-safe base64."""
+    while True:
+        text = base64.urlsafe_b64encode(new_topic_id()).decode().rstrip("=")
+        if not text.startswith("-"):  # which a command line would take for an option
+            return text
+
+
+def new_topic_id() -> bytes:
+    """A random topic id, 16 bytes."""
+    return uuid.uuid4().bytes
+
+
+class Catalog:
+    """The small files of the data directory at `path`.
+
+    Every method raises OSError if the system refuses, and those that read CorruptData if the
+    file is not what it should be.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+
+    def identity(self) -> Identity | None:
+        """Which log this is; None if the directory has not been made one."""
+        text = self._read(META)
+        if text is None:
+            return None
+        lines = (line.partition("=") for line in text.decode().splitlines())
+        properties = {name.strip(): value.strip() for name, _, value in lines}
+        try:
+            return Identity(
+                cluster_id=properties["cluster.id"],
+                node_id=int(properties["node.id"]),
+                directory_id=properties["directory.id"],
+            )
+        except (KeyError, ValueError) as error:
+            raise self._damaged(META, error) from error
+
+    def write_identity(self, identity: Identity) -> None:
+        """Make the directory a log."""
+        lines = (
+            f"version={_FORMAT}",
+            f"cluster.id={identity.cluster_id}",
+            f"node.id={identity.node_id}",
+            f"directory.id={identity.directory_id}",
+        )
+        self._replace(META, "\n".join(lines) + "\n")
+
+    def topics(self) -> tuple[list[TopicEntry], set[bytes]]:
+        """The topics, and the ids of those whose deletion has begun."""
+        content = self._read_json(TOPICS)
+        if content is None:
+            return [], set()
+        try:
+            topics = [_topic(entry) for entry in content["topics"]]
+            deleting = {_topic_id(text) for text in content["deleting"]}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(TOPICS, error) from error
+        return topics, deleting
+
+    def write_topics(self, topics: Sequence[TopicEntry], deleting: set[bytes]) -> None:
+        """What exists from now on."""
+        entries = [
+            {
+                "name": topic.name,
+                "topic_id": topic.topic_id.hex(),
+                "partitions": topic.partitions,
+                "configs": dict(topic.configs),
+            }
+            for topic in topics
+        ]
+        ids = sorted(topic_id.hex() for topic_id in deleting)
+        self._replace_json(TOPICS, {"version": _FORMAT, "topics": entries, "deleting": ids})
+
+    def recovery_points(self) -> dict[str, int]:
+        """By folder of a partition, the offset before which everything is on disk."""
+        content = self._read_json(CHECKPOINTS)
+        if content is None:
+            return {}
+        try:
+            return {str(name): int(point) for name, point in content["recovery_points"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(CHECKPOINTS, error) from error
+
+    def write_recovery_points(self, points: Mapping[str, int]) -> None:
+        """What is on disk by now."""
+        self._replace_json(CHECKPOINTS, {"version": _FORMAT, "recovery_points": dict(points)})
+
+    def next_producer_id(self) -> int:
+        """The first producer id that was never given out."""
+        content = self._read_json(PRODUCER_IDS)
+        if content is None:
+            return 0
+        try:
+            return int(content["next"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(PRODUCER_IDS, error) from error
+
+    def write_next_producer_id(self, producer_id: int) -> None:
+        """Everything below may have been given out."""
+        self._replace_json(PRODUCER_IDS, {"version": _FORMAT, "next": producer_id})
+
+    def mark_clean(self) -> None:
+        """All is on disk and the directory is being closed; the last thing that is written."""
+        self._replace_json(CLEAN_SHUTDOWN, {"version": _FORMAT})
+
+    def take_clean_mark(self) -> bool:
+        """Whether the directory was closed in order; the mark is gone when this returns."""
+        return self._remove(CLEAN_SHUTDOWN)
+
+    def clean(self) -> bool:
+        """Whether the directory was closed in order and nobody has opened it since."""
+        return self._read(CLEAN_SHUTDOWN) is not None
+
+    def listener(self) -> tuple[str, int] | None:
+        """Host and port of the one who holds the directory; None if it does not listen yet."""
+        content = self._read_json(LISTENER)
+        if content is None:
+            return None
+        try:
+            return str(content["host"]), int(content["port"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(LISTENER, error) from error
+
+    def write_listener(self, host: str, port: int) -> None:
+        """Tell others where to connect."""
+        self._replace_json(LISTENER, {"version": _FORMAT, "host": host, "port": port})
+
+    def remove_listener(self) -> None:
+        """Nobody listens any more."""
+        self._remove(LISTENER)
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return read_file(self._files, f"{self._path}/{name}")
+        except FileNotFoundError:
+            return None
+
+    # The content of a file of ours is looked into at once, under `except`.
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        data = self._read(name)
+        if data is None:
+            return None
+        try:
+            content = json.loads(data)
+        except ValueError as error:
+            raise self._damaged(name, error) from error
+        if not isinstance(content, dict) or content.get("version") != _FORMAT:
+            raise CorruptData(f"{self._path}/{name} is not of format {_FORMAT}, the only one known")
+        return content
+
+    def _replace(self, name: str, text: str) -> None:
+        replace_file(self._files, f"{self._path}/{name}", text.encode())
+
+    def _replace_json(self, name: str, content: Mapping[str, object]) -> None:
+        self._replace(name, json.dumps(content, indent=2) + "\n")
+
+    def _remove(self, name: str) -> bool:
+        try:
+            self._files.remove(f"{self._path}/{name}")
+        except FileNotFoundError:
+            return False
+        self._files.sync_directory(self._path)
+        return True
+
+    def _damaged(self, name: str, error: Exception) -> CorruptData:
+        return CorruptData(
+            f"{self._path}/{name} is damaged ({type(error).__name__}: {error}); restore it from a"
+            " copy"
+        )
+
+
+def _topic(entry: dict[str, Any]) -> TopicEntry:
+    return TopicEntry(
+        name=str(entry["name"]),
+        topic_id=_topic_id(entry["topic_id"]),
+        partitions=int(entry["partitions"]),
+        configs={str(name): str(value) for name, value in entry["configs"].items()},
+    )
+
+
+def _topic_id(text: str) -> bytes:
+    topic_id = bytes.fromhex(text)
+    if len(topic_id) != _ID_BYTES:
+        raise ValueError(f"a topic id of {len(topic_id)} bytes")
+    return topic_id

@@ -1,0 +1,501 @@
+"""Files: the port through which storage touches the disk; OsFiles and MemoryFiles behind it.
+
+Rule of the file: it is the only one in the broker that opens files. The port is as thin as
+the system calls, so a write may be short and a rename is not durable until its directory is
+synced; the loops stand above the port, where MemoryFiles can try them. `replace_file` is the
+one way to change a small file: write aside, sync, rename, sync the directory.
+MemoryFiles loses on `crash` what was not synced, entries of directories included, and fails
+when told to. Errors are the system's `OSError`; `directory_error` gives them their meaning.
+"""
+
+# ruff: noqa: D102 - what a method promises is written at the port, once
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH208 - a path is a string, as the port has it
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from typing import Protocol
+
+from streamlog.errors import LogDirectoryError, LogDirectoryFailed, LogDirectoryLost
+
+Buffer = bytes | bytearray | memoryview
+
+_VANISHED = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
+_TEMPORARY = ".tmp"
+# macOS has no fdatasync.
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class File(Protocol):
+    """An open file, addressed by position."""
+
+    def read(self, size_bytes: int, position: int) -> bytes:
+        """Up to `size_bytes` from `position`; fewer only where the file ends."""
+        ...
+
+    def write(self, data: Buffer, position: int) -> int:
+        """Write at `position`; how many bytes were taken, which may be less than all."""
+        ...
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to `size_bytes`."""
+        ...
+
+    def sync(self) -> None:
+        """Return when the content is on disk. A sync that failed once must not be repeated."""
+        ...
+
+    def linked(self) -> bool:
+        """Whether some directory still has the file."""
+        ...
+
+    def close(self) -> None:
+        """Give the file back; a lock that it holds is released."""
+        ...
+
+
+class Files(Protocol):
+    """The disk; paths use `/`."""
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """Open a file; a writable one is made if it is not there."""
+        ...
+
+    def lock(self, path: str) -> File | None:
+        """Open a file, made if need be, and hold it alone; None if another one does."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and those above it; fine if it is there."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory; a file at `target` is replaced in one step."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file or an empty directory."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return when the names in a directory are on disk."""
+        ...
+
+
+def write_whole(file: File, data: Buffer, position: int) -> None:
+    """Write all of `data`, however often the file takes only a part.
+
+    Raises:
+        OSError: the file takes no more; some of `data` may have been written.
+    """
+    written = file.write(data, position)
+    if written == len(data):
+        return
+    rest = memoryview(data)
+    while written < len(rest):
+        taken = file.write(rest[written:], position + written)
+        if taken <= 0:
+            raise OSError(errno.EIO, "the file takes no bytes and reports no error")
+        written += taken
+
+
+def read_file(files: Files, path: str) -> bytes:
+    """The content of a small file.
+
+    Raises:
+        OSError: it can't be opened or read.
+    """
+    file = files.open(path)
+    try:
+        return file.read(file.size(), 0)
+    finally:
+        file.close()
+
+
+def replace_file(files: Files, path: str, data: bytes) -> None:
+    """Give a file new content, all or nothing, also through a power cut.
+
+    Raises:
+        OSError: the content is the old one or, if only the last step failed, the new one.
+    """
+    file = files.open(path + _TEMPORARY, writable=True)
+    try:
+        file.truncate(0)
+        write_whole(file, data, 0)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(path + _TEMPORARY, path)
+    files.sync_directory(path.rpartition("/")[0] or "/")
+
+
+def directory_error(error: OSError, path: str) -> LogDirectoryError:
+    """What an error of the system on `path` means for the data directory."""
+    reason = error.strerror or str(error)
+    path = error.filename or path
+    if error.errno in _VANISHED:
+        return LogDirectoryLost(
+            f"{path} has vanished while it was in use ({reason}): the log stops here; put the"
+            " data directory back in its place, or start with a new one"
+        )
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return LogDirectoryFailed(
+            f"{path} can't be written ({reason}): what was acknowledged is there; free some"
+            " space, then write again"
+        )
+    return LogDirectoryFailed(
+        f"{path} can't be written ({reason}): what was acknowledged before is there; look at"
+        " the disk, then start again"
+    )
+
+
+def process_id() -> int:
+    """The number of this process, for those who find a lock of it."""
+    return os.getpid()
+
+
+class OsFile:
+    """An open file of the operating system."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, size_bytes: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while data and got < size_bytes:
+            data = os.pread(self._descriptor, size_bytes - got, position + got)
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def write(self, data: Buffer, position: int) -> int:
+        return os.pwrite(self._descriptor, data, position)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def sync(self) -> None:
+        _sync_data(self._descriptor)
+
+    def linked(self) -> bool:
+        return os.fstat(self._descriptor).st_nlink > 0
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class OsFiles:
+    """The files of the operating system."""
+
+    def open(self, path: str, *, writable: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
+        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def lock(self, path: str) -> OsFile | None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in {errno.EAGAIN, errno.EACCES}:
+                return None
+            raise
+        return OsFile(descriptor)
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except (IsADirectoryError, PermissionError):
+            os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class _Content:
+    """Bytes of a file in memory: as they are, and as they would be after a power cut."""
+
+    __slots__ = ("data", "durable", "links", "locked")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.links = 0
+        self.locked = False
+
+
+class _Names:
+    """A directory in memory: its entries, and those that a power cut would leave."""
+
+    __slots__ = ("durable", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Content | _Names] = {}
+        self.durable: dict[str, _Content | _Names] = {}
+
+
+class MemoryFile:
+    """An open file of MemoryFiles."""
+
+    def __init__(self, files: MemoryFiles, content: _Content, *, writable: bool) -> None:
+        self._files = files
+        self._content = content
+        self._writable = writable
+        self._life = files.life
+        self._holds_lock = False
+
+    def hold(self) -> None:
+        """Take the file's lock, which `close` releases."""
+        self._holds_lock = self._content.locked = True
+
+    def read(self, size_bytes: int, position: int) -> bytes:
+        return bytes(self._alive().data[position : position + size_bytes])
+
+    def write(self, data: Buffer, position: int) -> int:
+        content = self._alive()
+        if not self._writable:
+            raise OSError(errno.EBADF, "the file was opened for reading")
+        taken = self._files.admit(len(data), position + len(data) - len(content.data))
+        if position > len(content.data):
+            content.data.extend(bytes(position - len(content.data)))
+        content.data[position : position + taken] = memoryview(data)[:taken]
+        return taken
+
+    def size(self) -> int:
+        return len(self._alive().data)
+
+    def truncate(self, size_bytes: int) -> None:
+        content = self._alive()
+        del content.data[size_bytes:]
+        content.data.extend(bytes(size_bytes - len(content.data)))
+
+    def sync(self) -> None:
+        content = self._alive()
+        self._files.admit_sync()
+        content.durable = bytes(content.data)
+
+    def linked(self) -> bool:
+        return self._alive().links > 0
+
+    def close(self) -> None:
+        if self._holds_lock and self._life == self._files.life:
+            self._content.locked = False
+        self._holds_lock = False
+        self._life = -1
+
+    def _alive(self) -> _Content:
+        if self._life != self._files.life:
+            raise OSError(errno.EBADF, "the file is closed")
+        return self._content
+
+
+class MemoryFiles:
+    """A disk in memory, for tests and simulation, that fails as disks do.
+
+    `capacity_bytes` is when it is full: the write that passes it is short, the next one is
+    refused. `crash` is a power cut or a kill; whoever had files open has to open them again.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.life = 0
+        self._root = _Names()
+        self._short_bytes: int | None = None
+        self._write_failure: int | None = None
+        self._sync_failure: int | None = None
+
+    def short_next_write(self, size_bytes: int) -> None:
+        """The next write takes only `size_bytes`; the one after it goes on as if nothing was."""
+        self._short_bytes = size_bytes
+
+    def fail_next_write(self, code: int = errno.ENOSPC, *, after_bytes: int = 0) -> None:
+        """The next write fails, or, with `after_bytes`, takes that many and the next one fails."""
+        self._short_bytes = after_bytes or None
+        self._write_failure = code
+
+    def fail_next_sync(self, code: int = errno.EIO) -> None:
+        """The next sync fails and makes nothing durable."""
+        self._sync_failure = code
+
+    def crash(self, *, keep_bytes: int | None = 0) -> None:
+        """Lose what was not synced, but for the first `keep_bytes` behind what each file had.
+
+        With None the process died and the machine did not: everything written is still there.
+        """
+        self.life += 1
+        self._short_bytes = self._write_failure = self._sync_failure = None
+        self._revert(self._root, keep_bytes)
+
+    def used_bytes(self) -> int:
+        """What all files together hold."""
+        return sum(len(content.data) for content in _contents(self._root))
+
+    def admit(self, size_bytes: int, growth_bytes: int) -> int:
+        """How much of a write of `size_bytes` is taken now.
+
+        Raises:
+            OSError: a fault that was ordered, or the disk is full.
+        """
+        if self._short_bytes is not None:
+            size_bytes, self._short_bytes = min(size_bytes, self._short_bytes), None
+            return size_bytes
+        if self._write_failure is not None:
+            code, self._write_failure = self._write_failure, None
+            raise OSError(code, os.strerror(code))
+        if self.capacity_bytes is None or growth_bytes <= 0:
+            return size_bytes
+        over_bytes = self.used_bytes() + growth_bytes - self.capacity_bytes
+        if over_bytes >= size_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return size_bytes - max(over_bytes, 0)
+
+    def admit_sync(self) -> None:
+        """Let a sync happen.
+
+        Raises:
+            OSError: a fault that was ordered.
+        """
+        if self._sync_failure is not None:
+            code, self._sync_failure = self._sync_failure, None
+            raise OSError(code, os.strerror(code))
+
+    def open(self, path: str, *, writable: bool = False) -> MemoryFile:
+        return MemoryFile(self, self._content(path, make=writable), writable=writable)
+
+    def lock(self, path: str) -> MemoryFile | None:
+        content = self._content(path, make=True)
+        if content.locked:
+            return None
+        file = MemoryFile(self, content, writable=True)
+        file.hold()
+        return file
+
+    def list(self, path: str) -> list[str]:
+        return sorted(self._directory(path).entries)
+
+    def make_directory(self, path: str) -> None:
+        names = self._root
+        for part in _parts(path):
+            entry = names.entries.setdefault(part, _Names())
+            if isinstance(entry, _Content):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            names = entry
+
+    def rename(self, source: str, target: str) -> None:
+        moved = self._entry(source)
+        names, name = self._place(target)
+        replaced = names.entries.get(name)
+        if isinstance(replaced, _Names):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+        if replaced is not None:
+            replaced.links -= 1
+        old_names, old_name = self._place(source)
+        del old_names.entries[old_name]
+        names.entries[name] = moved
+
+    def remove(self, path: str) -> None:
+        entry = self._entry(path)
+        if isinstance(entry, _Content):
+            entry.links -= 1
+        elif entry.entries:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        names, name = self._place(path)
+        del names.entries[name]
+
+    def sync_directory(self, path: str) -> None:
+        names = self._directory(path)
+        self.admit_sync()
+        names.durable = dict(names.entries)
+
+    def _entry(self, path: str) -> _Content | _Names:
+        entry: _Content | _Names = self._root
+        for part in _parts(path):
+            if isinstance(entry, _Content):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            if part not in entry.entries:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            entry = entry.entries[part]
+        return entry
+
+    def _directory(self, path: str) -> _Names:
+        entry = self._entry(path)
+        if isinstance(entry, _Content):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return entry
+
+    def _place(self, path: str) -> tuple[_Names, str]:
+        *parents, name = _parts(path)
+        return self._directory("/".join(parents)), name
+
+    def _content(self, path: str, *, make: bool) -> _Content:
+        names, name = self._place(path)
+        if make and name not in names.entries:
+            content = _Content()
+            content.links = 1
+            names.entries[name] = content
+        entry = self._entry(path)
+        if isinstance(entry, _Names):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return entry
+
+    def _revert(self, names: _Names, keep_bytes: int | None) -> None:
+        if keep_bytes is not None:
+            names.entries = dict(names.durable)
+        for entry in names.entries.values():
+            if isinstance(entry, _Names):
+                self._revert(entry, keep_bytes)
+                continue
+            entry.locked = False
+            entry.links = 1
+            if keep_bytes is not None:
+                entry.data = bytearray(_torn(entry, keep_bytes))
+                entry.durable = bytes(entry.data)
+
+
+def _torn(content: _Content, keep_bytes: int) -> bytes:
+    durable = content.durable
+    return durable + bytes(content.data[len(durable) : len(durable) + keep_bytes])
+
+
+def _contents(names: _Names) -> list[_Content]:
+    found: list[_Content] = []
+    for entry in names.entries.values():
+        found += _contents(entry) if isinstance(entry, _Names) else [entry]
+    return found
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]

@@ -1,0 +1,531 @@
+"""LogDirectory: every partition under one folder, and the lock on it.
+
+A partition has the folder `p-<topic id>-<number>`: by id and not by name, so that a topic that
+is made again never meets its old files. `topics.json` is the point at which a topic begins and
+ends to exist: its folders are made before it is in there, and deleted after it is out.
+The first process to open the directory holds its lock; others are told where it listens. With
+`read_only` nothing is locked and nothing changed, and a writer may be at work.
+Rule of the file: opening in order scans nothing (`clean_shutdown`), any other opening scans
+what may be torn; while something is damaged no opening counts as in order.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.storage.catalog import (
+    Catalog,
+    Identity,
+    TopicEntry,
+    new_id,
+    new_topic_id,
+)
+from streamlog.broker.storage.files import (
+    File,
+    Files,
+    OsFiles,
+    directory_error,
+    process_id,
+    read_file,
+    write_whole,
+)
+from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.storage.segment import LOG_SUFFIX, Damage
+from streamlog.errors import (
+    ConfigError,
+    LogDirectoryError,
+    LogDirectoryLocked,
+    LogDirectoryLost,
+    LogError,
+    StreamlogError,
+    TopicExists,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+
+LOCK = "lock"
+DELETED_SUFFIX = ".deleted"
+PARTITIONS_MAX = 10_000
+"""Partitions of one topic; each keeps a file open."""
+PRODUCER_IDS_BLOCK = 1000
+"""Producer ids set aside with one write; a crash loses the rest of a block."""
+INVALID_TOPIC = 17
+INVALID_PARTITIONS = 37
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_FOLDER = re.compile(r"p-([0-9a-f]{32})-\d+(\.deleted)?")
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic and its logs, by number of the partition."""
+
+    name: str
+    topic_id: bytes
+    """16 bytes, new whenever a topic is made."""
+    partitions: list[PartitionLog]
+    configs: dict[str, str]
+    """The settings that were given for the topic, by Kafka's names."""
+    config: TopicConfig
+    """All settings that hold for it."""
+
+
+class LogDirectory:
+    """The data directory of one broker; made by `open`."""
+
+    def __init__(self, files: Files, path: str, *, config: BrokerConfig, lock: File | None) -> None:
+        self.path = path
+        self.cluster_id = ""
+        self.node_id = config.node_id
+        self.directory_id = ""
+        self._files = files
+        self._config = config
+        self._lock = lock
+        self._catalog = Catalog(files, path)
+        self._topics: dict[str, TopicState] = {}
+        self._deleting: set[bytes] = set()
+        self._producer_ids = range(0)
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        *,
+        files: Files | None = None,
+        config: BrokerConfig | None = None,
+        wall_ms: int = 0,
+        read_only: bool = False,
+    ) -> LogDirectory:
+        """Open a data directory, making it if there is none, and recover what a crash has left.
+
+        `files` are the operating system's and `config` is the defaults if not given; `wall_ms`
+        is what the lock says about when it was taken. With `read_only` the directory has to be
+        there; it may be in use. A topic that the reader finds is as long as it was then.
+
+        Raises:
+            LogDirectoryLocked: another process holds it; says where that one listens.
+            LogDirectoryLost: it is not a log, or a part without which it is none is missing.
+            LogDirectoryFailed: the disk refused.
+            CorruptData: one of its small files is damaged.
+            ConfigError: `node_id` is not the one it was made with.
+        """
+        files = OsFiles() if files is None else files
+        config = BrokerConfig() if config is None else config
+        path = path.rstrip("/") or "/"
+        if read_only:
+            directory = cls(files, path, config=config, lock=None)
+            with directory._disk():
+                directory._open_read_only()
+            return directory
+        try:
+            files.make_directory(path)
+            lock = files.lock(f"{path}/{LOCK}")
+        except OSError as error:
+            raise directory_error(error, path) from error
+        if lock is None:
+            raise LogDirectoryLocked(_holder(files, path))
+        directory = cls(files, path, config=config, lock=lock)
+        try:
+            with directory._disk():
+                directory._hold(lock, wall_ms)
+                directory._open()
+        except BaseException:
+            directory._discard()
+            raise
+        return directory
+
+    @property
+    def topics(self) -> Mapping[str, TopicState]:
+        """The topics by name; changes with `create_topic` and `delete_topic`."""
+        return MappingProxyType(self._topics)
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """The damaged places that are known, of all partitions."""
+        return tuple(
+            place
+            for topic in self._topics.values()
+            for log in topic.partitions
+            for place in log.damage
+        )
+
+    def log(self, topic: str, partition: int) -> PartitionLog:
+        """The log of a partition.
+
+        Raises:
+            UnknownTopicOrPartition: there is none.
+        """
+        state = self._topics.get(topic)
+        if state is None:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
+        if not 0 <= partition < len(state.partitions):
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} has partitions 0 to {len(state.partitions) - 1}, not {partition}"
+            )
+        return state.partitions[partition]
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str] | None = None,
+        topic_id: bytes | None = None,
+    ) -> TopicState:
+        """Make a topic; it is there, durably, when this returns.
+
+        Raises:
+            TopicExists: there is one of that name.
+            LogError: with Kafka's code, the name or the number of partitions is not allowed.
+            ConfigError: a setting is unknown or out of range.
+            LogDirectoryError: the disk refused; there is no such topic.
+        """
+        self._check_writable()
+        self._check_new(name, partitions)
+        given = dict(configs or {})
+        config = self._config.topic.overridden(given)
+        topic_id = new_topic_id() if topic_id is None else topic_id
+        logs: list[PartitionLog] = []
+        with self._disk():
+            try:
+                for number in range(partitions):
+                    folder = f"{self.path}/{_folder(topic_id, number)}"
+                    label = f"{name}-{number}"
+                    logs.append(PartitionLog.create(self._files, folder, name=label, config=config))
+                self._files.sync_directory(self.path)
+                topic = TopicState(
+                    name=name, topic_id=topic_id, partitions=logs, configs=given, config=config
+                )
+                self._write_topics([*self._topics.values(), topic])
+            except (OSError, LogDirectoryError):
+                # The folders stay behind, empty; the next opening removes them.
+                for log in logs:
+                    log.discard()
+                raise
+        self._topics[name] = topic
+        return topic
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all that is in it.
+
+        Raises:
+            UnknownTopicOrPartition: there is none.
+            LogDirectoryError: the disk refused; the next opening finishes a deletion that had
+                begun.
+        """
+        self._check_writable()
+        topic = self._topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        with self._disk():
+            self._deleting.add(topic.topic_id)
+            self._write_topics([other for other in self._topics.values() if other is not topic])
+            del self._topics[name]
+            for log in topic.partitions:
+                log.discard()
+            self._finish_deletions()
+
+    def next_producer_id(self) -> int:
+        """A producer id that was never given out in this directory and never will be again.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+            CorruptData: the file that counts them is damaged.
+        """
+        self._check_writable()
+        if not self._producer_ids:
+            with self._disk():
+                first = self._catalog.next_producer_id()
+                self._catalog.write_next_producer_id(first + PRODUCER_IDS_BLOCK)
+            self._producer_ids = range(first, first + PRODUCER_IDS_BLOCK)
+        producer_id = self._producer_ids[0]
+        self._producer_ids = self._producer_ids[1:]
+        return producer_id
+
+    def write_listener(self, host: str, port: int) -> None:
+        """Tell processes that find the directory locked where to connect.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        self._check_writable()
+        with self._disk():
+            self._catalog.write_listener(host, port)
+
+    @staticmethod
+    def read_listener(path: str, *, files: Files | None = None) -> tuple[str, int] | None:
+        """Host and port of the process that holds a directory; None if it does not listen (yet).
+
+        Raises:
+            LogDirectoryError: the disk refused.
+            CorruptData: what is written there is damaged.
+        """
+        try:
+            return Catalog(OsFiles() if files is None else files, path).listener()
+        except OSError as error:
+            raise directory_error(error, path) from error
+
+    def flush(self) -> None:
+        """Return when everything in every partition is on disk.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        self._check_writable()
+        for topic in self._topics.values():
+            for log in topic.partitions:
+                log.flush()
+        with self._disk():
+            self._write_recovery_points()
+
+    def close(self) -> None:
+        """Bring everything to disk, leave the mark of a clean shutdown, release the lock.
+
+        Raises:
+            LogDirectoryError: the disk refused; everything is closed and the lock released, and
+                the next opening recovers.
+        """
+        if self._closed:
+            return
+        failures: list[StreamlogError] = []
+        logs = [log for topic in self._topics.values() for log in topic.partitions]
+        try:
+            for log in logs:
+                try:
+                    log.close()
+                except StreamlogError as error:
+                    failures.append(error)
+            if failures:
+                raise failures[0]
+            if self._lock is not None:
+                self._close_in_order(whole=all(log.whole for log in logs))
+        finally:
+            self._discard()
+
+    def _close_in_order(self, *, whole: bool) -> None:
+        with self._disk():
+            self._write_recovery_points()
+            self._catalog.remove_listener()
+            if whole:
+                self._catalog.mark_clean()
+
+    def _discard(self) -> None:
+        self._closed = True
+        for topic in self._topics.values():
+            for log in topic.partitions:
+                log.discard()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _hold(self, lock: File, wall_ms: int) -> None:
+        holder = json.dumps({"process_id": process_id(), "since_ms": wall_ms})
+        lock.truncate(0)
+        write_whole(lock, holder.encode(), 0)
+
+    def _open(self) -> None:
+        names = set(self._files.list(self.path))
+        self._identify(names)
+        clean = self._catalog.take_clean_mark()
+        self._catalog.remove_listener()
+        entries, self._deleting = self._catalog.topics()
+        points = self._catalog.recovery_points()
+        for entry in entries:
+            self._open_topic(entry, points, names, clean=clean)
+        self._finish_deletions()
+        self._remove_unfinished(names)
+        self._write_recovery_points()
+
+    def _open_read_only(self) -> None:
+        identity = self._catalog.identity()
+        if identity is None:
+            raise LogDirectoryLost(f"{self.path} is no data directory of a log")
+        self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
+        self.node_id = identity.node_id
+        entries, _ = self._catalog.topics()
+        for entry in entries:
+            logs = [
+                PartitionLog.open(
+                    self._files,
+                    f"{self.path}/{_folder(entry.topic_id, number)}",
+                    name=f"{entry.name}-{number}",
+                    config=self._config.topic,
+                    read_only=True,
+                )
+                for number in range(entry.partitions)
+            ]
+            self._topics[entry.name] = _state(entry, logs, self._config.topic)
+
+    def _identify(self, names: set[str]) -> None:
+        identity = self._catalog.identity()
+        if identity is None:
+            left = sorted(name for name in names if _FOLDER.fullmatch(name))
+            if left:
+                raise LogDirectoryLost(
+                    f"{self.path} has partitions ({left[0]}) and no meta.properties: restore that"
+                    " file from a copy, or start with an empty directory"
+                )
+            identity = Identity(
+                cluster_id=new_id(), node_id=self._config.node_id, directory_id=new_id()
+            )
+            self._catalog.write_identity(identity)
+        if identity.node_id != self._config.node_id:
+            raise ConfigError(
+                f"{self.path} belongs to node {identity.node_id}, and this broker is configured as"
+                f" node {self._config.node_id}: change node_id, or use another directory"
+            )
+        self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
+
+    def _open_topic(
+        self, entry: TopicEntry, points: Mapping[str, int], names: set[str], *, clean: bool
+    ) -> None:
+        config = self._config.topic.overridden(entry.configs)
+        logs: list[PartitionLog] = []
+        self._topics[entry.name] = _state(entry, logs, config)
+        for number in range(entry.partitions):
+            folder = _folder(entry.topic_id, number)
+            point = points.get(folder, 0)
+            if folder not in names:
+                # It was there before the topic was. That it ends before offset 1 is damage.
+                self._files.make_directory(f"{self.path}/{folder}")
+                point = max(point, 1)
+            logs.append(
+                PartitionLog.open(
+                    self._files,
+                    f"{self.path}/{folder}",
+                    name=f"{entry.name}-{number}",
+                    config=config,
+                    clean=clean,
+                    recovery_point=point,
+                )
+            )
+
+    def _check_writable(self) -> None:
+        if self._lock is None:
+            raise UsageError(f"{self.path} was opened for reading only")
+        if self._closed:
+            raise UsageError(f"{self.path} has been closed")
+
+    def _check_new(self, name: str, partitions: int) -> None:
+        if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
+            raise LogError(
+                f"{name!r} can't name a topic: use 1 to 249 letters, digits, '.', '_' and '-'",
+                code=INVALID_TOPIC,
+            )
+        if name in self._topics:
+            raise TopicExists(f"topic {name!r} exists already")
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise LogError(
+                f"topic {name!r} can't have {partitions} partitions: use 1 to {PARTITIONS_MAX}",
+                code=INVALID_PARTITIONS,
+            )
+
+    def _write_topics(self, topics: list[TopicState]) -> None:
+        entries = [
+            TopicEntry(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=len(topic.partitions),
+                configs=topic.configs,
+            )
+            for topic in topics
+        ]
+        self._catalog.write_topics(entries, self._deleting)
+
+    def _write_recovery_points(self) -> None:
+        self._catalog.write_recovery_points(
+            {
+                _folder(topic.topic_id, number): log.recovery_point
+                for topic in self._topics.values()
+                for number, log in enumerate(topic.partitions)
+            }
+        )
+
+    def _finish_deletions(self) -> None:
+        """Delete the folders of topics that are not in `topics.json` any more."""
+        if not self._deleting:
+            return
+        ids = {topic_id.hex() for topic_id in self._deleting}
+        for name in self._files.list(self.path):
+            match = _FOLDER.fullmatch(name)
+            if match is None or match[1] not in ids:
+                continue
+            doomed = name
+            if match[2] is None:
+                doomed = name + DELETED_SUFFIX
+                self._files.rename(f"{self.path}/{name}", f"{self.path}/{doomed}")
+            self._remove_folder(doomed)
+        self._files.sync_directory(self.path)
+        self._deleting = set()
+        self._write_topics(list(self._topics.values()))
+
+    def _remove_unfinished(self, names: set[str]) -> None:
+        """Remove folders of topics whose creation was not finished; nothing is in them."""
+        ids = {topic.topic_id.hex() for topic in self._topics.values()}
+        for name in sorted(names & set(self._files.list(self.path))):
+            match = _FOLDER.fullmatch(name)
+            if match is None or match[1] in ids:
+                continue
+            if self._holds_batches(name):
+                _logger.warning(
+                    "%s/%s holds batches and belongs to no topic: it is left alone", self.path, name
+                )
+            else:
+                self._remove_folder(name)
+
+    def _holds_batches(self, folder: str) -> bool:
+        for name in self._files.list(f"{self.path}/{folder}"):
+            if not name.endswith(LOG_SUFFIX):
+                continue
+            with closing(self._files.open(f"{self.path}/{folder}/{name}")) as file:
+                if file.size():
+                    return True
+        return False
+
+    def _remove_folder(self, folder: str) -> None:
+        for name in self._files.list(f"{self.path}/{folder}"):
+            self._files.remove(f"{self.path}/{folder}/{name}")
+        self._files.remove(f"{self.path}/{folder}")
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise directory_error(error, self.path) from error
+
+
+def _folder(topic_id: bytes, partition: int) -> str:
+    return f"p-{topic_id.hex()}-{partition}"
+
+
+def _state(entry: TopicEntry, logs: list[PartitionLog], config: TopicConfig) -> TopicState:
+    return TopicState(
+        name=entry.name,
+        topic_id=entry.topic_id,
+        partitions=logs,
+        configs=dict(entry.configs),
+        config=config,
+    )
+
+
+def _holder(files: Files, path: str) -> str:
+    """Who holds the lock, as far as it has said so."""
+    try:
+        process = json.loads(read_file(files, f"{path}/{LOCK}"))["process_id"]
+        listener = Catalog(files, path).listener()
+    except (OSError, ValueError, KeyError, TypeError, StreamlogError):
+        process, listener = "another one", None
+    if listener is None:
+        where = "which does not listen (yet)"
+    else:
+        where = f"which listens on {listener[0]}:{listener[1]}: connect to that"
+    return f"{path} is in use by process {process}, {where}"

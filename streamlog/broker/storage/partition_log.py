@@ -1,0 +1,505 @@
+"""PartitionLog: the segments and producers of one partition as one log.
+
+Batches go in at the end and come out as the same bytes; only base offset and leader epoch are
+set. Rule of the file: one caller at a time, and nothing is acknowledged that is not written.
+A sealed segment is synced when the next one is sealed: by then the kernel has long written
+most of it and the caller is not held up, and no more than the last two segments have to be
+looked at after a crash. `flush` syncs everything at once.
+After an error of the disk the log ends with the last whole batch; after a failed sync it takes
+nothing more, for what the disk then has is unknown. Retention and compaction are not here.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage.admission import admit, admit_copies
+from streamlog.broker.storage.files import Files, directory_error, read_file, write_whole
+from streamlog.broker.storage.producers import ProducerStates
+from streamlog.broker.storage.recovery import (
+    SEGMENTS_UNSYNCED_MAX,
+    Recovery,
+    load_sealed,
+    look_at_end,
+    recover,
+)
+from streamlog.broker.storage.segment import LOG_SUFFIX, Damage, Segment
+from streamlog.errors import (
+    CorruptData,
+    LogDirectoryError,
+    LogDirectoryFailed,
+    LogDirectoryLost,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from streamlog.records.batch import RecordBatch, place_batch
+
+SNAPSHOT_SUFFIX = ".snapshot"
+SNAPSHOTS_KEPT = 2
+"""The newest may be of offsets that a power cut took back; the one before it is not."""
+START_OFFSET = 0
+"""Nothing removes the head of a log yet."""
+_NAME_DIGITS = 20
+
+_logger = logging.getLogger(__name__)
+
+
+class AppendResult(NamedTuple):
+    """Where a client's batches are in the log."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """-1: records keep the time that their producer gave them."""
+    duplicate: bool
+    """The batch had been appended before, at these offsets, and was not appended again."""
+
+
+class PartitionLog:
+    """The log of one partition, in one directory.
+
+    Made by `create` or `open`. `name` (`topic-3`) is what errors call it.
+    """
+
+    def __init__(
+        self, files: Files, directory: str, *, name: str, config: TopicConfig, read_only: bool
+    ) -> None:
+        self.name = name
+        self.leader_epoch = 0
+        self.recovery = Recovery()
+        self.recovery_point = START_OFFSET
+        """Everything before this offset is known to be on disk."""
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._read_only = read_only
+        self._segments: list[Segment] = []
+        self._bases: list[int] = []
+        self._unsynced: list[Segment] = []
+        self._producers = ProducerStates()
+        self._snapshot_offset = START_OFFSET
+        self._opened_ms: int | None = None
+        self._dirty = False
+        self._failure: LogDirectoryError | None = None
+        self._closed = False
+
+    @classmethod
+    def create(
+        cls, files: Files, directory: str, *, name: str, config: TopicConfig
+    ) -> PartitionLog:
+        """A new log in a directory that is made for it.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        log = cls(files, directory, name=name, config=config, read_only=False)
+        with log._disk():
+            files.make_directory(directory)
+            log._add_segment(START_OFFSET)
+        return log
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        *,
+        name: str,
+        config: TopicConfig,
+        clean: bool = False,
+        recovery_point: int = START_OFFSET,
+        read_only: bool = False,
+    ) -> PartitionLog:
+        """The log that is in `directory`.
+
+        With `clean` it was closed in order, so its end is looked at and nothing is scanned.
+        Before `recovery_point` nothing can be torn: what is missing there is damage. With
+        `read_only` nothing is changed and a writer may be at work; the end is where it was.
+        Damage is reported in `recovery` and in the process's log; it is not an error.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        log = cls(files, directory, name=name, config=config, read_only=read_only)
+        with log._disk():
+            log.recovery_point = recovery_point
+            log._find_segments()
+            last = log._segments[-1]
+            if read_only:
+                look_at_end(last)
+            elif not (clean and log._ends_whole(last)):
+                log.recovery = recover(log._segments, recovery_point=recovery_point)
+            elif last.next_offset < recovery_point:
+                last.note_tail_damage("", None)
+                log.recovery = Recovery(damage=tuple(last.damage))
+            log._bases = [segment.base_offset for segment in log._segments]
+            if not read_only:
+                log._take_over()
+        return log
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset."""
+        return START_OFFSET
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get."""
+        return self._segments[-1].next_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches, as far as segments have been looked into."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """The damaged places that are known."""
+        return tuple(place for segment in self._segments for place in segment.damage)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is known to be damaged and the disk has not failed."""
+        return self._failure is None and not self.damage
+
+    def append(
+        self, data: bytes | bytearray | memoryview, *, now_ms: int, as_leader: bool = True
+    ) -> AppendResult:
+        """Append batches that a client encoded, all of them or none.
+
+        With `as_leader` they get the next offsets and this log's leader epoch. Without, they are
+        copies from another log: they keep what they have and have to continue this one.
+        `now_ms` is monotonic and seals a segment whose records have no timestamps.
+
+        Raises:
+            LogError: a batch is refused; `code` says why, nothing was appended.
+            CorruptData: the end of the log is damaged, so nobody knows the next offset.
+            LogDirectoryLost: the directory has vanished.
+            LogDirectoryFailed: the disk is full or failing; nothing was appended.
+        """
+        self._check_open()
+        self._check_end()
+        placed = bytearray(data)
+        base_offset = self._segments[-1].next_offset
+        if as_leader:
+            batches = admit(placed, max_message_bytes=self._config.max_message_bytes)
+            appended = self._producers.check(batches[0])
+            if appended is not None:
+                return AppendResult(appended.first_offset, appended.last_offset, -1, duplicate=True)
+            self._place(placed, batches, base_offset)
+        else:
+            batches = admit_copies(placed, next_offset=base_offset)
+        self._write(placed, batches, now_ms)
+        offset = base_offset
+        for batch in batches:
+            self._producers.replay(batch, offset)
+            offset += batch.last_offset_delta + 1
+        return AppendResult(base_offset, offset - 1, -1, duplicate=False)
+
+    def read(self, offset: int, *, max_bytes: int, min_one: bool = True) -> bytes | memoryview:
+        """Whole batches from the one with `offset` in it on, about `max_bytes` at most.
+
+        The first batch may begin before `offset`. With `min_one` it is returned however large.
+        Batches come from one segment; nothing is returned at the end of the log.
+
+        Raises:
+            OffsetOutOfRange: the log does not reach there.
+            CorruptData: the place is damaged; says where.
+            LogDirectoryError: the disk refused.
+        """
+        end_offset = self._segments[-1].next_offset
+        if not START_OFFSET <= offset <= end_offset:
+            raise OffsetOutOfRange(
+                f"{self.name}: offset {offset} is not in the log, which has offsets"
+                f" {START_OFFSET} to {end_offset - 1}"
+            )
+        if offset == end_offset:
+            self._check_end()
+            return b""
+        with self._disk():
+            return self._segment_of(offset).read(offset, max_bytes, min_one=min_one)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record that is not older; None if all are.
+
+        Raises:
+            CorruptData: a batch on the way is damaged.
+            LogDirectoryError: the disk refused.
+        """
+        with self._disk():
+            for number in range(len(self._segments)):
+                record = self._segment(number).first_not_before(timestamp_ms)
+                if record is not None:
+                    return record.offset, record.timestamp_ms
+        return None
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the newest record, the first of them; None if none has one.
+
+        Raises:
+            CorruptData: its batch is damaged.
+            LogDirectoryError: the disk refused.
+        """
+        with self._disk():
+            segments = [self._segment(number) for number in range(len(self._segments))]
+            newest = max(segments, key=_max_timestamp_ms).newest()
+        return None if newest is None else (newest.offset, newest.timestamp_ms)
+
+    def flush(self) -> None:
+        """Return when everything appended is on disk.
+
+        Raises:
+            LogDirectoryError: the disk refused; nothing more is taken.
+        """
+        self._check_open()
+        if self._dirty:
+            self._sync([*self._unsynced, self._segments[-1]])
+            self._unsynced = []
+            self._dirty = False
+            self.recovery_point = self.log_end_offset
+
+    def close(self) -> None:
+        """Bring everything to disk, so that the next opening need not scan, and close.
+
+        Raises:
+            LogDirectoryError: the disk refused; the next opening will scan.
+        """
+        if self._closed:
+            return
+        try:
+            if not self._read_only and self._failure is None:
+                self._settle()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Close without bringing anything to disk: the log is about to be deleted, or broken."""
+        self._closed = True
+        for segment in self._segments:
+            segment.close()
+
+    def _find_segments(self) -> None:
+        names = self._files.list(self._directory)
+        bases = sorted(_offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
+        self._segments = [self._new_segment(base) for base in bases]
+        if not bases:
+            self._segments = [self._new_segment(START_OFFSET)]
+            if not self._read_only:
+                self._segments[0].create()
+
+    def _ends_whole(self, last: Segment) -> bool:
+        if not last.load() or last.trailing_bytes():
+            return False
+        # An empty file behind others may be what a roll left that had failed.
+        return last.size_bytes > 0 or len(self._segments) == 1
+
+    def _take_over(self) -> None:
+        """Get ready to append."""
+        self._report()
+        self._segments[-1].unseal()
+        self._producers = self._restored_producers()
+        if self.recovery.scanned_bytes:
+            # What was scanned may be in the page cache only.
+            self._sync(self._segments[-SEGMENTS_UNSYNCED_MAX:])
+        self.recovery_point = max(self.recovery_point, self.log_end_offset)
+
+    def _report(self) -> None:
+        if self.recovery.truncated_bytes:
+            _logger.warning(
+                "%s: cut %d bytes of an unfinished write off the end of the log; it ends at offset"
+                " %d",
+                self.name,
+                self.recovery.truncated_bytes,
+                self.log_end_offset,
+            )
+        for place in self.recovery.damage:
+            _logger.error("%s", place)
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise UnknownTopicOrPartition(f"{self.name} has been closed, or its topic deleted")
+        if self._read_only:
+            raise UsageError(f"{self.name} was opened for reading only")
+
+    def _check_end(self) -> None:
+        damage = self._segments[-1].damage
+        if damage and damage[-1].next_offset is None:
+            raise CorruptData(str(damage[-1]))
+
+    def _place(self, data: bytearray, batches: list[RecordBatch], offset: int) -> None:
+        position = 0
+        for batch in batches:
+            place_batch(memoryview(data)[position:], offset, self.leader_epoch)
+            position += batch.size_bytes
+            offset += batch.last_offset_delta + 1
+
+    def _write(self, data: bytearray, batches: list[RecordBatch], now_ms: int) -> None:
+        with self._disk():
+            if self._roll_due(len(data), batches, now_ms):
+                self._roll()
+            segment = self._segments[-1]
+            if not segment.linked():
+                self._failure = LogDirectoryLost(
+                    f"{segment.path} has been deleted while it was in use: the log of {self.name}"
+                    " stops here; put the data directory back in its place, or start with a new one"
+                )
+                raise self._failure
+            if segment.size_bytes == 0:
+                self._opened_ms = now_ms
+            self._dirty = True
+            segment.append(data, batches)
+
+    def _roll_due(self, size_bytes: int, batches: list[RecordBatch], now_ms: int) -> bool:
+        segment, config = self._segments[-1], self._config
+        if segment.size_bytes == 0:
+            return False
+        if segment.size_bytes + size_bytes > config.segment_bytes:
+            return True
+        offsets = sum(batch.last_offset_delta + 1 for batch in batches)
+        if segment.index_full(config.segment_index_bytes) or not segment.takes(offsets):
+            return True
+        if segment.first_timestamp_ms >= 0:
+            newest_ms: int = max(batch.max_timestamp_ms for batch in batches)
+            return newest_ms - segment.first_timestamp_ms > config.segment_ms
+        if self._opened_ms is None:
+            self._opened_ms = now_ms
+        return now_ms - self._opened_ms > config.segment_ms
+
+    def _roll(self) -> None:
+        """Begin a segment; every step may fail and be tried again with the next append."""
+        sealed = self._segments[-1]
+        sealed.flush_indexes()
+        self._write_snapshot()
+        self._add_segment(sealed.next_offset)
+        sealed.close()
+        self._sync(self._unsynced)
+        self._unsynced = [sealed]
+        self.recovery_point = max(self.recovery_point, sealed.base_offset)
+
+    def _add_segment(self, base_offset: int) -> None:
+        segment = self._new_segment(base_offset)
+        try:
+            segment.create()
+            self._files.sync_directory(self._directory)
+        except OSError:
+            # Or the next clean opening would take it for the end of the log.
+            segment.remove()
+            raise
+        self._segments.append(segment)
+        self._bases.append(base_offset)
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base_offset,
+            index_interval_bytes=self._config.index_interval_bytes,
+            partition=self.name,
+            read_only=self._read_only,
+        )
+
+    def _sync(self, segments: list[Segment]) -> None:
+        try:
+            for segment in segments:
+                segment.sync()
+        except OSError as error:
+            # The kernel may have dropped the pages: a second sync would succeed and lie.
+            self._failure = directory_error(error, self._directory)
+            raise self._failure from error
+
+    def _settle(self) -> None:
+        with self._disk():
+            if self._dirty:
+                segments = [*self._unsynced, self._segments[-1]]
+                self._segments[-1].flush_indexes()
+                self._segments[-1].close()
+                self._sync(segments)
+                self.recovery_point = self.log_end_offset
+            if self._snapshot_offset != self.log_end_offset:
+                self._write_snapshot()
+
+    def _segment_of(self, offset: int) -> Segment:
+        number = bisect_right(self._bases, offset) - 1
+        if number < 0:
+            raise CorruptData(
+                f"{self.name}: offset {offset} is missing: the first file in {self._directory}"
+                f" begins at offset {self._bases[0]}"
+            )
+        return self._segment(number)
+
+    def _segment(self, number: int) -> Segment:
+        """The segment, its end known; sealed ones are looked at when they are first needed."""
+        segment = self._segments[number]
+        if not segment.loaded:
+            load_sealed(segment, self._bases[number + 1])
+            for place in segment.damage:
+                _logger.error("%s", place)
+        return segment
+
+    def _snapshot_path(self, offset: int) -> str:
+        return f"{self._directory}/{offset:0{_NAME_DIGITS}d}{SNAPSHOT_SUFFIX}"
+
+    def _write_snapshot(self) -> None:
+        """Spare the next opening the replay; a snapshot is checked when read, so not synced."""
+        offset = self.log_end_offset
+        with closing(self._files.open(self._snapshot_path(offset), writable=True)) as file:
+            file.truncate(0)
+            write_whole(file, self._producers.snapshot(), 0)
+        self._snapshot_offset = offset
+        for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
+            self._files.remove(self._snapshot_path(old))
+
+    def _snapshots(self) -> list[int]:
+        names = self._files.list(self._directory)
+        return sorted(_offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+
+    def _restored_producers(self) -> ProducerStates:
+        """The producers as of the end of the log: the newest good snapshot, and a replay."""
+        producers = ProducerStates()
+        offset = START_OFFSET
+        for candidate in reversed(self._snapshots()):
+            path = self._snapshot_path(candidate)
+            if candidate > self.log_end_offset:
+                self._files.remove(path)  # of batches that a crash took back
+                continue
+            try:
+                producers = ProducerStates.restore(read_file(self._files, path))
+            except CorruptData:
+                self._files.remove(path)
+                continue
+            offset = candidate
+            break
+        self._snapshot_offset = offset
+        if offset < self.log_end_offset:
+            for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._segments)):
+                for batch in self._segment(number).batches(offset):
+                    producers.replay(batch, batch.base_offset)
+        return producers
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Errors of the system come out as what they mean for the data directory."""
+        try:
+            yield
+        except OSError as error:
+            failure = directory_error(error, self._directory)
+            if not isinstance(failure, LogDirectoryFailed):
+                self._failure = failure
+            raise failure from error
+
+
+def _offset_of(name: str) -> int:
+    digits = name[:_NAME_DIGITS]
+    return int(digits) if digits.isdecimal() else START_OFFSET
+
+
+def _max_timestamp_ms(segment: Segment) -> int:
+    return segment.max_timestamp_ms

@@ -1,0 +1,104 @@
+"""Recovery: what the end of a log is worth after its process or its machine went down.
+
+A log is synced one roll behind (see `partition_log`), so only the last two segments can have
+lost anything, and nothing before the recovery point can. Their batches are scanned:
+
+1. What is not sound at the very end, behind the recovery point, is *torn*: it was being
+   written, nobody was promised it in any other way than "as long as the machine lives". Cut.
+2. Anything else that is not sound is *damage*: sound batches follow it, or it had been synced.
+   It is reported and refused, never cut off, and what follows it is kept and served.
+
+A torn tail and a damaged last batch that was not synced yet can't be told apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from streamlog.broker.storage.segment import Damage, Segment
+
+SEGMENTS_UNSYNCED_MAX = 2
+"""Segments that may not be on disk yet: the open one, and the one sealed last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What opening a log took."""
+
+    scanned_bytes: int = 0
+    truncated_bytes: int = 0
+    damage: tuple[Damage, ...] = ()
+    """Places that were found damaged; what was not scanned is not judged."""
+
+
+def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
+    """Scan the segments that may be torn, cut off a torn tail, note what is damaged.
+
+    Segments with nothing sound in them that do not continue the log are removed from the list
+    and from disk.
+
+    Raises:
+        OSError: the files can't be read or cut.
+    """
+    begin = _first_unsynced(segments, recovery_point)
+    reasons = {segment.base_offset: segment.rescan() for segment in segments[begin:]}
+    scanned_bytes = sum(segment.size_bytes for segment in segments[begin:])
+    truncated_bytes = _drop_empty(segments, recovery_point)
+    for earlier, later in pairwise(segments[begin:]):
+        if earlier.next_offset < later.base_offset:
+            earlier.note_tail_damage(reasons[earlier.base_offset], later.base_offset)
+    last = segments[-1]
+    trailing_bytes = last.trailing_bytes()
+    if last.next_offset < recovery_point:
+        last.note_tail_damage(reasons[last.base_offset], None)
+    elif trailing_bytes:
+        last.cut()
+        truncated_bytes += trailing_bytes
+    damage = tuple(place for segment in segments for place in segment.damage)
+    return Recovery(scanned_bytes, truncated_bytes, damage)
+
+
+def look_at_end(last: Segment) -> None:
+    """Find the end of a log that someone else may be writing; nothing is changed or judged.
+
+    What follows the last whole batch is a write in progress, unless sound batches follow it.
+
+    Raises:
+        OSError: the files can't be read.
+    """
+    if not last.load() or (last.trailing_bytes() and last.sound_behind()):
+        last.rescan()
+
+
+def load_sealed(segment: Segment, next_base_offset: int) -> None:
+    """Load a segment that another one follows; an end that does not meet it is damage.
+
+    Raises:
+        OSError: the files can't be read.
+    """
+    reason = ""
+    if not segment.load() or segment.next_offset != next_base_offset:
+        reason = segment.rescan()
+    if segment.next_offset < next_base_offset:
+        segment.note_tail_damage(reason, next_base_offset)
+
+
+def _first_unsynced(segments: list[Segment], recovery_point: int) -> int:
+    begin = max(len(segments) - SEGMENTS_UNSYNCED_MAX, 0)
+    while begin + 1 < len(segments) and segments[begin + 1].base_offset <= recovery_point:
+        begin += 1
+    return begin
+
+
+def _drop_empty(segments: list[Segment], recovery_point: int) -> int:
+    dropped_bytes = 0
+    while len(segments) > 1:
+        earlier, last = segments[-2:]
+        sound = last.size_bytes > 0 or earlier.next_offset == last.base_offset
+        if sound or not earlier.loaded or earlier.next_offset < recovery_point:
+            break
+        dropped_bytes += last.trailing_bytes()
+        last.remove()
+        segments.pop()
+    return dropped_bytes

@@ -1,0 +1,462 @@
+"""Segment: one log file and its two indexes.
+
+Named by the offset of its first batch in 20 digits. Its batches follow each other without
+gaps up to `size_bytes`; bytes behind that are not part of the log. The last segment of a
+partition keeps its file open for writing; sealed ones are opened for each read, so that a
+thousand segments cost no descriptors.
+Rule of the file: it reads and reports, whether something is torn or damaged is decided in
+`recovery`. A place that is known to be damaged is refused, what surrounds it is served. An
+index entry that disagrees with the log is answered by scanning the file, once, and rebuilding
+both indexes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+
+from streamlog.broker.storage.files import Buffer, File, Files, write_whole
+from streamlog.broker.storage.index import OffsetIndex, TimeIndex
+from streamlog.broker.storage.scan import (
+    OFFSETS_MAX,
+    Header,
+    Headers,
+    Scan,
+    sound_position,
+    whole_batches_bytes,
+)
+from streamlog.errors import CorruptData
+from streamlog.records.batch import HEADER_BYTES, Record, RecordBatch
+
+LOG_SUFFIX = ".log"
+WALK_BYTES_MAX = 64 * 1024
+"""Read at a time when headers are walked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A place in a log file that can't be served."""
+
+    partition: str
+    path: str
+    position: int
+    end_position: int
+    first_offset: int
+    next_offset: int | None
+    """The first offset behind it that can be served; None if it reaches to the log's end."""
+    reason: str
+
+    def covers(self, offset: int) -> bool:
+        """Whether a record at `offset` would be in it."""
+        return offset >= self.first_offset and (
+            self.next_offset is None or offset < self.next_offset
+        )
+
+    def __str__(self) -> str:
+        until = "the end" if self.next_offset is None else str(self.next_offset - 1)
+        return (
+            f"{self.partition}: {self.path} is damaged at position {self.position}"
+            f" ({self.reason}): offsets {self.first_offset} to {until} can't be served;"
+            " restore the file from a copy, or delete the topic"
+        )
+
+
+class Segment:
+    """The batches from `base_offset` on, in one file of `directory`.
+
+    Before anything is read, `create`, `load` or `rescan` has to be called. With `read_only`
+    nothing on disk is changed. `partition` names it in errors.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        partition: str,
+        read_only: bool = False,
+    ) -> None:
+        stem = f"{directory}/{base_offset:020d}"
+        self.path = stem + LOG_SUFFIX
+        self.base_offset = base_offset
+        self.loaded = False
+        self.size_bytes = 0
+        self.next_offset = base_offset
+        self.first_timestamp_ms = -1
+        self.max_timestamp_ms = -1
+        self.damage: list[Damage] = []
+        self._max_timestamp_offset = base_offset
+        self._since_entry_bytes = 0
+        self._files = files
+        self._partition = partition
+        self._interval_bytes = index_interval_bytes
+        self._file: File | None = None
+        self._rescanned = False
+        self._offsets = OffsetIndex(files, stem + ".index", in_memory=read_only)
+        self._times = TimeIndex(files, stem + ".timeindex", in_memory=read_only)
+
+    # Life. Everything here raises OSError when the system refuses.
+
+    def create(self) -> None:
+        """Make the files, empty, and open the log for appending."""
+        self._offsets.create()
+        self._times.create()
+        self.unseal()
+        self.loaded = True
+
+    def unseal(self) -> None:
+        """Open the log for appending."""
+        self._file = self._files.open(self.path, writable=True)
+
+    def flush_indexes(self) -> None:
+        """Write the index entries that wait in memory."""
+        self._times.flush()
+        self._offsets.flush()
+
+    def sync(self) -> None:
+        """Return when what was appended is on disk; of a closed log the indexes too."""
+        if self._file is not None:
+            self._file.sync()
+            return
+        with closing(self._files.open(self.path, writable=True)) as file:
+            file.sync()
+        if self.loaded:
+            self._times.flush(durable=True)
+            self._offsets.flush(durable=True)
+
+    def close(self) -> None:
+        """Close the log; a read opens it again for itself."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Delete the files."""
+        self.close()
+        self._offsets.remove()
+        self._times.remove()
+        with suppress(FileNotFoundError):
+            self._files.remove(self.path)
+
+    def cut(self) -> None:
+        """Cut off, durably, what stands in the file behind the last whole batch."""
+        with closing(self._files.open(self.path, writable=True)) as file:
+            file.truncate(self.size_bytes)
+            file.sync()
+
+    def linked(self) -> bool:
+        """Whether the open log still is in a directory."""
+        return self._file is not None and self._file.linked()
+
+    # What is there. Everything here raises OSError when the files can't be read.
+
+    def load(self) -> bool:
+        """Find the end from the newest index entry on; False if the indexes are no good.
+
+        What stands before that entry is not looked at. Afterwards `trailing_bytes` tells
+        whether there is more in the file than whole batches.
+        """
+        self._forget()
+        if not (self._times.load() and self._offsets.load()):
+            return False
+        with self._reading() as file:
+            end = file.size()
+            relative, position = self._offsets.last or (0, 0)
+            if position >= end > 0 or (self._offsets.last is not None and not relative):
+                return False
+            if self._times.last is not None:
+                self.max_timestamp_ms, offset = self._times.last
+                self._max_timestamp_offset = self.base_offset + offset
+            self._scan_on(file, position, self.base_offset + relative, end)
+            self.loaded = position == 0 or self.size_bytes > position
+            return self.loaded and self._times_agree(file)
+
+    def rescan(self, end: int | None = None) -> str:
+        """Scan the whole file, CRCs included, or up to `end`; rebuild the indexes.
+
+        Places that are not sound and have sound batches behind them are noted as `damage`.
+        What follows the last sound batch is left to the caller: returned is why it is not
+        one, or an empty string if the file ends there.
+        """
+        self._forget()
+        reason = ""
+        with self._reading() as file:
+            end = file.size() if end is None else end
+            position, offset = 0, self.base_offset
+            while reason := self._scan_on(file, position, offset, end):
+                found = self._sound_behind(file, end)
+                if found is None:
+                    break
+                position, offset = found
+                self._note_damage(reason, position, offset)
+                self._add_entry(position, offset)
+        self.flush_indexes()
+        self.loaded = True
+        return reason
+
+    def note_tail_damage(self, reason: str, next_offset: int | None) -> Damage:
+        """Everything from the last sound batch to `next_offset` is damaged (None: to the end)."""
+        end = max(self.size_bytes + self.trailing_bytes(), self.size_bytes)
+        return self._note_damage(reason, end, next_offset)
+
+    def trailing_bytes(self) -> int:
+        """Bytes in the file behind the last whole batch."""
+        with self._reading() as file:
+            return file.size() - self.size_bytes
+
+    def sound_behind(self) -> bool:
+        """Whether a sound batch stands somewhere in the trailing bytes."""
+        with self._reading() as file:
+            return self._sound_behind(file, file.size()) is not None
+
+    # Appending.
+
+    def index_full(self, index_bytes_max: int) -> bool:
+        """Whether an index has no room for another entry."""
+        return any(
+            index.size_bytes() + index.entry_bytes > index_bytes_max
+            for index in (self._offsets, self._times)
+        )
+
+    def takes(self, offsets: int) -> bool:
+        """Whether that many more offsets can be told from the base in four bytes."""
+        return self.next_offset + offsets - self.base_offset <= OFFSETS_MAX
+
+    def append(self, data: Buffer, batches: Sequence[RecordBatch]) -> None:
+        """Write `data`: `batches`, placed one behind the other from `next_offset` on.
+
+        Raises:
+            OSError: it can't be written; the file ends with the last whole batch, as before.
+        """
+        file = self._file
+        if file is None:
+            raise ValueError(f"{self.path} is sealed")
+        # Before the data: if there is no space even for this, nothing has happened yet.
+        self._flush_if_due()
+        try:
+            write_whole(file, data, self.size_bytes)
+        except OSError:
+            file.truncate(self.size_bytes)
+            raise
+        for batch in batches:
+            self._note_batch(batch, self.size_bytes, self.next_offset)
+
+    # Reading. Everything here raises CorruptData at a damaged place, and OSError.
+
+    def read(self, offset: int, max_bytes: int, *, min_one: bool) -> bytes | memoryview:
+        """Whole batches, the first of them with `offset` in it; one at least if `min_one`."""
+        with self._reading() as file:
+            header = self._find(file, offset)
+            wanted = max(max_bytes, header.size_bytes) if min_one else max_bytes
+            ends = (damage.position for damage in self.damage)
+            end = min((end for end in ends if end > header.position), default=self.size_bytes)
+            data = file.read(min(wanted, end - header.position), header.position)
+        size_bytes = whole_batches_bytes(data, header.base_offset)
+        return data if size_bytes == len(data) else memoryview(data)[:size_bytes]
+
+    def first_not_before(self, timestamp_ms: int) -> Record | None:
+        """The first record that is not older than `timestamp_ms`."""
+        if self.max_timestamp_ms < timestamp_ms:
+            return None
+        with self._reading() as file:
+            begin = self._find(file, self._earliest(file, timestamp_ms))
+            for header in self._walk(file, begin.position, begin.base_offset):
+                if header.max_timestamp_ms < timestamp_ms:
+                    continue
+                # So says the header. If the records know better, the walk goes on.
+                for record in self._records(file, header):
+                    if record.timestamp_ms >= timestamp_ms:
+                        return record
+        return None
+
+    def newest(self) -> Record | None:
+        """The first of the records that have the greatest timestamp; None if none has any."""
+        if self.max_timestamp_ms < 0:
+            return None
+        with self._reading() as file:
+            records = self._records(file, self._find(file, self._max_timestamp_offset))
+        return max(records, key=_timestamp, default=None)
+
+    def batches(self, offset: int) -> Iterator[RecordBatch]:
+        """Every sound batch from the one with `offset` in it on; damaged places are left out."""
+        with self._reading() as file:
+            for position, end, first in self._sound_ranges():
+                scan = Scan(file, position=position, next_offset=first, end=end)
+                yield from (batch for _, batch in scan if batch.next_offset > offset)
+
+    # Within.
+
+    @contextmanager
+    def _reading(self) -> Iterator[File]:
+        if self._file is not None:
+            yield self._file
+            return
+        with closing(self._files.open(self.path)) as file:
+            yield file
+
+    def _forget(self) -> None:
+        self._offsets.clear()
+        self._times.clear()
+        self.size_bytes = 0
+        self.next_offset = self._max_timestamp_offset = self.base_offset
+        self.first_timestamp_ms = self.max_timestamp_ms = -1
+        self._since_entry_bytes = 0
+        self.damage = []
+        self.loaded = False
+
+    def _scan_on(self, file: File, position: int, offset: int, end: int) -> str:
+        """Take in the sound batches from `position` on; why it stopped before `end`, if it did."""
+        if position > 0 and self.first_timestamp_ms < 0:
+            self.first_timestamp_ms = self._first_timestamp_ms(file)
+        self.size_bytes, self.next_offset = position, offset
+        scan = Scan(file, position=position, next_offset=offset, end=end)
+        for at, batch in scan:
+            self._note_batch(batch, at, batch.base_offset)
+            self._flush_if_due()
+        return scan.reason
+
+    def _first_timestamp_ms(self, file: File) -> int:
+        headers = Headers(file, end=file.size(), chunk_bytes=HEADER_BYTES)
+        try:
+            return next(headers.walk(0, self.base_offset)).max_timestamp_ms
+        except CorruptData:
+            return -1
+
+    def _flush_if_due(self) -> None:
+        if self._offsets.flush_due or self._times.flush_due:
+            self.flush_indexes()
+
+    def _note_batch(self, batch: RecordBatch, position: int, base_offset: int) -> None:
+        timestamp_ms = batch.max_timestamp_ms
+        if position == 0:
+            self.first_timestamp_ms = timestamp_ms
+        if timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+            self._max_timestamp_offset = base_offset
+        if self._since_entry_bytes >= self._interval_bytes:
+            self._add_entry(position, base_offset)
+        self._since_entry_bytes += batch.size_bytes
+        self.size_bytes = position + batch.size_bytes
+        self.next_offset = base_offset + batch.last_offset_delta + 1
+
+    def _add_entry(self, position: int, base_offset: int) -> None:
+        newest = self._offsets.last
+        if position == 0 or (newest is not None and newest[1] >= position):
+            return  # found without an entry, or has one
+        self._since_entry_bytes = 0
+        self._offsets.add((base_offset - self.base_offset, position))
+        newest = self._times.last
+        if self.max_timestamp_ms > (-1 if newest is None else newest[0]):
+            relative = self._max_timestamp_offset - self.base_offset
+            self._times.add((self.max_timestamp_ms, relative))
+
+    def _times_agree(self, file: File) -> bool:
+        """Whether the time index reaches as far as the offset index, and ends in a true entry."""
+        if self._offsets.last is None:
+            return self._times.last is None
+        try:
+            indexed = self._walk_to(file, self.base_offset + self._offsets.last[0])
+            if self._times.last is None:
+                return indexed.max_timestamp_ms < 0
+            timestamp_ms, relative = self._times.last
+            newest = self._walk_to(file, self.base_offset + relative)
+        except CorruptData:
+            return False
+        return indexed.max_timestamp_ms <= timestamp_ms == newest.max_timestamp_ms
+
+    def _sound_behind(self, file: File, end: int) -> tuple[int, int] | None:
+        return sound_position(
+            file,
+            position=self.size_bytes,
+            end=end,
+            offsets=range(self.next_offset, self.base_offset + OFFSETS_MAX),
+        )
+
+    def _note_damage(self, reason: str, end_position: int, next_offset: int | None) -> Damage:
+        damage = Damage(
+            partition=self._partition,
+            path=self.path,
+            position=self.size_bytes,
+            end_position=end_position,
+            first_offset=self.next_offset,
+            next_offset=next_offset,
+            reason=reason or "the file ends here",
+        )
+        self.damage.append(damage)
+        return damage
+
+    def _sound_ranges(self) -> Iterator[tuple[int, int, int]]:
+        """Position, end and first offset of what lies between damaged places."""
+        position, offset = 0, self.base_offset
+        for damage in self.damage:
+            yield position, damage.position, offset
+            position, offset = damage.end_position, damage.next_offset or self.next_offset
+        if position < self.size_bytes:
+            yield position, self.size_bytes, offset
+
+    def _find(self, file: File, offset: int) -> Header:
+        """The batch with `offset` in it."""
+        for damage in self.damage:
+            if damage.covers(offset):
+                raise CorruptData(str(damage))
+        try:
+            return self._walk_to(file, offset)
+        except CorruptData:
+            if self._rescanned:
+                raise
+        # An index that points to nowhere, or damage that no scan has seen: a scan tells.
+        self._rescanned = True
+        end, next_offset = self.size_bytes, self.next_offset
+        reason = self.rescan(end)
+        if self.size_bytes < end:
+            self._note_damage(reason, end, next_offset)
+            self.size_bytes, self.next_offset = end, next_offset
+        return self._find(file, offset)
+
+    def _walk_to(self, file: File, offset: int) -> Header:
+        relative, position = self._offsets.floor(offset - self.base_offset) or (0, 0)
+        for header in self._walk(file, position, self.base_offset + relative):
+            if offset < header.next_offset:
+                return header
+        raise CorruptData(
+            f"{self._partition}: offset {offset} is missing in {self.path}, which ends at offset"
+            f" {self.next_offset}"
+        )
+
+    def _walk(self, file: File, position: int, offset: int) -> Iterator[Header]:
+        chunk_bytes = min(self._interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
+        headers = Headers(file, end=self.size_bytes, chunk_bytes=chunk_bytes)
+        try:
+            yield from headers.walk(position, offset)
+        except CorruptData as error:
+            raise CorruptData(
+                f"{self._partition}: {self.path} is damaged at position {headers.position}: {error}"
+            ) from error
+
+    def _earliest(self, file: File, timestamp_ms: int) -> int:
+        """An offset before which every record is older than `timestamp_ms`."""
+        entry = self._times.floor(timestamp_ms)
+        if entry is None:
+            return self.base_offset
+        entry_timestamp_ms, relative = entry
+        offset = self.base_offset + relative
+        if self._find(file, offset).max_timestamp_ms == entry_timestamp_ms:
+            return offset
+        return self.base_offset  # the entry is wrong: search from the beginning
+
+    def _records(self, file: File, header: Header) -> list[Record]:
+        try:
+            batch = RecordBatch(file.read(header.size_bytes, header.position))
+            batch.check_crc()
+            return batch.records()
+        except CorruptData as error:
+            raise CorruptData(
+                f"{self._partition}: {self.path} is damaged at position {header.position}: {error}"
+            ) from error
+
+
+def _timestamp(record: Record) -> int:
+    return record.timestamp_ms
