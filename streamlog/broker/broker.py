@@ -246,7 +246,7 @@ class Broker:
         return context.listener or self.advertised
 
     def _produce(self, request: ProduceRequest, context: RequestContext) -> Answer:
-        response = self._data.produce(request, context.version, self._clock.wall_ms())
+        response = self._data.produce(request, context.version, self._clock.now_ms())
         if request.acks != 0:
             return response
         _raise_first_error(response)

@@ -178,17 +178,16 @@ class CoordinatorRuntime:
         """Append and replay; what may be said then."""
         if not outcome.records:
             return outcome.answers
-        wall_ms = self._clock.wall_ms()
-        batch = encode_batch([(wall_ms, r.key, r.value, ()) for r in outcome.records])
+        at = self._instant()
+        batch = encode_batch([(at.wall_ms, r.key, r.value, ()) for r in outcome.records])
         try:
-            self._logs[index].append(batch, wall_ms=wall_ms)
+            self._logs[index].append(batch, now_ms=at.now_ms)
         except StreamlogError as error:
             _log.error("%s-%d: nothing was kept: %s", OFFSETS_TOPIC, index, error)
             code = _code(error)
             return tuple(self._refusal(answer.ticket, code) for answer in outcome.answers)
-        now_ms = self._clock.now_ms()
         for record in outcome.records:
-            self._shards[index].replay(record, now_ms=now_ms)
+            self._shards[index].replay(record, now_ms=at.now_ms)
         return outcome.answers
 
     def _refusal(self, ticket: int, code: ErrorCode) -> Answer:

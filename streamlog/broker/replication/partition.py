@@ -63,9 +63,9 @@ class Partition:
             f"{self.topic}-{self.index}: leader epoch {leader_epoch}, the current one is {current}",
         )
 
-    def append(self, data: Buffer, *, wall_ms: int) -> AppendResult:
+    def append(self, data: Buffer, *, now_ms: int) -> AppendResult:
         """Append batches and tell the listener. Raises what `PartitionLog.append` raises."""
-        result = self.log.append(data, now_ms=wall_ms)
+        result = self.log.append(data, now_ms=now_ms)
         if not result.duplicate:
             self._listener.on_append(self.topic, self.index, len(data))
         return result
