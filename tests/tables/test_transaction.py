@@ -13,7 +13,9 @@ from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import Change
 from streamlog.tables.transaction import ENTRY_BYTES, StoreTransaction
 
-keys = st.sampled_from([bytes([n]) for n in range(1, 6)]) | st.binary(min_size=2, max_size=2)
+keys = st.sampled_from([bytes([n]) for n in range(1, 6)]) | st.binary(max_size=2).map(
+    b"\x03".__add__
+)
 values = st.binary(max_size=4)
 
 
@@ -162,7 +164,6 @@ def test_what_is_written_while_a_commit_is_under_way_stays_pending() -> None:
     transaction.delete(b"b")
     transaction.commit(sent, next_offset=4)
     assert transaction.changes() == [(b"a", b"2"), (b"b", None)]
-    assert dict(transaction.range()) | {} == dict(transaction.range())
     transaction.rollback()
     assert [transaction.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"1", b"1"]
 
