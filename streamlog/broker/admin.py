@@ -284,7 +284,7 @@ class AdminRequests:
         )
 
     def _make(self, name: str, count: int, configs: dict[str, str]) -> TopicState:
-        return self._partitions.create(name, count, configs, uuid.uuid4().bytes)
+        return self._partitions.create(name, count, configs)
 
     def _partition_count(self, topic: CreatableTopic) -> int:
         if topic.assignments:
@@ -416,11 +416,10 @@ class AdminRequests:
     ) -> list[DescribeConfigsResourceResult]:
         if resource.resource_type == TOPIC_RESOURCE:
             _check_name(resource.resource_name)
-            configs = self._find(resource.resource_name, ZERO_UUID).configs
-            effective = self._config.topic.overridden(configs).described()
+            state = self._find(resource.resource_name, ZERO_UUID)
             return [
-                _setting(name, value, SOURCE_TOPIC if name in configs else SOURCE_DEFAULT)
-                for name, value in effective.items()
+                _setting(name, value, SOURCE_TOPIC if name in state.configs else SOURCE_DEFAULT)
+                for name, value in state.config.described().items()
             ]
         node_id = str(self._directory.node_id)
         if resource.resource_type != BROKER_RESOURCE or resource.resource_name not in ("", node_id):

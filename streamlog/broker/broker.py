@@ -94,7 +94,7 @@ class Broker:
 
     def __init__(self, directory: LogDirectory, *, config: BrokerConfig, clock: Clock) -> None:
         self.advertised = ("127.0.0.1", 0)
-        """Host and port that clients are told; the server sets it. Port 0: there is none."""
+        """Host and port that clients are told; see `listens`. Port 0: there is none."""
         self._directory = directory
         self._clock = clock
         self._partitions = Partitions(directory, self)
@@ -145,6 +145,15 @@ class Broker:
     def directory(self) -> LogDirectory:
         """What it stores in."""
         return self._directory
+
+    def listens(self, host: str, port: int) -> None:
+        """Tell clients, and processes that find the directory in use, where this broker is.
+
+        Raises:
+            LogDirectoryError: the disk refused to keep it.
+        """
+        self.advertised = (host, port)
+        self._directory.write_listener(host, port)
 
     async def __aenter__(self) -> Self:
         self._arm()

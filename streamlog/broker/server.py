@@ -79,8 +79,8 @@ class BrokerServer:
         except OSError as error:
             await self._stop()
             raise ListenError(_no_listener(self.host, self.port, error)) from error
-        if self.host not in WILDCARDS:
-            self._broker.advertised = (self.host, self.port)
+        reachable = "127.0.0.1" if self.host in WILDCARDS else self.host
+        self._broker.listens(reachable, self.port)
         return self
 
     async def __aexit__(

@@ -98,9 +98,7 @@ class CoordinatorRuntime:
     def ensure_topic(self) -> None:
         """Make the offsets topic unless it is there."""
         if not self._shards:
-            configs, topic_id = dict(OFFSETS_CONFIGS), uuid.uuid4().bytes
-            created = self._partitions.create(OFFSETS_TOPIC, OFFSETS_PARTITIONS, configs, topic_id)
-            self.load(created)
+            self.load(self._partitions.create(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS))
 
     def _replay(self, partition: Partition, shard: Shard) -> None:
         offset = partition.log.log_start_offset

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from streamlog.broker.storage.log_directory import LogDirectory, TopicState
     from streamlog.broker.storage.partition_log import AppendResult, PartitionLog
     from streamlog.protocol.schema import Buffer
@@ -96,10 +98,9 @@ class Partitions:
         state = self._directory.topics.get(topic)
         return state is not None and 0 <= index < len(state.partitions)
 
-    def create(self, name: str, count: int, configs: dict[str, str], topic_id: bytes) -> TopicState:
+    def create(self, name: str, count: int, configs: Mapping[str, str]) -> TopicState:
         """Make a topic of `count` partitions. Raises what `LogDirectory.create_topic` raises."""
-        self._directory.create_topic(name, count, configs, topic_id)
-        return self._directory.topics[name]
+        return self._directory.create_topic(name, count, configs)
 
     def delete(self, name: str) -> None:
         """Delete a topic; whoever waits for it is told."""
