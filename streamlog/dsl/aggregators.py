@@ -1,0 +1,192 @@
+"""agg: the built-in columns of an aggregation: count, sum, min, max, mean.
+
+Each folds one number or comparable value per record into a state, and gives a result. Rule
+of the file: a state is plain data, exact (a mean keeps sum and count), and never shared. The
+columns of one row are folded together by `row_aggregation`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, cast, is_typeddict
+
+import msgspec
+
+from streamlog.dsl.shapes import TypedPackedSerde
+from streamlog.errors import TopologyError
+from streamlog.serdes import serde_for, type_name
+from streamlog.topology import Aggregation
+
+V = TypeVar("V")
+"""A value that is aggregated."""
+R = TypeVar("R")
+"""What a column results in."""
+
+Field = Callable[[V], Any] | str
+"""What is taken of each value: a function, or the name of a field."""
+_NUMBERS = (int, float, bool, str, Any, None)
+"""Types whose states come back from MessagePack exactly as they were without being told."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Aggregator(Generic[V, R]):
+    """One column."""
+
+    name: str
+    initial: Callable[[], Any]
+    add: Callable[[Any, V], Any]
+    result: Callable[[Any], R]
+    keeps_field: bool = False
+    """Its state has the type of the result."""
+
+
+class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
+    """The built-in columns. `field` is a function of the value, or the name of a field."""
+
+    @staticmethod
+    def count() -> Aggregator[Any, int]:
+        """How many records."""
+        return Aggregator("count", int, lambda state, _: state + 1, _same)
+
+    @staticmethod
+    def sum(field: Field[V]) -> Aggregator[V, Any]:
+        """The sum; 0 of no records."""
+        get = _getter(field)
+        return Aggregator("sum", int, lambda state, value: state + get(value), _same, True)  # noqa: FBT003 - keeps_field
+
+    @staticmethod
+    def min(field: Field[V]) -> Aggregator[V, Any]:
+        """The smallest."""
+        get = _getter(field)
+
+        def add(state: Any, value: V) -> Any:  # noqa: ANN401 - whatever can be compared
+            found = get(value)
+            return found if state is None or found < state else state
+
+        return Aggregator("min", _nothing, add, _same, True)  # noqa: FBT003 - keeps_field
+
+    @staticmethod
+    def max(field: Field[V]) -> Aggregator[V, Any]:
+        """The largest."""
+        get = _getter(field)
+
+        def add(state: Any, value: V) -> Any:  # noqa: ANN401 - whatever can be compared
+            found = get(value)
+            return found if state is None or found > state else state
+
+        return Aggregator("max", _nothing, add, _same, True)  # noqa: FBT003 - keeps_field
+
+    @staticmethod
+    def mean(field: Field[V]) -> Aggregator[V, float]:
+        """The arithmetic mean."""
+        get = _getter(field)
+        return Aggregator(
+            "mean",
+            lambda: (0, 0),
+            lambda state, value: (state[0] + get(value), state[1] + 1),
+            lambda state: state[0] / state[1],
+        )
+
+
+def row_aggregation(
+    name: str, into: type[Any], columns: Mapping[str, Aggregator[Any, Any]]
+) -> Aggregation:
+    """The columns folded together, their results as an `into`.
+
+    Raises:
+        TopologyError: a column is not a field of `into`, or a field has no column.
+        SerdeError: `into` is no type that can be written down.
+    """
+    serde_for(cast("Any", into))
+    hints = typing.get_type_hints(into)
+    _check_columns(name, into, columns, hints)
+    names = tuple(columns)
+    adds = [(index, column.add) for index, column in enumerate(columns.values())]
+    results = [column.result for column in columns.values()]
+    initials = [column.initial for column in columns.values()]
+    kinds = tuple(_state_type(column, hints.get(key)) for key, column in columns.items())
+
+    def initial() -> list[Any]:
+        return [make() for make in initials]
+
+    def add(state: list[Any], value: Any) -> list[Any]:  # noqa: ANN401 - the stream's values
+        for index, fold in adds:
+            state[index] = fold(state[index], value)
+        return state
+
+    def result(state: list[Any]) -> Any:  # noqa: ANN401 - an `into`
+        done = [finish(each) for finish, each in zip(results, state, strict=True)]
+        return into(**dict(zip(names, done, strict=True)))
+
+    return Aggregation(initial, add, result, _RowSerde(kinds))
+
+
+class _RowSerde(TypedPackedSerde[Any]):
+    """The states of all columns; they come back as the list that is folded into."""
+
+    def __init__(self, kinds: tuple[Any, ...]) -> None:
+        super().__init__(cast("Any", tuple)[kinds])
+
+    def loads(self, data: bytes) -> list[Any]:
+        """The states."""
+        return list(super().loads(data))
+
+
+def _state_type(column: Aggregator[Any, Any], hint: object) -> Any:  # noqa: ANN401 - a type form
+    if column.name == "mean":
+        return tuple[int | float, int]
+    if not column.keeps_field or hint in _NUMBERS:
+        return Any
+    return hint if column.name == "sum" else hint | None  # type: ignore[operator]
+
+
+def _check_columns(
+    name: str, into: type[Any], columns: Mapping[str, object], hints: Mapping[str, object]
+) -> None:
+    for column, aggregator in columns.items():
+        if not isinstance(aggregator, Aggregator):
+            raise TopologyError(
+                f"column {column!r} of {name!r} must be one of agg.count(), agg.sum(...), "
+                f"agg.min(...), agg.max(...), agg.mean(...), not {aggregator!r}"
+            )
+        if column not in hints:
+            near = difflib.get_close_matches(column, hints, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TopologyError(
+                f"{type_name(into)} has no field {column!r}, which {name!r} aggregates{hint}"
+            )
+    missing = sorted(_required(into, hints) - {*columns})
+    if missing:
+        raise TopologyError(
+            f"{name!r} gives no value for {', '.join(missing)} of {type_name(into)}: add a "
+            "column for each, or give the field a default"
+        )
+
+
+def _required(into: type[Any], hints: Mapping[str, object]) -> set[str]:
+    if dataclasses.is_dataclass(into):
+        missing = dataclasses.MISSING
+        return {
+            field.name
+            for field in dataclasses.fields(into)
+            if field.init and field.default is missing and field.default_factory is missing
+        }
+    if issubclass(into, msgspec.Struct):
+        return {field.name for field in msgspec.structs.fields(into) if field.required}
+    return {*into.__required_keys__} if is_typeddict(into) else {*hints}
+
+
+def _getter(field: Field[V]) -> Callable[[V], Any]:
+    return attrgetter(field) if isinstance(field, str) else field
+
+
+def _same(state: R) -> R:
+    return state
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,176 @@
+"""Shapes: what is known of the type of keys and values on their way through a stream.
+
+A topic declares its types. An operator changes them, and what comes out is known only if the
+function says so in its annotations; of a lambda nothing is known. That matters where records
+are written down: in a repartition topic, in a store. Rule of the file: a type that is not
+known is written as MessagePack of plain values, which come back exactly as they were, and
+anything else is refused with what to do, never guessed. Not done here: type checking (mypy).
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from streamlog.errors import SerdeError
+from streamlog.serdes import Serde, WindowedSerde, serde_for, type_name
+
+T = TypeVar("T")
+"""What is serialized."""
+
+_TUPLE = 1
+"""MessagePack has no tuples: they are an extension, so that they come back as tuples."""
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class PackedSerde:
+    """Plain values of any kind: str, bytes, numbers, aware datetimes, tuples, lists, dicts."""
+
+    def dumps(self, obj: object) -> bytes:
+        """The value as MessagePack."""
+        try:
+            return _encode(obj if type(obj) in _PLAIN else _packable(obj))
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+            raise SerdeError(f"{obj!r} can't be written: {error}") from error
+
+    def loads(self, data: bytes) -> Any:  # noqa: ANN401 - that is the point
+        """The value, as it was."""
+        try:
+            return _decode(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise SerdeError(f"not a packed value: {error}; the data is {data[:48]!r}") from error
+
+
+class TypedPackedSerde(Generic[T]):
+    """Values of a declared type as MessagePack: states of aggregations."""
+
+    def __init__(self, declared: object) -> None:
+        self._name = type_name(declared)
+        self._decode = msgspec.msgpack.Decoder(cast("type[T]", declared)).decode
+
+    def dumps(self, obj: T) -> bytes:
+        """The value as MessagePack."""
+        try:
+            return _encode(obj)
+        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+            raise SerdeError(f"{obj!r} can't be written as {self._name}: {error}") from error
+
+    def loads(self, data: bytes) -> T:
+        """The value."""
+        try:
+            return self._decode(data)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise SerdeError(f"not {self._name}: {error}; the data is {data[:48]!r}") from error
+
+
+PACKED = PackedSerde()
+
+
+def _packable(obj: object) -> object:
+    """The value with its tuples marked; refused if it would come back as something else."""
+    kind = type(obj)
+    if kind in _PLAIN:
+        return obj
+    if isinstance(obj, datetime) and obj.tzinfo is not None:
+        return obj
+    if kind is tuple:
+        items = cast("tuple[object, ...]", obj)
+        return msgspec.msgpack.Ext(_TUPLE, _encode([_packable(item) for item in items]))
+    if kind is list:
+        return [_packable(item) for item in cast("list[object]", obj)]
+    if kind is dict:
+        pairs = cast("dict[object, object]", obj).items()
+        return {_packable(key): _packable(value) for key, value in pairs}
+    raise SerdeError(
+        f"a {kind.__name__} has to be written down here, but its type is not known: annotate "
+        "what the function before returns, as in `def to_sale(...) -> Sale` (a lambda can't be "
+        "annotated), or send it through a topic with declared types"
+    )
+
+
+def _unpacked(code: int, data: memoryview) -> object:
+    if code != _TUPLE:
+        raise SerdeError(f"unknown extension {code} in a packed value")
+    return tuple(_decode(data))
+
+
+_decode = msgspec.msgpack.Decoder(ext_hook=_unpacked).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The type of keys or of values, as far as it is known, and the serde that belongs to it."""
+
+    declared: object = None
+    """None: not known."""
+    given: Serde[Any] | None = None
+    """The serde of the topic that it came from."""
+
+    @property
+    def serde(self) -> Serde[Any]:
+        """How to write it down.
+
+        Raises:
+            SerdeError: the type can't be.
+        """
+        if self.given is not None:
+            return self.given
+        return PACKED if self.declared is None else serde_for(self.declared)
+
+    @property
+    def windowed(self) -> Shape:
+        """Of `Windowed` keys with such a key inside."""
+        return Shape(given=WindowedSerde(self.serde))
+
+
+UNKNOWN = Shape()
+
+
+def returned(fn: Callable[..., Any], *, of: Callable[[object], object] | None = None) -> Shape:
+    """The shape of what a function returns, by its annotation; a class returns its instances.
+
+    `of` picks a part of the annotation, such as the second of a tuple.
+    """
+    declared = fn if isinstance(fn, type) else _hint(fn)
+    if of is not None and declared is not None:
+        declared = of(declared)
+    if declared is None or declared is Any or _is_open(declared):
+        return UNKNOWN
+    return Shape(declared)
+
+
+def element(index: int) -> Callable[[object], object]:
+    """Picks a type out of tuple[K, V]."""
+
+    def pick(declared: object) -> object:
+        parts = typing.get_args(declared)
+        pair = typing.get_origin(declared) is tuple and len(parts) > index
+        return parts[index] if pair else None
+
+    return pick
+
+
+def item(declared: object) -> object:
+    """Picks T out of Iterable[T], list[T] and the like."""
+    parts = typing.get_args(declared)
+    return parts[0] if len(parts) == 1 else None
+
+
+def _hint(fn: Callable[..., Any]) -> object:
+    try:
+        hint: object = typing.get_type_hints(fn).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None  # Names that only a type checker sees: as if it were not annotated.
+    return None if hint is type(None) else hint
+
+
+def _is_open(declared: object) -> bool:
+    """Whether type variables are left in it."""
+    return isinstance(declared, TypeVar) or any(map(_is_open, typing.get_args(declared)))
