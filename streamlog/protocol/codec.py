@@ -55,15 +55,19 @@ def encode_into(message: Message, version: int, buffers: list[Buffer]) -> None:
         ) from error
 
 
-def decode(message_type: type[M], version: int, data: Buffer, position: int = 0) -> M:
+def decode(
+    message_type: type[M], version: int, data: Buffer, position: int = 0, *, exact: bool = True
+) -> M:
     """Read the message that fills `data` from `position` to its end.
+
+    `exact=False` tolerates bytes after it, as Kafka's clients do with what brokers answer.
 
     Raises:
         UnsupportedVersion: the message has no such version.
         CorruptData: the bytes are no such message, or more than that.
     """
     message, end = _decode(message_type, version, data, position)
-    if end != len(data):
+    if exact and end != len(data):
         raise CorruptData(
             f"{message_type.__name__} version {version} ends at byte {end} of {len(data)}"
         )

@@ -187,7 +187,8 @@ def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message
         position = _skip_tags(frame, position)
     if api.key == API_VERSIONS_KEY and _refuses_version(frame, position):
         version = 0
-    return correlation_id, decode(api.response, version, frame, position)
+    # librdkafka's mock cluster, for one, ends some of its answers with a byte too many.
+    return correlation_id, decode(api.response, version, frame, position, exact=False)
 
 
 def correlation_id_of(frame: Buffer) -> int:
