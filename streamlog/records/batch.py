@@ -355,8 +355,10 @@ class BatchBuilder:
 
         Raises:
             MessageTooLarge: the batch would be larger than the format allows.
-            UsageError: the timestamp is out of range or a header's key is not a string.
+            UsageError: the timestamp is no int or out of range, or a header's key is no string.
         """
+        if not isinstance(timestamp_ms, int):
+            raise UsageError(f"timestamp {timestamp_ms!r} is not a whole number of milliseconds")
         if timestamp_ms > TIMESTAMP_MS_MAX or timestamp_ms < _TIMESTAMP_MS_MIN:
             raise UsageError(f"timestamp {timestamp_ms} ms is out of range")
         stamp = timestamp_ms

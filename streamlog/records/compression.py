@@ -53,6 +53,11 @@ class Compression(IntEnum):
         return codec
 
 
+_FRAMED = {  # with how many bytes one byte of it can yield at most
+    Compression.GZIP: (cramjam.gzip, 1032),
+    Compression.LZ4: (cramjam.lz4, 255),
+    Compression.ZSTD: (cramjam.zstd, 32 * 1024),
+}
 _CODECS = {codec.name.lower(): codec for codec in Compression}
 
 
@@ -105,21 +110,18 @@ def _decompress_framed(
 
     The library writes into what it is given and fails when that is full, so a bomb costs no more
     memory than the bound. It can't say why it failed: malformed data is tried again, each time
-    with eight times the room, until the bound ends that too.
+    with eight times the room, until the bound, or what the format can yield at most, ends that.
     """
-    library = {
-        Compression.GZIP: cramjam.gzip,
-        Compression.LZ4: cramjam.lz4,
-        Compression.ZSTD: cramjam.zstd,
-    }[codec]
+    library, ratio_max = _FRAMED[codec]
+    bound_bytes = min(size_bytes_max, len(data) * ratio_max)
     room_bytes = max(_FIRST_GUESS_BYTES, len(data) * _FIRST_GUESS_RATIO)
-    while room_bytes < size_bytes_max:
+    while room_bytes < bound_bytes:
         output = bytearray(room_bytes)
         try:
             return _head(output, library.decompress_into(data, output))
         except cramjam.DecompressionError:
             room_bytes *= _FIRST_GUESS_RATIO
-    output = bytearray(size_bytes_max)
+    output = bytearray(bound_bytes)
     return _head(output, library.decompress_into(data, output))
 
 

@@ -28,18 +28,8 @@ Row = tuple[int, bytes | None, bytes | None, Headers]
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 FIELDS = [
-    "base_offset",
-    "length",
-    "leader_epoch",
-    "magic",
-    "crc",
-    "attributes",
-    "last_offset_delta",
-    "base_timestamp_ms",
-    "max_timestamp_ms",
-    "producer_id",
-    "producer_epoch",
-    "base_sequence",
+    *("base_offset", "length", "leader_epoch", "magic", "crc", "attributes", "last_offset_delta"),
+    *("base_timestamp_ms", "max_timestamp_ms", "producer_id", "producer_epoch", "base_sequence"),
     "record_count",
 ]
 NOW_MS = 1_700_000_000_000
@@ -154,6 +144,12 @@ def test_a_builder_without_records_is_refused() -> None:
 @pytest.mark.parametrize("timestamp_ms", [2**62, -(2**62), 2**64, -(2**64)])
 def test_a_timestamp_out_of_range_is_refused(timestamp_ms: int) -> None:
     with pytest.raises(UsageError, match="out of range"):
+        encode_batch([(timestamp_ms, None, None, ())])
+
+
+@pytest.mark.parametrize("timestamp_ms", [None, 1.5, "5"])
+def test_a_timestamp_is_a_whole_number(timestamp_ms: int) -> None:
+    with pytest.raises(UsageError, match="not a whole number"):
         encode_batch([(timestamp_ms, None, None, ())])
 
 

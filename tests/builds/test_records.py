@@ -1,0 +1,261 @@
+"""One source, two builds: the hot modules of `streamlog/records`, interpreted beside compiled.
+
+In C an integer wraps and an index is not checked. So both builds are given the same bytes, well
+and ill formed, and have to answer alike: the same result, or the same error with the same text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from streamlog.records.compression import Compression
+
+ROOT = Path(__file__).parent.parent.parent
+HOT = ("streamlog.records.varint", "streamlog.records.batch")
+NOW_MS = 1_700_000_000_000
+
+COMPILED = {name: importlib.import_module(name) for name in HOT}
+missing = [
+    name
+    for name, module in COMPILED.items()
+    if not str(module.__file__).endswith(tuple(EXTENSION_SUFFIXES))
+]
+pytestmark = pytest.mark.skipif(
+    bool(missing), reason=f"not compiled: {', '.join(missing)} (`make compile` does it)"
+)
+
+
+def interpreted(name: str) -> ModuleType:
+    path = ROOT / f"{name.replace('.', '/')}.py"
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def interpreted_all() -> dict[str, ModuleType]:
+    """The hot modules from their sources; one that imports another gets that one's source too."""
+    found: dict[str, ModuleType] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in HOT:
+            found[name] = interpreted(name)
+            patch.setitem(sys.modules, name, found[name])
+    return found
+
+
+SOURCES = interpreted_all()
+VARINT = (SOURCES[HOT[0]], COMPILED[HOT[0]])
+BATCH = (SOURCES[HOT[1]], COMPILED[HOT[1]])
+Act = Callable[[ModuleType], Any]
+
+content = st.none() | st.binary(max_size=200)
+timestamps = st.integers(-(2**65), 2**65) | st.integers(NOW_MS, NOW_MS + 10_000)
+headers = st.lists(st.tuples(st.text(max_size=6), content), max_size=3)
+rows = st.lists(st.tuples(timestamps, content, content, headers), min_size=1, max_size=8)
+extremes = st.sampled_from([-(2**63), 2**63 - 1, -(2**62), 2**62, -(2**31), 2**31 - 1, -1, 0, 1])
+
+
+def outcome(act: Act, module: ModuleType) -> object:
+    try:
+        return act(module)
+    except Exception as error:  # noqa: BLE001 - whatever one build raises, the other has to
+        return type(error), str(error)
+
+
+def same(builds: tuple[ModuleType, ModuleType], act: Act) -> object:
+    source, extension = (outcome(act, module) for module in builds)
+    assert source == extension
+    return source
+
+
+def read_all(buffer: bytes) -> Act:
+    names = [
+        *("base_offset", "size_bytes", "leader_epoch", "crc", "attributes", "last_offset_delta"),
+        *("base_timestamp_ms", "max_timestamp_ms", "producer_id", "producer_epoch"),
+        *("base_sequence", "record_count", "last_offset", "next_offset", "is_control"),
+        *("is_transactional", "is_log_append_time"),
+    ]
+
+    def act(module: ModuleType) -> list[object]:
+        return [
+            ([getattr(batch, name) for name in names], bytes(batch.data), batch.records())
+            for batch in module.split_batches(buffer)
+        ]
+
+    return act
+
+
+def test_the_two_are_two() -> None:
+    for name in HOT:
+        assert str(SOURCES[name].__file__).endswith(f"{name.rsplit('.', 1)[1]}.py")
+        assert COMPILED[name].__file__ != SOURCES[name].__file__
+
+
+@given(st.binary(max_size=16))
+@example(b"\xff" * 16)
+@example(b"\x80" * 9 + b"\x01")
+@example(b"\xff" * 4 + b"\x0f")
+@example(b"\xff" * 4 + b"\x10")
+def test_numbers_are_read_alike(data: bytes) -> None:
+    padded = data + bytes(16)
+    same(VARINT, lambda module: module.read_varint(padded, 0))
+    same(VARINT, lambda module: module.read_varlong(padded, 0))
+
+
+@given(st.integers(-(2**63), 2**63 - 1) | extremes)
+def test_numbers_are_written_alike(value: int) -> None:
+    def act(module: ModuleType) -> tuple[bytes, int]:
+        out = bytearray()
+        module.append_varint(out, value)
+        return bytes(out), module.varint_size(value)
+
+    same(VARINT, act)
+
+
+@pytest.mark.parametrize("codec", Compression)
+@given(records=rows)
+def test_records_are_written_alike(codec: Compression, records: list[Any]) -> None:
+    same(BATCH, lambda module: module.encode_batch(records, codec=codec, producer_id=5))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            timestamps | st.sampled_from([None, 1.5, "5"]),
+            content | st.sampled_from(["text", 5, bytearray(b"octets"), memoryview(b"view")]),
+            content | st.sampled_from(["text", 5, [1, 2]]),
+            headers | st.sampled_from([None, 5, [("a",)], [(b"a", b"")], [("a", "b")], "ab"]),
+        ),
+        max_size=6,
+    )
+)
+def test_a_builder_takes_and_refuses_alike(records: list[Any]) -> None:
+    def act(module: ModuleType) -> object:
+        builder = module.BatchBuilder()
+
+        def append(_: ModuleType, row: Any) -> int:
+            size_bytes: int = builder.append(*row)
+            return size_bytes
+
+        # What an error says about a wrong type is Python's or Cython's choice; its class is not.
+        sizes = [outcome(lambda module, row=row: append(module, row), module) for row in records]
+        sizes = [size[0] if isinstance(size, tuple) else size for size in sizes]
+        built = outcome(lambda _: builder.build(), module)
+        return sizes, builder.record_count, built
+
+    same(BATCH, act)
+
+
+@pytest.mark.parametrize("codec", Compression)
+@given(
+    records=rows.filter(lambda records: all(abs(row[0]) < 2**62 for row in records)),
+    position=st.integers(0),
+    noise=st.binary(max_size=12),
+    cut=st.integers(0, 3),
+)
+def test_broken_batches_are_read_alike(
+    codec: Compression, records: list[Any], position: int, noise: bytes, cut: int
+) -> None:
+    coded = bytearray(BATCH[0].encode_batch(records, codec=codec))
+    position %= len(coded)
+    coded[position : position + len(noise)] = noise
+    same(BATCH, read_all(bytes(coded[: len(coded) - cut])))
+
+
+@given(
+    payload=st.binary(max_size=200),
+    count=st.integers(-1, 12),
+    last_delta=extremes | st.integers(0, 40),
+    base_offset=extremes,
+    base_timestamp_ms=extremes,
+    attributes=st.integers(0, 63),
+)
+def test_noise_is_read_alike(payload: bytes, count: int, last_delta: int, **fields: int) -> None:
+    header = (
+        fields["base_offset"],
+        49 + len(payload),
+        -1,
+        2,
+        crc32c(payload),
+        fields["attributes"],
+        max(-(2**31), min(last_delta, 2**31 - 1)),
+        fields["base_timestamp_ms"],
+        fields["base_timestamp_ms"],
+        -1,
+        -1,
+        -1,
+        count,
+    )
+    coded = BATCH[0]._HEADER.pack(*header) + payload
+    same(BATCH, read_all(coded))
+    same(BATCH, lambda module: module.RecordBatch(coded).check_crc())
+
+
+deltas = st.integers(-(2**63), 2**63 - 1) | extremes
+
+
+@given(
+    base_timestamp_ms=extremes,
+    numbers=st.tuples(deltas, deltas, deltas, deltas, deltas),
+    body=st.binary(max_size=20),
+)
+def test_extreme_numbers_are_read_alike(
+    base_timestamp_ms: int, numbers: tuple[int, ...], body: bytes
+) -> None:
+    record = bytearray(1)
+    for number in numbers:
+        VARINT[0].append_varint(record, number)
+    record += body
+    payload = bytearray()
+    VARINT[0].append_varint(payload, len(record))
+    payload += record
+    header = (0, 49 + len(payload), -1, 2, 0, 0, 2**31 - 1, base_timestamp_ms, 0, -1, -1, -1, 1)
+    same(BATCH, read_all(BATCH[0]._HEADER.pack(*header) + bytes(payload)))
+
+
+@given(buffer=st.binary(max_size=130), position=st.integers(-(2**70), 2**70) | st.integers(-5, 130))
+def test_a_place_in_a_buffer_is_judged_alike(buffer: bytes, position: int) -> None:
+    same(BATCH, lambda module: module.RecordBatch(buffer, position).size_bytes)
+
+
+INTERPRETED_RUN = """
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_loader
+
+class SourceOnly:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in sys.argv[1].split():
+            return spec_from_loader(name, SourceFileLoader(name, name.replace(".", "/") + ".py"))
+
+sys.meta_path.insert(0, SourceOnly)
+import pytest
+from streamlog.records import batch
+assert batch.__file__.endswith(".py"), batch.__file__
+sys.exit(pytest.main(["-q", "-p", "no:xdist", *sys.argv[2:]]))
+"""
+
+
+def test_the_room_passes_interpreted() -> None:
+    command = [sys.executable, "-c", INTERPRETED_RUN, " ".join(HOT)]
+    files = ["tests/records/test_varint.py", "tests/records/test_batch.py"]
+    run = subprocess.run(
+        [*command, *files], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
