@@ -47,10 +47,6 @@ class SparseIndex:
         """Whether enough entries wait in memory to be worth a write."""
         return len(self._pending) >= PENDING_MAX and not self._in_memory
 
-    def size_bytes(self) -> int:
-        """Bytes of the index when all of it is written."""
-        return len(self) * self.entry_bytes
-
     def create(self) -> None:
         """Make the file, empty.
 

@@ -32,7 +32,7 @@ INVALID_PRODUCER_EPOCH = 47
 _SEQUENCES = 2**31
 """Sequence numbers wrap to 0 after 2**31 - 1."""
 _FORMAT = 1
-_HEAD = struct.Struct(">hIi")
+_HEAD = struct.Struct(">hI")
 _PRODUCER = struct.Struct(">qhB")
 _APPENDED = struct.Struct(">iiqq")
 
@@ -119,7 +119,7 @@ class ProducerStates:
             parts.append(_PRODUCER.pack(producer_id, epoch, len(batches)))
             parts += [_APPENDED.pack(*appended) for appended in batches]
         body = b"".join(parts)
-        return _HEAD.pack(_FORMAT, crc32c(body), len(self._producers)) + body
+        return _HEAD.pack(_FORMAT, crc32c(body)) + body
 
     @classmethod
     def restore(cls, data: bytes) -> ProducerStates:
@@ -130,10 +130,10 @@ class ProducerStates:
         """
         states = cls()
         try:
-            version, crc, count = _HEAD.unpack_from(data)
+            version, crc = _HEAD.unpack_from(data)
             if version != _FORMAT or crc != crc32c(data[_HEAD.size :]):
                 raise CorruptData("a producer snapshot is damaged")
-            for producer_id, producer in _producers(data, count):
+            for producer_id, producer in _producers(data):
                 states._producers[producer_id] = producer
         except struct.error as error:
             raise CorruptData(f"a producer snapshot is cut off: {error}") from error
@@ -155,9 +155,9 @@ def _check_epoch(batch: RecordBatch, known: _Producer) -> None:
         )
 
 
-def _producers(data: bytes, count: int) -> Iterator[tuple[int, _Producer]]:
+def _producers(data: bytes) -> Iterator[tuple[int, _Producer]]:
     position = _HEAD.size
-    for _ in range(count):
+    while position < len(data):
         producer_id, epoch, batches = _PRODUCER.unpack_from(data, position)
         position += _PRODUCER.size
         appended = [

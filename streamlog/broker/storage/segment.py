@@ -215,11 +215,9 @@ class Segment:
     # Appending.
 
     def index_full(self, index_bytes_max: int) -> bool:
-        """Whether an index has no room for another entry."""
-        return any(
-            index.size_bytes() + index.entry_bytes > index_bytes_max
-            for index in (self._offsets, self._times)
-        )
+        """Whether an index might grow beyond `index_bytes_max` with another entry."""
+        # The time index has the larger entries, and never more of them.
+        return (len(self._offsets) + 1) * self._times.entry_bytes > index_bytes_max
 
     def takes(self, offsets: int) -> bool:
         """Whether that many more offsets can be told from the base in four bytes."""

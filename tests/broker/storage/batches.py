@@ -1,0 +1,93 @@
+"""Batches and logs for the tests of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage.files import Files, MemoryFiles, read_file, write_whole
+from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.records.batch import Record, RecordBatch, encode_batch, split_batches
+
+DIRECTORY = "data/p-0"
+SMALL = TopicConfig(segment_bytes=1024, index_interval_bytes=128)
+
+
+def batch(
+    count: int = 1,
+    *,
+    timestamp_ms: int = 1_000,
+    value: bytes = b"value",
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    """A client's batch of `count` records; `producer` is id, epoch and first sequence."""
+    records = [(timestamp_ms + number, b"key", value, ()) for number in range(count)]
+    producer_id, epoch, sequence = producer
+    return encode_batch(
+        records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+    )
+
+
+def stamped(timestamps: Sequence[int]) -> bytes:
+    """A client's batch with a record for each timestamp."""
+    return encode_batch([(timestamp_ms, None, b"v", ()) for timestamp_ms in timestamps])
+
+
+def new_log(files: Files | None = None, config: TopicConfig = SMALL) -> PartitionLog:
+    """An empty log in memory."""
+    files = MemoryFiles() if files is None else files
+    files.make_directory("data")
+    log = PartitionLog.create(files, DIRECTORY, name="topic-0", config=config)
+    for path in ("", "data"):
+        files.sync_directory(path)
+    return log
+
+
+def reopened(
+    files: Files, *, config: TopicConfig = SMALL, clean: bool = False, recovery_point: int = 0
+) -> PartitionLog:
+    """The log that `new_log` made."""
+    return PartitionLog.open(
+        files,
+        DIRECTORY,
+        name="topic-0",
+        config=config,
+        clean=clean,
+        recovery_point=recovery_point,
+    )
+
+
+def read_batches(log: PartitionLog, offset: int = 0) -> list[RecordBatch]:
+    """Every batch from `offset` to the end, CRCs checked."""
+    found: list[RecordBatch] = []
+    while data := log.read(offset, max_bytes=700):
+        for read in split_batches(data):
+            read.check_crc()
+            found.append(read)
+            offset = read.next_offset
+    return found
+
+
+def read_records(log: PartitionLog, offset: int = 0) -> list[Record]:
+    """Every record from `offset` to the end."""
+    records = [record for found in read_batches(log, offset) for record in found.records()]
+    return [record for record in records if record.offset >= offset]
+
+
+def log_files(files: Files, suffix: str = ".log") -> list[str]:
+    """Paths of the log's files that end in `suffix`."""
+    return [f"{DIRECTORY}/{name}" for name in files.list(DIRECTORY) if name.endswith(suffix)]
+
+
+def contents(files: Files, suffix: str) -> dict[str, bytes]:
+    """The log's files that end in `suffix`."""
+    return {path: read_file(files, path) for path in log_files(files, suffix)}
+
+
+def overwrite(files: Files, path: str, data: bytes) -> None:
+    """Give a file other content, as a fault would."""
+    file = files.open(path, writable=True)
+    file.truncate(0)
+    write_whole(file, data, 0)
+    file.sync()
+    file.close()
