@@ -1,0 +1,136 @@
+"""Writes what tasks give: sinks at once, and checkpoints in an order no crash can break.
+
+A commit of all tasks: (a) wait until every sink record is acknowledged; (b) write each
+task's checkpoint, all state changes and its progress, as ONE record batch to its changelog;
+(c) bring the same records into its store, with the changelog offset; (d) commit the offsets
+to the group (`worker`). A crash before (b) reads the inputs again and repeats sink records;
+after (b) the changelog restores the rest. (d) is for lag tools and for tasks without state.
+Why one batch: `docs/decisions/001-one-changelog-batch-per-commit.md`. Not done here:
+transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.partitioner import partition_of_key
+from streamlog.client.producer import Producer
+from streamlog.client.sender import RecordMetadata
+from streamlog.clock import Clock
+from streamlog.errors import RequestTimedOut
+from streamlog.log import Log
+from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.task import Task
+from streamlog.records.batch import Record
+from streamlog.worker.restore import OWNER_KEY, POLL_MS, STALL_MS, TaskState, epoch_headers
+
+logger = logging.getLogger(__name__)
+
+Headers = tuple[tuple[str, bytes | None], ...]
+Sendable = tuple[int, bytes | None, bytes | None, Headers]
+"""Timestamp, key, value, headers: what a producer takes in bulk."""
+
+
+class Fenced(Exception):
+    """Another worker has taken the task over: the last checkpoint does not count."""
+
+
+class SinkWriter:
+    """Sends sink records as they come; `flush` says that they have all arrived."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._sent: list[asyncio.Future[RecordMetadata]] = []
+        self._partitions: dict[str, int] = {}
+
+    async def write(self, records: Iterable[SinkRecord]) -> None:
+        """Hand the records over; waits only while the producer's buffer is full."""
+        together: defaultdict[TopicPartition, list[Sendable]] = defaultdict(list)
+        for record in records:
+            partition = record.partition
+            if partition is None and record.key is not None:
+                partition = partition_of_key(record.key, await self._count(record.topic))
+            if partition is None:
+                self._sent.append(await self._send_anywhere(record))
+                continue
+            sendable = (record.timestamp_ms, record.key, record.value, record.headers)
+            together[TopicPartition(record.topic, partition)].append(sendable)
+        for (topic, partition), many in together.items():
+            self._sent.append(await self._producer.send_many(topic, partition, many))
+
+    async def flush(self) -> None:
+        """Wait until everything written is acknowledged.
+
+        Raises:
+            StreamlogError: a record could not be written: nothing since the last commit counts.
+        """
+        await self._producer.flush()
+        sent, self._sent = self._sent, []
+        await asyncio.gather(*sent)
+
+    async def _count(self, topic: str) -> int:
+        if topic not in self._partitions:
+            self._partitions[topic] = await self._producer.partitions(topic)
+        return self._partitions[topic]
+
+    async def _send_anywhere(self, record: SinkRecord) -> asyncio.Future[RecordMetadata]:
+        return await self._producer.send(
+            record.topic,
+            record.value,
+            timestamp_ms=record.timestamp_ms,
+            headers=record.headers,
+        )
+
+
+class Checkpoints:
+    """Writes the checkpoints of tasks to their changelogs, then to their stores."""
+
+    def __init__(self, log: Log, producer: Producer, clock: Clock) -> None:
+        self._log = log
+        self._producer = producer
+        self._clock = clock
+
+    async def write(self, task: Task, state: TaskState) -> int:
+        """Make what the task has done durable; returns the number of records written.
+
+        Raises:
+            Fenced: the task belongs to another worker by now; drop it without a commit.
+        """
+        changes = task.checkpoint()
+        if not changes:
+            return 0
+        now_ms = self._clock.wall_ms()
+        headers = epoch_headers(state.epoch)
+        batch: list[Sendable] = [(now_ms, key, value, headers) for key, value in changes]
+        sent = await self._producer.send_atomic(*state.changelog, batch)
+        first_offset = sent.offset - len(batch) + 1
+        if first_offset != state.next_offset:
+            await self._check_owner(state, first_offset)
+        state.next_offset = sent.offset + 1
+        task.committed(changes, next_offset=state.next_offset)
+        return len(batch)
+
+    async def _check_owner(self, state: TaskState, until_offset: int) -> None:
+        """Somebody wrote before our checkpoint: a new owner, or a former one that is late."""
+        for record in await self._between(state, until_offset):
+            if record.key == OWNER_KEY:
+                topic, partition = state.changelog
+                logger.warning("%s[%d] belongs to another worker now", topic, partition)
+                raise Fenced
+
+    async def _between(self, state: TaskState, until_offset: int) -> list[Record]:
+        found: list[Record] = []
+        deadline_ms = self._clock.now_ms() + STALL_MS
+        async with self._log.consumer(auto_offset_reset="none") as consumer:
+            consumer.assign([state.changelog])
+            consumer.seek(state.changelog, state.next_offset)
+            while not found or found[-1].offset < until_offset:
+                if self._clock.now_ms() >= deadline_ms:
+                    raise RequestTimedOut(f"changelog {state.changelog} can't be read back")
+                polled = await consumer.poll(timeout_ms=POLL_MS)
+                found += polled.get(state.changelog, ())
+        return [record for record in found if record.offset < until_offset]

@@ -1,0 +1,195 @@
+"""Opens the state of a task: takes it over from whoever had it, and brings it up to date.
+
+Several processes may believe that a task is theirs: one that was stopped or blocked for
+longer than its session learns last that it has lost it. So a changelog has an owner, settled
+by the changelog itself. (1) A opens: it writes a fence, and its offset is A's epoch. (2) A is
+blocked, B takes over and writes its own fence. (3) A wakes up and writes a checkpoint, with
+its epoch on every record. (4) Whoever replays skips it, as its epoch is older than the last
+fence; A itself sees that its checkpoint did not land where the one before ended, looks at
+what lies between, finds B's fence, and drops the task (`commit`). Changes that A wrote before
+B's fence are part of what B restores. Not done here: standby copies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock
+from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost, RequestTimedOut
+from streamlog.log import Log
+from streamlog.records.batch import Record
+from streamlog.tables.changelog import Restoration
+from streamlog.tables.rocksdb import RocksBudget, RocksStore
+from streamlog.tables.store import Change
+
+logger = logging.getLogger(__name__)
+
+OWNER_KEY = b"\x00owner"
+"""Reserved (see `tables/changelog.py`): in the changelog a fence, in a store the last one's
+offset."""
+CLUSTER_KEY = b"\x00cluster"
+"""Reserved, in a store only: the log that its changelog is in."""
+EPOCH_HEADER = "epoch"
+"""On every record of a checkpoint: the offset of its writer's fence."""
+LOCK_WAIT_MS = 15_000
+"""A worker on the same machine that gives the task up needs time to commit and close it."""
+LOCK_RETRY_MS = 100
+STALL_MS = 30_000
+"""The changelog's end was read, so it is there: no record for this long is a broken log."""
+POLL_MS = 500
+SLICE_RECORDS = 5_000
+"""Applied between two looks at the consumer group."""
+
+_EPOCH = struct.Struct(">q")
+
+
+@dataclass(slots=True)
+class TaskState:
+    """The open state of one task."""
+
+    store: RocksStore
+    changelog: TopicPartition
+    epoch: int
+    """The offset of our fence."""
+    next_offset: int
+    """Where our next checkpoint lands if nobody else writes."""
+
+
+def epoch_headers(epoch: int) -> tuple[tuple[str, bytes], ...]:
+    """The headers of a checkpoint's records."""
+    return ((EPOCH_HEADER, _EPOCH.pack(epoch)),)
+
+
+class Fences:
+    """Tells the records of owners from those of former ones, in the order of a changelog."""
+
+    def __init__(self, owner: int = -1) -> None:
+        self.owner = owner
+        """The offset of the last fence known."""
+
+    @classmethod
+    def stored(cls, store: RocksStore) -> Fences:
+        """As of the changelog offset that the store reflects."""
+        data = store.get(OWNER_KEY)
+        return cls(-1 if data is None else _unpack(data))
+
+    def admit(self, records: Iterable[Record]) -> list[Change]:
+        """The changes to apply: fences as their offset, nothing by a former owner."""
+        changes: list[Change] = []
+        for record in records:
+            if record.key is None:
+                raise CorruptData(f"changelog record {record.offset} has no key")
+            epoch = next((v for name, v in record.headers if name == EPOCH_HEADER), None)
+            if record.key == OWNER_KEY:
+                self.owner = record.offset
+                changes.append((OWNER_KEY, _EPOCH.pack(record.offset)))
+            elif epoch is None or _unpack(epoch) >= self.owner:
+                changes.append((record.key, record.value))
+        return changes
+
+
+class Restorer:
+    """Opens one task's state, in steps, so that its worker stays in the group meanwhile."""
+
+    def __init__(
+        self,
+        log: Log,
+        producer: Producer,
+        *,
+        changelog: TopicPartition,
+        path: str,
+        budget: RocksBudget,
+        clock: Clock,
+    ) -> None:
+        self.changelog = changelog
+        self.records = 0
+        """Applied so far."""
+        self._log = log
+        self._producer = producer
+        self._path = path
+        self._budget = budget
+        self._clock = clock
+
+    async def run(self) -> TaskState:
+        """Lock the store, take the changelog over, replay what the store lacks.
+
+        Raises:
+            LogDirectoryLocked: another process keeps the state directory.
+            LogDirectoryLost: the state belongs to another log.
+            CorruptData: the state on disk is damaged.
+        """
+        store = await self._locked_store()
+        try:
+            self._check_cluster(store)
+            epoch = await self._fence()
+            await self._replay(store, end_offset=epoch + 1)
+        except BaseException:
+            store.close()
+            raise
+        return TaskState(store, self.changelog, epoch, epoch + 1)
+
+    async def _locked_store(self) -> RocksStore:
+        deadline_ms = self._clock.now_ms() + LOCK_WAIT_MS
+        while True:
+            try:
+                return RocksStore.open(self._path, budget=self._budget)
+            except LogDirectoryLocked:
+                if self._clock.now_ms() >= deadline_ms:
+                    raise
+            await asyncio.sleep(LOCK_RETRY_MS / 1000)
+
+    def _check_cluster(self, store: RocksStore) -> None:
+        here, stored = self._log.cluster_id.encode(), store.get(CLUSTER_KEY)
+        if stored is None:
+            store.put(CLUSTER_KEY, here)
+        elif stored != here:
+            raise LogDirectoryLost(
+                f"the state in {self._path} belongs to log {stored.decode(errors='replace')}, but "
+                f"this is log {self._log.cluster_id}: was the log's directory deleted or moved? "
+                "Bring it back, or delete the state directory to start from what this log has"
+            )
+
+    async def _fence(self) -> int:
+        fence = (self._clock.wall_ms(), OWNER_KEY, b"", ())
+        sent = await self._producer.send_atomic(*self.changelog, [fence])
+        return sent.offset
+
+    async def _replay(self, store: RocksStore, *, end_offset: int) -> None:
+        async with self._log.consumer(auto_offset_reset="none") as consumer:
+            start_offset = (await consumer.begin_offsets([self.changelog]))[self.changelog]
+            restoration = Restoration(store, start_offset=start_offset, end_offset=end_offset)
+            if restoration.rebuilt:
+                logger.warning("state in %s did not fit its changelog: built anew", self._path)
+                store.put(CLUSTER_KEY, self._log.cluster_id.encode())
+            fences = Fences.stored(store)
+            consumer.assign([self.changelog])
+            consumer.seek(self.changelog, restoration.position)
+            while not restoration.done:
+                records = await self._next(consumer)
+                restoration.apply(fences.admit(records), next_offset=records[-1].offset + 1)
+                self.records += len(records)
+
+    async def _next(self, consumer: Consumer) -> Sequence[Record]:
+        deadline_ms = self._clock.now_ms() + STALL_MS
+        while self._clock.now_ms() < deadline_ms:
+            polled = await consumer.poll(timeout_ms=POLL_MS, max_records=SLICE_RECORDS)
+            if records := polled.get(self.changelog):
+                return records
+        raise RequestTimedOut(
+            f"changelog {self.changelog.topic}[{self.changelog.partition}] gave no record for "
+            f"{STALL_MS // 1000} s, though its end is not reached"
+        )
+
+
+def _unpack(data: bytes) -> int:
+    if len(data) != _EPOCH.size:
+        raise CorruptData(f"{data!r} is not the epoch of a changelog's owner")
+    epoch: int = _EPOCH.unpack(data)[0]
+    return epoch

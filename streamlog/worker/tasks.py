@@ -1,0 +1,336 @@
+"""The tasks that this worker runs: opened, fed, committed, given up.
+
+A task is opened in the background, so that the worker goes on polling (and stays in its
+group) while a long changelog is replayed; its inputs stay paused until then. A rebalance of
+the eager protocol takes everything away and gives most of it back a moment later, so tasks
+stay open in between and are closed only when the new assignment lacks them. Rule of the
+file: a task's inputs are read on from where the task stands, not from where the consumer or
+the group believes it to be. Not done here: polling (`worker`), who runs what (`placement`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock
+from streamlog.log import Log
+from streamlog.processing.outbox import Drop
+from streamlog.processing.task import Task, TaskId
+from streamlog.records.batch import Record
+from streamlog.tables.rocksdb import RocksBudget
+from streamlog.topology import Topology
+from streamlog.worker.commit import Checkpoints, Fenced, SinkWriter
+from streamlog.worker.pauses import Pauses
+from streamlog.worker.restore import Restorer, TaskState
+
+logger = logging.getLogger(__name__)
+
+BUFFERED_RECORDS_MAX = 10_000
+"""A task that waits for one input stops reading its others at so many records."""
+COMMIT_EARLY_BYTES = 8 * 1024 * 1024
+"""Changes of state that wait for a commit: a checkpoint is one batch and has to fit."""
+IDLE_PROCESS_MS = 100
+"""Tasks are asked this often even if nothing came: quiet sources let windows close."""
+DROPS_LOG_INTERVAL_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What tasks need of their worker."""
+
+    log: Log
+    producer: Producer
+    consumer: Consumer
+    clock: Clock
+    state_path: str
+    """The app's state directory; each task has a directory of its own in it."""
+    background: asyncio.TaskGroup
+    """Owns the opening of tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What is known of an assigned partition when it is assigned."""
+
+    begin: int
+    """The first offset that the log has."""
+    end: int
+    """The offset that the next record will have."""
+    committed: int
+    """Where the group goes on; the beginning if nothing is committed."""
+    has_agent: bool
+
+
+@dataclass(slots=True)
+class _Running:
+    """A task that is open."""
+
+    task: Task
+    state: TaskState | None
+    inputs: list[TopicPartition]
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    arrived: dict[tuple[str, int], Sequence[Record]] = field(default_factory=dict)
+    processed_ms: int = 0
+
+
+class Tasks:
+    """All tasks of this worker. Used from the worker's one loop, except for opening."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        counts: Mapping[str, int],
+        surroundings: Surroundings,
+        pauses: Pauses,
+    ) -> None:
+        self._topology = topology
+        self._counts = counts
+        self._with = surroundings
+        self._pauses = pauses
+        self._sinks = SinkWriter(surroundings.producer)
+        self._checkpoints = Checkpoints(surroundings.log, surroundings.producer, surroundings.clock)
+        self._budget = RocksBudget()
+        self._running: dict[TaskId, _Running] = {}
+        self._opening: dict[TaskId, asyncio.Task[None]] = {}
+        self._opened: dict[TaskId, _Running] = {}
+        self._places: Mapping[TopicPartition, Place] = {}
+        self._offsets: dict[TopicPartition, int] = {}
+        self._suspended = True
+        self._drops = _Drops()
+
+    def of(self, assignment: Collection[TopicPartition]) -> list[TaskId]:
+        """The tasks that read one of these partitions."""
+        found = {
+            TaskId(sub.number, partition)
+            for topic, partition in assignment
+            for sub in self._topology.subtopologies_of(topic)
+        }
+        return sorted(found)
+
+    def inputs(self, task_id: TaskId) -> list[TopicPartition]:
+        """What a task reads."""
+        number = task_id.partition
+        return [
+            TopicPartition(topic, number)
+            for topic in self._topology.subtopologies[task_id.subtopology].inputs
+            if number < self._counts[topic]
+        ]
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The next offsets to read, as of what was processed."""
+        return dict(self._offsets)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether so much has changed that it should be committed now."""
+        return any(
+            running.task.state_bytes > COMMIT_EARLY_BYTES for running in self._running.values()
+        )
+
+    async def assign(self, places: Mapping[TopicPartition, Place]) -> None:
+        """Keep, open and close tasks so that exactly those of the assignment are here."""
+        self._places = places
+        self._suspended = False
+        wanted = self.of(places)
+        for task_id in {*self._opening}.difference(wanted):
+            await self._stop_opening(task_id)
+        for task_id in {*self._running, *self._opened}.difference(wanted):
+            self._close(task_id)
+        for task_id in wanted:
+            if task_id in self._running:
+                self._read_on(self._running[task_id])
+            else:
+                self._open(task_id)
+
+    def suspend(self) -> None:
+        """Process nothing until the next assignment: some tasks will be another worker's."""
+        self._suspended = True
+
+    def admit(self) -> None:
+        """Let the tasks that have been opened meanwhile take part."""
+        if self._suspended:
+            return
+        opened, self._opened = self._opened, {}
+        for task_id, running in opened.items():
+            running.task.start_at(self._starts(running))
+            self._running[task_id] = running
+            self._read_on(running)
+
+    def take(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        """Hand records to the tasks that read them."""
+        for running in self._running.values():
+            for place in running.inputs:
+                if place in polled:
+                    running.arrived[place] = polled[place]
+
+    async def process(self) -> None:
+        """Let the tasks work, and send what comes of it."""
+        if self._suspended:
+            return
+        now_ms = self._with.clock.now_ms()
+        for running in self._running.values():
+            if running.arrived or now_ms - running.processed_ms >= IDLE_PROCESS_MS:
+                running.processed_ms = now_ms
+                await self._process(running, now_ms)
+        self._drops.tell(now_ms)
+
+    async def commit(self) -> None:
+        """Make everything durable that was processed: sinks, then state."""
+        await self._sinks.flush()
+        stateful = [
+            (running.task, running.state)
+            for running in self._running.values()
+            if running.state is not None
+        ]
+        results = await asyncio.gather(
+            *(self._checkpoints.write(task, state) for task, state in stateful),
+            return_exceptions=True,
+        )
+        for (task, _), result in zip(stateful, results, strict=True):
+            match result:
+                case Fenced():
+                    self._close(task.id)
+                    self._open(task.id)
+                case BaseException():
+                    raise result
+                case 0:
+                    pass
+                case records:
+                    logger.debug("task %s committed %d changes", task.id, records)
+
+    async def close(self) -> None:
+        """Close everything; what is not committed is forgotten."""
+        for task_id in [*self._opening]:
+            await self._stop_opening(task_id)
+        for task_id in [*self._running, *self._opened]:
+            self._close(task_id)
+
+    async def _process(self, running: _Running, now_ms: int) -> None:
+        consumer = self._with.consumer
+        arrived, running.arrived = running.arrived, {}
+        for place in running.inputs:
+            high_watermark = consumer.high_watermark(place)
+            if high_watermark is not None:
+                running.ends[place] = max(high_watermark, running.ends[place])
+        outbox = running.task.process(arrived, now_ms, ends=running.ends)
+        await self._sinks.write(outbox.sinks)
+        for (topic, partition), offset in outbox.offsets.items():
+            self._offsets[TopicPartition(topic, partition)] = offset
+        self._drops.count(outbox.drops)
+        # Offsets without records (gaps, control batches) count as read.
+        positions = consumer.positions()
+        running.task.start_at(
+            {place: positions[place] for place in running.inputs if place in positions}
+        )
+        self._hold_back(running)
+
+    def _hold_back(self, running: _Running) -> None:
+        """Pause inputs that are far ahead of one that the task waits for."""
+        if len(running.inputs) == 1:
+            return
+        for place, buffered in running.task.buffered.items():
+            if buffered > BUFFERED_RECORDS_MAX:
+                self._pauses.hold("buffered", [TopicPartition(*place)])
+            elif buffered < BUFFERED_RECORDS_MAX // 2:
+                self._pauses.let_go("buffered", [TopicPartition(*place)])
+
+    def _starts(self, running: _Running) -> dict[tuple[str, int], int]:
+        """Where a new task begins to read, for inputs of which its state knows nothing.
+
+        A task with state starts at the beginning: the group's offsets may tell of a state
+        that was deleted.
+        """
+        known = running.task.positions
+        return {
+            part: self._places[part].begin
+            if running.state is not None
+            else self._places[part].committed
+            for part in running.inputs
+            if part not in known
+        }
+
+    def _read_on(self, running: _Running) -> None:
+        """Set the consumer to where the task stands, or an agent that is behind it."""
+        positions = running.task.positions
+        for part in running.inputs:
+            place = self._places[part]
+            running.ends[part] = max(place.end, running.ends.get(part, 0))
+            agent_at = place.committed if place.has_agent else positions[part]
+            self._with.consumer.seek(part, min(positions[part], agent_at))
+        self._pauses.let_go("opening", running.inputs)
+
+    def _open(self, task_id: TaskId) -> None:
+        self._pauses.hold("opening", self.inputs(task_id))
+        if task_id not in self._opening and task_id not in self._opened:
+            self._opening[task_id] = self._with.background.create_task(
+                self._opened_task(task_id), name=f"open task {task_id}"
+            )
+
+    async def _opened_task(self, task_id: TaskId) -> None:
+        sub = self._topology.subtopologies[task_id.subtopology]
+        state = None
+        if sub.changelog_topic is not None:
+            restorer = Restorer(
+                self._with.log,
+                self._with.producer,
+                changelog=TopicPartition(sub.changelog_topic, task_id.partition),
+                path=f"{self._with.state_path}/{task_id}",
+                budget=self._budget,
+                clock=self._with.clock,
+            )
+            state = await restorer.run()
+            logger.info("task %s: restored %d records", task_id, restorer.records)
+        store = None if state is None else state.store
+        task = Task(sub, task_id, partitions=self._counts, store=store)
+        del self._opening[task_id]
+        self._opened[task_id] = _Running(task, state, self.inputs(task_id))
+
+    async def _stop_opening(self, task_id: TaskId) -> None:
+        opening = self._opening.pop(task_id)
+        opening.cancel()
+        await asyncio.wait([opening])
+
+    def _close(self, task_id: TaskId) -> None:
+        running = self._running.pop(task_id, None) or self._opened.pop(task_id)
+        running.task.close()
+        for part in running.inputs:
+            self._offsets.pop(part, None)
+
+
+class _Drops:
+    """Counts what nodes left out, and says so once in a while."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._late_by_ms_max: dict[str, int] = {}
+        self._told_ms: int | None = None
+
+    def count(self, drops: Sequence[Drop]) -> None:
+        """Take note."""
+        for drop in drops:
+            self._counts[drop.node, drop.reason] += drop.count
+            latest = max(self._late_by_ms_max.get(drop.node, 0), drop.late_by_ms_max)
+            self._late_by_ms_max[drop.node] = latest
+
+    def tell(self, now_ms: int) -> None:
+        """One line per node and reason, at most once a minute."""
+        due = self._told_ms is None or now_ms - self._told_ms >= DROPS_LOG_INTERVAL_MS
+        if not self._counts or not due:
+            return
+        self._told_ms = now_ms
+        for (node, reason), count in self._counts.items():
+            if reason == "duplicate":
+                logger.debug("%s: %d records came again and were left out", node, count)
+                continue
+            late = f" (by up to {self._late_by_ms_max[node]} ms)" if reason == "late" else ""
+            logger.warning("%s: %d records left out: %s%s", node, count, reason, late)
+        self._counts.clear()
+        self._late_by_ms_max.clear()

@@ -1,0 +1,126 @@
+"""The topics an app needs: finds them, creates what is missing, refuses what does not fit.
+
+Internal topics (repartition, changelog) are always created. Declared ones are created on an
+embedded log, and on a cluster if they are only written to or the app says how many
+partitions they have: a source that is missing on somebody's cluster is more likely a wrong
+name, or the wrong cluster, than a wish. Partition counts that exist are never changed, as
+keys would move and state with them. Not done here: deleting what an app no longer uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from streamlog.client.admin import Admin, NewTopic
+from streamlog.errors import TopicExists, TopologyError, UnknownTopicOrPartition
+from streamlog.log import Log
+from streamlog.topology import TopicSpec, Topology
+
+logger = logging.getLogger(__name__)
+
+BROKER_DEFAULT = -1
+"""Partitions of a topic when neither the app nor the topology says how many: the broker's."""
+CHANGELOG_BATCH_BYTES = 64 * 1024 * 1024
+"""A checkpoint is one batch. Tasks commit long before one grows to this."""
+CHANGELOG_CONFIGS = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
+}
+SEEN_ATTEMPTS_MAX = 50
+"""A cluster's brokers learn of a new topic one after the other."""
+SEEN_RETRY_MS = 100
+
+
+async def ensure_topics(
+    log: Log,
+    topology: Topology,
+    declared: Mapping[str, TopicSpec],
+    *,
+    sources: Collection[str],
+) -> dict[str, int]:
+    """Make sure that all topics are there; returns the partition count of each.
+
+    Args:
+        log: where they are, or are created.
+        topology: what the app computes, with its repartition and changelog topics.
+        declared: the topics of the app, by name.
+        sources: those that are read, by the topology or by an agent.
+
+    Raises:
+        UnknownTopicOrPartition: a source is missing on a cluster.
+        TopologyError: partition counts contradict each other, or the state.
+    """
+    async with log.admin() as admin:
+        counts = await _counts(admin)
+        missing = [spec for name, spec in sorted(declared.items()) if name not in counts]
+        if not log.embedded:
+            _refuse_missing_sources(missing, sources)
+        await _create(admin, [_new(spec) for spec in missing])
+        counts = await _seen(admin, declared)
+        wanted = topology.partition_counts(counts)
+        internal = [
+            NewTopic(name, partitions=wanted[name])
+            for name, spec in topology.topics.items()
+            if spec.internal and name not in counts
+        ]
+        changelogs = topology.changelog_partitions(wanted)
+        _refuse_other_counts(changelogs, counts)
+        internal += [
+            NewTopic(name, partitions=number, configs=CHANGELOG_CONFIGS)
+            for name, number in changelogs.items()
+            if name not in counts
+        ]
+        await _create(admin, internal)
+        counts = await _seen(admin, {*declared, *topology.topics, *changelogs})
+        _refuse_other_counts(changelogs, counts)
+        return topology.partition_counts(counts)
+
+
+def _new(spec: TopicSpec) -> NewTopic:
+    configs = {"cleanup.policy": "compact"} if spec.compact else {}
+    return NewTopic(spec.name, partitions=spec.partitions or BROKER_DEFAULT, configs=configs)
+
+
+def _refuse_missing_sources(missing: Iterable[TopicSpec], sources: Collection[str]) -> None:
+    for spec in missing:
+        if spec.name in sources and spec.partitions is None:
+            raise UnknownTopicOrPartition(
+                f"topic {spec.name!r} is read by this app but does not exist; create it "
+                f"(streamlog topics create {spec.name} --partitions N --log URL), or let the app "
+                "do it: app.topic(..., partitions=N)"
+            )
+
+
+def _refuse_other_counts(wanted: Mapping[str, int], counts: Mapping[str, int]) -> None:
+    for name, number in wanted.items():
+        if counts.get(name, number) != number:
+            raise TopologyError(
+                f"{name!r} has {counts[name]} partitions but its inputs now need {number}: state "
+                "can't be moved between partitions. Give the inputs their old partition count, "
+                "or delete this topic and the state directory to start again"
+            )
+
+
+async def _create(admin: Admin, topics: list[NewTopic]) -> None:
+    for topic in topics:
+        try:
+            await admin.create_topics([topic])
+        except TopicExists:
+            continue  # Another worker was faster.
+        logger.info("created topic %s", topic.name)
+
+
+async def _counts(admin: Admin) -> dict[str, int]:
+    return {topic.name: topic.partitions for topic in await admin.list_topics()}
+
+
+async def _seen(admin: Admin, names: Collection[str]) -> dict[str, int]:
+    for _ in range(SEEN_ATTEMPTS_MAX):
+        counts = await _counts(admin)
+        if counts.keys() >= {*names}:
+            return counts
+        await asyncio.sleep(SEEN_RETRY_MS / 1000)
+    absent = ", ".join(sorted({*names} - counts.keys()))
+    raise UnknownTopicOrPartition(f"created, but still not listed by the cluster: {absent}")

@@ -1,0 +1,280 @@
+"""Worker: one process of an app. Consumer to tasks and agents to commit, until it is stopped.
+
+One loop owns everything: poll, process, produce, and commit at every interval; nothing else
+touches tasks, so a rebalance (its callbacks run inside `poll`) never meets a record in the
+middle. Agents, schedules and the opening of tasks run beside it in one TaskGroup; whatever
+fails ends the worker, since going on would skip what failed. On the first request to stop,
+agents finish the record in hand, everything is committed, and the group is left, so that the
+others take over at once. Not done here: signals and exit codes (`cli`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock, SystemClock
+from streamlog.dsl.agent import Agent
+from streamlog.dsl.schedule import Crontab, Timer
+from streamlog.errors import LogError
+from streamlog.log import Log
+from streamlog.processing.task import TaskId
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.topology import TopicSpec, Topology
+from streamlog.worker.agents import Agents
+from streamlog.worker.cron import CronScheduler
+from streamlog.worker.pauses import Pauses
+from streamlog.worker.placement import Placement, together
+from streamlog.worker.tasks import Place, Surroundings, Tasks
+from streamlog.worker.topics import ensure_topics
+
+logger = logging.getLogger(__name__)
+
+COMMIT_INTERVAL_MS = 500
+"""Default. What a crash repeats; sinks do not wait for it, as there are no transactions."""
+POLL_MS = 100
+"""Longest wait for records, and so the longest a stop or a full feed goes unnoticed."""
+POLL_HELD_MS = 10
+"""Shorter while something is held back: it may have become free."""
+POLL_RECORDS_MAX = 5_000
+"""One round of the loop: heartbeats and agents get their turn in between."""
+SESSION_TIMEOUT_MS = 15_000
+"""A worker that is gone without leaving is replaced after this. User code that blocks the
+loop for longer loses its partitions."""
+HEARTBEAT_INTERVAL_MS = 3_000
+REBALANCE_TIMEOUT_MS = 60_000
+"""How long a rebalance waits for a worker to finish what it has in hand and commit."""
+MOVED_ON = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    }
+)
+"""The group has given our partitions to others, who read again what is not committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What a worker runs: an app, ready-made."""
+
+    app_id: str
+    topology: Topology
+    topics: Mapping[str, TopicSpec]
+    """Declared ones, by name."""
+    state_dir: str
+    """Each app has a directory of its own in it."""
+    agents: Sequence[Agent[Any, Any]] = ()
+    timers: Sequence[Timer] = ()
+    crontabs: Sequence[Crontab] = ()
+    commit_interval_ms: int = COMMIT_INTERVAL_MS
+    bind: Callable[[Producer], None] = field(default=lambda _producer: None)
+    """Told which producer `Topic.send` is to use."""
+
+    @property
+    def state_path(self) -> str:
+        """The app's own state directory."""
+        return f"{self.state_dir}/{self.app_id}"
+
+    @property
+    def sources(self) -> list[str]:
+        """The topics that are read, internal ones included."""
+        read = {topic for sub in self.topology.subtopologies for topic in sub.inputs}
+        return sorted(read | {agent.topic.name for agent in self.agents})
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Topics that one worker has to read together (see `placement`)."""
+        tasks = [sub.inputs for sub in self.topology.subtopologies]
+        return tuple(together([*tasks, *((agent.topic.name,) for agent in self.agents)]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a worker says of itself before it joins its group."""
+
+    program: Program
+    log: Log
+    counts: Mapping[str, int]
+    """Partitions of every topic that the app reads or writes."""
+    tasks: int
+    """Of the whole app: all its workers share them."""
+
+
+class Worker:
+    """One process of an app."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        log_url: str,
+        announce: Callable[[Start], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._program = program
+        self._log_url = log_url
+        self._announce = announce
+        self._clock = clock or SystemClock()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set; then finish, commit and leave the group.
+
+        Raises:
+            StreamlogError: something can't go on; nothing that failed was committed.
+        """
+        program = self._program
+        async with AsyncExitStack() as stack:
+            log = await stack.enter_async_context(Log.open(self._log_url))
+            counts = await ensure_topics(
+                log, program.topology, program.topics, sources=program.sources
+            )
+            subs = program.topology.subtopologies
+            tasks = sum(sub.tasks(counts) for sub in subs)
+            self._announce(Start(program=program, log=log, counts=counts, tasks=tasks))
+            producer = await stack.enter_async_context(log.producer())
+            consumer = await stack.enter_async_context(
+                log.consumer(
+                    group_id=program.app_id,
+                    auto_offset_reset="earliest",
+                    session_timeout_ms=SESSION_TIMEOUT_MS,
+                    heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+                    rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                    assignor=Placement(program.groups),
+                )
+            )
+            program.bind(producer)
+            background = await stack.enter_async_context(asyncio.TaskGroup())
+            surroundings = Surroundings(
+                log=log,
+                producer=producer,
+                consumer=consumer,
+                clock=self._clock,
+                state_path=program.state_path,
+                background=background,
+            )
+            await _Shift(program, counts, surroundings).work(stop)
+
+
+class _Shift:
+    """The worker at work."""
+
+    def __init__(
+        self, program: Program, counts: Mapping[str, int], surroundings: Surroundings
+    ) -> None:
+        self._program = program
+        self._consumer = surroundings.consumer
+        self._clock = surroundings.clock
+        self._background = surroundings.background
+        self._pauses = Pauses(surroundings.consumer)
+        self._agents = Agents(program.agents, self._pauses)
+        self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
+        self._cron = CronScheduler(
+            program.timers,
+            program.crontabs,
+            clock=surroundings.clock,
+            is_leader=lambda: surroundings.consumer.is_leader,
+        )
+        self._committed: dict[TopicPartition, int] = {}
+        self._committed_ms = self._clock.now_ms()
+
+    async def work(self, stop: asyncio.Event) -> None:
+        """Join, work until `stop`, commit. The consumer leaves the group when it is closed."""
+        try:
+            await self._consumer.subscribe(
+                self._program.sources,
+                on_assigned=self._on_assigned,
+                on_revoked=self._on_revoked,
+            )
+            self._agents.start(self._background)
+            self._background.create_task(self._cron.run(), name="schedules")
+            while not stop.is_set():
+                await self._round()
+            self._cron.stop()
+            await self._agents.finish()
+            await self._commit()
+        finally:
+            await self._tasks.close()
+
+    async def _round(self) -> None:
+        polled = await self._consumer.poll(
+            timeout_ms=POLL_HELD_MS if self._pauses else POLL_MS, max_records=POLL_RECORDS_MAX
+        )
+        self._agents.take(polled)
+        self._tasks.take(polled)
+        await self._tasks.process()
+        self._tasks.admit()
+        due_ms = self._committed_ms + self._program.commit_interval_ms
+        if self._tasks.is_large or self._clock.now_ms() >= due_ms:
+            await self._commit()
+
+    async def _commit(self) -> None:
+        # What agents handle from here on belongs to the next commit: what they have sent until
+        # now is flushed before their offsets are stored.
+        offsets = self._offsets()
+        await self._tasks.commit()
+        moved = {p: at for p, at in offsets.items() if self._committed.get(p) != at}
+        if moved:
+            await self._commit_offsets(moved)
+        self._committed_ms = self._clock.now_ms()
+
+    async def _commit_offsets(self, moved: dict[TopicPartition, int]) -> None:
+        try:
+            await self._consumer.commit(moved)
+        except LogError as error:
+            if error.code not in MOVED_ON:
+                raise
+            logger.info("offsets not committed, the group has moved on: %s", error)
+        else:
+            self._committed.update(moved)
+            logger.debug("committed %d offsets", len(moved))
+
+    def _offsets(self) -> dict[TopicPartition, int]:
+        """The next offset of every partition for which tasks and agents are all done before."""
+        offsets = self._tasks.offsets
+        for partition, offset in self._agents.offsets.items():
+            offsets[partition] = min(offset, offsets.get(partition, offset))
+        return offsets
+
+    async def _on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        logger.debug("rebalance: giving up %d partitions", len(partitions))
+        await self._agents.revoke()
+        await self._commit()
+        self._tasks.suspend()
+
+    async def _on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self._pauses.clear()
+        self._committed.clear()
+        places = await self._look_up(partitions)
+        for partition, place in places.items():
+            self._consumer.seek(partition, place.committed)
+        self._agents.assign({part: place.committed for part, place in places.items()})
+        await self._tasks.assign(places)
+        logger.info("rebalance: %s", _described(partitions, self._tasks.of(partitions)))
+
+    async def _look_up(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Place]:
+        begins = await self._consumer.begin_offsets(partitions)
+        ends = await self._consumer.end_offsets(partitions)
+        committed = await self._consumer.committed(partitions)
+        agents_read = {agent.topic.name for agent in self._program.agents}
+        places = {}
+        for partition in partitions:
+            stored, begin = committed[partition], begins[partition]
+            places[partition] = Place(
+                begin=begin,
+                end=ends[partition],
+                committed=begin if stored is None else stored,
+                has_agent=partition.topic in agents_read,
+            )
+        return places
+
+
+def _described(partitions: frozenset[TopicPartition], tasks: Sequence[TaskId]) -> str:
+    names = ", ".join(map(str, tasks)) or "none"
+    return f"this worker has {len(partitions)} partitions, tasks {names}"
