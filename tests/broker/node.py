@@ -1,0 +1,153 @@
+"""A broker over a fresh directory, and what the tests of this room say to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.config import BrokerConfig, GroupConfig
+from streamlog.clock import ManualClock
+from streamlog.protocol.apis import api_of
+from streamlog.protocol.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from streamlog.protocol.schema import Message
+from streamlog.records.batch import Record, encode_batch, split_batches
+from streamlog.records.compression import Compression
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+
+@dataclass
+class Node:
+    """A broker with a clock that stands still, spoken to in typed messages."""
+
+    path: Path
+    clock: ManualClock = field(default_factory=lambda: ManualClock(wall_ms=1_700_000_000_000))
+    config: BrokerConfig = field(
+        default_factory=lambda: BrokerConfig(group=GroupConfig(initial_rebalance_delay_ms=0))
+    )
+
+    def run(self, story: Callable[[Broker], Coroutine[object, object, T]]) -> T:
+        """Open, do, close: twice on the same path is a restart."""
+
+        async def main() -> T:
+            async with Broker.open(str(self.path), config=self.config, clock=self.clock) as broker:
+                return await story(broker)
+
+        return asyncio.run(main())
+
+    def pass_time(self, broker: Broker, by_ms: int) -> None:
+        self.clock.advance(by_ms)
+        broker.tick()
+
+
+def context(request: Message, version: int | None = None) -> RequestContext:
+    newest = api_of(type(request)).max_version
+    return RequestContext(newest if version is None else version, "tester", "/127.0.0.1")
+
+
+async def ask(broker: Broker, request: Message, kind: type[M], version: int | None = None) -> M:
+    response = await broker.handle(request, context(request, version))
+    assert isinstance(response, kind)
+    return response
+
+
+def later(broker: Broker, request: Message, version: int | None = None) -> asyncio.Future[Message]:
+    """A request that is expected to wait."""
+    answer = broker.begin(request, context(request, version))
+    assert isinstance(answer, asyncio.Future), answer
+    return answer
+
+
+def create(broker: Broker, name: str = "t", partitions: int = 1, **configs: str) -> None:
+    broker.directory.create_topic(
+        name, partitions, {key.replace("_", "."): value for key, value in configs.items()}
+    )
+
+
+def batch(
+    *values: bytes, timestamp_ms: int = 1_000, codec: Compression = Compression.NONE
+) -> bytes:
+    return encode_batch([(timestamp_ms, None, value, ()) for value in values], codec=codec)
+
+
+def produce_request(
+    data: bytes | None, *, topic: str = "t", index: int = 0, acks: int = -1
+) -> ProduceRequest:
+    partition = PartitionProduceData(index=index, records=data)
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=1_000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[partition])],
+    )
+
+
+async def produce(
+    broker: Broker,
+    data: bytes | None,
+    *,
+    topic: str = "t",
+    index: int = 0,
+    version: int | None = None,
+) -> PartitionProduceResponse:
+    request = produce_request(data, topic=topic, index=index)
+    response = await ask(broker, request, ProduceResponse, version)
+    return response.responses[0].partition_responses[0]
+
+
+def fetch_request(
+    *partitions: FetchPartition,
+    topic: str = "t",
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=[FetchTopic(topic=topic, partitions=list(partitions))],
+    )
+
+
+def at(
+    offset: int, *, partition: int = 0, max_bytes: int = 1 << 20, epoch: int = -1
+) -> FetchPartition:
+    return FetchPartition(
+        partition=partition,
+        fetch_offset=offset,
+        partition_max_bytes=max_bytes,
+        current_leader_epoch=epoch,
+    )
+
+
+async def fetch(
+    broker: Broker, *partitions: FetchPartition, max_bytes: int = 1 << 20
+) -> list[PartitionData]:
+    request = fetch_request(*partitions, max_bytes=max_bytes)
+    response = await ask(broker, request, FetchResponse)
+    return response.responses[0].partitions if response.responses else []
+
+
+def records(data: PartitionData) -> list[Record]:
+    assert isinstance(data.records, bytes | memoryview)
+    return [record for each in split_batches(data.records) for record in each.records()]
+
+
+def values(data: PartitionData) -> list[bytes | None]:
+    return [record.value for record in records(data)]
