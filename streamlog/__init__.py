@@ -1,1 +1,34 @@
 """Stream processing for Python on a log of its own that speaks the Kafka protocol."""
+
+from streamlog.app import App
+from streamlog.dsl.agent import Agent
+from streamlog.dsl.aggregators import agg
+from streamlog.dsl.grouped import Grouped, WindowedStream
+from streamlog.dsl.stream import Sent, Stream, Topic
+from streamlog.dsl.table import Table
+from streamlog.errors import ProcessingError, StreamlogError
+from streamlog.record import Late, Record, Windowed
+from streamlog.serdes import Serde
+from streamlog.windows.definitions import Windows, tumbling
+from streamlog.windows.emit import Emit
+
+__all__ = [
+    "Agent",
+    "App",
+    "Emit",
+    "Grouped",
+    "Late",
+    "ProcessingError",
+    "Record",
+    "Sent",
+    "Serde",
+    "Stream",
+    "StreamlogError",
+    "Table",
+    "Topic",
+    "Windowed",
+    "WindowedStream",
+    "Windows",
+    "agg",
+    "tumbling",
+]

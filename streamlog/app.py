@@ -1,0 +1,389 @@
+"""App: what a program declares, and the door to everything that runs it.
+
+Topics, streams, tables, agents, timers and crontabs are collected here; nothing runs until
+`test` makes a driver of them or `main` starts a worker. Rule of the file: declaring is cheap
+and pure, so a module that holds an app can be imported by anybody; what needs a log, a loop
+or another library is imported inside the method that needs it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from streamlog.dsl.agent import Agent
+from streamlog.dsl.schedule import Crontab, Timer
+from streamlog.dsl.shapes import Shape
+from streamlog.dsl.stream import Outlet, Place, Stream, Topic
+from streamlog.dsl.table import Side, Table
+from streamlog.durations import Dur, When, duration_ms, when_ms
+from streamlog.errors import ConfigError, SerdeError, TopologyError
+from streamlog.record import Headers
+from streamlog.serdes import Serde, serde_for
+from streamlog.tables.store import StoreSpec
+from streamlog.topology import Source, TableSource, TopicSpec, Topology, TopologyBuilder, check_name
+
+if TYPE_CHECKING:
+    from streamlog.client.producer import Producer
+    from streamlog.testing import TestDriver
+    from streamlog.worker.worker import Program
+
+K = TypeVar("K")
+"""A key."""
+V = TypeVar("V")
+"""A value."""
+TimerFunction = TypeVar("TimerFunction", bound=Callable[[], Awaitable[None]])
+CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None]])
+AgentFunction = Callable[[Stream[K, V]], Awaitable[None]]
+
+SETTINGS = ("log", "state_dir", "timezone", "commit_interval")
+
+
+class App:
+    """A program over topics.
+
+    Example:
+        >>> app = App("hello")
+        >>> app.topic("greetings", key=str, value=str).name
+        'greetings'
+    """
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002 - the word that everybody uses for it
+        *,
+        log: str = "embedded:./.streamlog/log",
+        state_dir: str = "./.streamlog/state",
+        timezone: str = "UTC",
+        commit_interval: Dur = "500ms",
+        **unknown: object,
+    ) -> None:
+        """An app that has nothing to do yet.
+
+        Args:
+            id: names the consumer group and the internal topics. Another id is another app.
+            log: "embedded:DIR" or "kafka://HOST:PORT".
+            state_dir: where workers keep the state of their tasks.
+            timezone: of crontabs.
+            commit_interval: what is repeated after a crash is at most this long.
+            unknown: refused.
+
+        Raises:
+            ConfigError: a setting is unknown or out of range.
+            TopologyError: the id can't be a part of a topic's name.
+        """
+        for name in unknown:
+            near = difflib.get_close_matches(name, SETTINGS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(SETTINGS)}"
+            raise ConfigError(f"App has no setting {name!r}: {hint}")
+        self.id = id
+        self.log = log
+        self.state_dir = state_dir
+        self.timezone = timezone
+        self.commit_interval_ms = duration_ms(commit_interval)
+        if not self.commit_interval_ms:
+            raise ConfigError("commit_interval must be longer than 0 ms")
+        self.outlet = Outlet()
+        """What `Topic.send` goes through while the app runs."""
+        self._builder = TopologyBuilder(id)
+        self._topics: dict[str, TopicSpec] = {}
+        self._agents: dict[str, Agent[Any, Any]] = {}
+        self._timers: list[Timer] = []
+        self._crontabs: list[Crontab] = []
+        self._warned: set[str] = set()
+
+    @property
+    def topics(self) -> Mapping[str, TopicSpec]:
+        """The declared topics by name."""
+        return MappingProxyType(self._topics)
+
+    @property
+    def agents(self) -> tuple[Agent[Any, Any], ...]:
+        """The agents, in the order of their declaration."""
+        return tuple(self._agents.values())
+
+    @property
+    def timers(self) -> tuple[Timer, ...]:
+        """The timers, in the order of their declaration."""
+        return tuple(self._timers)
+
+    @property
+    def crontabs(self) -> tuple[Crontab, ...]:
+        """The crontabs, in the order of their declaration."""
+        return tuple(self._crontabs)
+
+    def topic(
+        self,
+        name: str,
+        *,
+        key: type[K],
+        value: type[V],
+        partitions: int | None = None,
+        compact: bool = False,
+        timestamp: Callable[[V], When] | None = None,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
+    ) -> Topic[K, V]:
+        """Declare a topic.
+
+        Args:
+            name: in the log.
+            key: type of the keys.
+            value: type of the values: str, bytes, int, float, a dataclass, ...
+            partitions: if it has to be created; the log's default if not given.
+            compact: if it has to be created: keep the latest record per key only.
+            timestamp: event time from the value, instead of the record's own timestamp.
+            key_serde: instead of the one that belongs to the type.
+            value_serde: instead of the one that belongs to the type.
+
+        Raises:
+            TopologyError: the name is taken or can't be a topic's, or partitions is below 1.
+            SerdeError: a type can't be written down.
+        """
+        check_name("a topic", name)
+        if name in self._topics:
+            raise TopologyError(f"topic {name!r} is declared already: keep what app.topic returned")
+        if partitions is not None and partitions < 1:
+            raise TopologyError(f"topic {name!r} must have 1 partition or more, not {partitions}")
+        spec = TopicSpec(
+            name,
+            key_serde or _serde(name, "key", key),
+            value_serde or _serde(name, "value", value),
+            timestamp=timestamp,
+            partitions=partitions,
+            compact=compact,
+        )
+        self._topics[name] = spec
+        return Topic(spec, self.outlet)
+
+    def stream(self, *topics: Topic[K, V]) -> Stream[K, V]:
+        """The records of these topics, those of several in the order of event time.
+
+        Raises:
+            TopologyError: none is given, or one belongs to another app.
+        """
+        if not topics:
+            raise TopologyError("app.stream needs a topic")
+        streams = [Stream[K, V](self._source(topic)) for topic in topics]
+        return streams[0].merge(*streams[1:]) if len(streams) > 1 else streams[0]
+
+    def table(self, source: Topic[K, V], *, name: str | None = None) -> Table[K, V]:
+        """The latest value per key of a topic; None deletes.
+
+        Args:
+            source: the topic.
+            name: of the table, which is the identity of its state; the topic's by default.
+
+        Raises:
+            TopologyError: the name is taken, or the topic belongs to another app.
+        """
+        spec = self._own(source)
+        node = check_name("a table", name or spec.name)
+        self._builder.add(TableSource(name=node, topic=spec, store=StoreSpec(node)))
+        return Table(Side(self._place(node, spec), node))
+
+    def agent(
+        self, source: Topic[K, V], *, name: str | None = None
+    ) -> Callable[[AgentFunction[K, V]], Agent[K, V]]:
+        """Let an async function iterate over the records of a topic; a decorator.
+
+        Args:
+            source: the topic.
+            name: the function's by default.
+
+        Raises:
+            TopologyError: the name is taken, or the function can't be an agent.
+        """
+        self._own(source)
+
+        def declare(fn: AgentFunction[K, V]) -> Agent[K, V]:
+            agent = Agent(name or fn.__name__, source, fn)
+            if agent.name in self._agents:
+                raise TopologyError(f"there is an agent {agent.name!r} already: give it a name=")
+            self._agents[agent.name] = agent
+            return agent
+
+        return declare
+
+    def timer(
+        self, every: Dur, *, on: Literal["leader", "every_worker"] = "leader"
+    ) -> Callable[[TimerFunction], TimerFunction]:
+        """Call an async function every so often, by the wall clock; a decorator.
+
+        Args:
+            every: the first time one interval after the start.
+            on: one worker of the app, or each of them.
+
+        Raises:
+            ConfigError: the interval is no duration, or 0.
+        """
+        every_ms = duration_ms(every)
+        if not every_ms:
+            raise ConfigError("a timer's interval must be longer than 0 ms")
+        _check_on(on)
+
+        def declare(fn: TimerFunction) -> TimerFunction:
+            self._timers.append(Timer(fn.__name__, fn, every_ms, on))
+            return fn
+
+        return declare
+
+    def crontab(
+        self,
+        spec: str,
+        *,
+        tz: str | None = None,
+        on: Literal["leader", "every_worker"] = "leader",
+        misfire: Literal["skip", "once", "all"] = "skip",
+    ) -> Callable[[CronFunction], CronFunction]:
+        """Call an async function with the time it is due, as cron does; a decorator.
+
+        Args:
+            spec: minute, hour, day, month and weekday, such as "30 2 * * *".
+            tz: the time zone; the app's by default.
+            on: one worker of the app, or each of them.
+            misfire: which of the runs that were missed are made up for.
+
+        Raises:
+            ConfigError: the expression or the time zone is not valid.
+        """
+        from streamlog.worker.cron import cron_times  # noqa: PLC0415 - croniter, when needed
+
+        timezone = tz or self.timezone
+        cron_times(spec, timezone)
+        _check_on(on)
+        if misfire not in {"skip", "once", "all"}:
+            raise ConfigError(f"misfire is 'skip', 'once' or 'all', not {misfire!r}")
+
+        def declare(fn: CronFunction) -> CronFunction:
+            self._crontabs.append(Crontab(fn.__name__, fn, spec, timezone, on, misfire))
+            return fn
+
+        return declare
+
+    def topology(self) -> Topology:
+        """What the streams and tables declared so far come to.
+
+        Warns:
+            UserWarning: something is allowed but hardly meant.
+        """
+        topology = self._builder.build()
+        for text in topology.warnings():
+            if text not in self._warned:
+                self._warned.add(text)
+                warnings.warn(text, UserWarning, stacklevel=3)
+        return topology
+
+    def test(
+        self, *, start: When = "2025-01-01T00:00:00Z", partitions: int | None = None
+    ) -> AbstractContextManager[TestDriver]:
+        """A driver that runs the app without a log.
+
+        Args:
+            start: the time at which the test begins.
+            partitions: of every topic, instead of what they declare (1, if they do not).
+        """
+        from streamlog.testing import Rehearsal, TestDriver  # noqa: PLC0415 - for tests only
+
+        return TestDriver(
+            Rehearsal(
+                topology=self.topology(),
+                partitions={
+                    name: partitions or spec.partitions or 1
+                    for name, spec in self._topics.items()
+                },
+                outlet=self.outlet,
+                agents=self.agents,
+                timers=self.timers,
+                crontabs=self.crontabs,
+                start_ms=when_ms(start),
+            )
+        )
+
+    def program(self) -> Program:
+        """The app as a worker runs it."""
+        from streamlog.worker.worker import Program  # noqa: PLC0415 - brings the whole log in
+
+        return Program(
+            app_id=self.id,
+            topology=self.topology(),
+            topics=self.topics,
+            state_dir=self.state_dir,
+            agents=self.agents,
+            timers=self.timers,
+            crontabs=self.crontabs,
+            commit_interval_ms=self.commit_interval_ms,
+            bind=self._bind,
+        )
+
+    def main(self) -> None:
+        """The command line with this app: a worker, unless the arguments say otherwise."""
+        from streamlog.cli import main  # noqa: PLC0415 - typer and rich, when needed
+
+        main(self)
+
+    def _bind(self, producer: Producer) -> None:
+        self.outlet.sender = _ProducerSender(producer)
+
+    def _own(self, topic: Topic[Any, Any]) -> TopicSpec:
+        if self._topics.get(topic.name) is not topic.spec:
+            raise TopologyError(
+                f"topic {topic.name!r} does not belong to app {self.id!r}: declare it here too, "
+                "with app.topic"
+            )
+        return topic.spec
+
+    def _source(self, topic: Topic[Any, Any]) -> Place:
+        spec = self._own(topic)
+        node = f"{spec.name}-source"
+        if node not in self._builder.nodes:
+            self._builder.add(Source(name=node, topic=spec))
+        return self._place(node, spec)
+
+    def _place(self, node: str, spec: TopicSpec) -> Place:
+        return Place(self._builder, node, Shape(given=spec.key), Shape(given=spec.value))
+
+
+def _check_on(on: str) -> None:
+    if on not in {"leader", "every_worker"}:
+        raise ConfigError(f"on is 'leader' or 'every_worker', not {on!r}")
+
+
+def _serde(topic: str, what: str, declared: object) -> Serde[Any]:
+    try:
+        return serde_for(declared)
+    except SerdeError as error:
+        raise SerdeError(f"the {what} of topic {topic!r}: {error}") from error
+
+
+class _ProducerSender:
+    """`Topic.send` in a worker."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+        partition: int | None,
+    ) -> tuple[str, int, int, int]:
+        """Send, and wait until the record is acknowledged."""
+        sent = await self._producer.send(
+            topic,
+            value,
+            key=key,
+            timestamp_ms=timestamp_ms,
+            headers=headers,
+            partition=partition,
+        )
+        return await sent
