@@ -56,7 +56,7 @@ class TopicDescription:
 
 
 class Admin:
-    """Manages topics. Use it in an `async with` block."""
+    """Manages topics. It uses the connections of whoever made it, and leaves them open."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -70,7 +70,7 @@ class Admin:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._cluster.close()
+        """Nothing is left to do: every call has been answered."""
 
     async def create_topics(self, topics: Iterable[NewTopic]) -> None:
         """Create topics; those that could be created are, even if others are refused.

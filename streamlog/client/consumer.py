@@ -94,6 +94,7 @@ class Consumer:
         self._failure: StreamlogError | None = None
         self._dead: Exception | None = None
         self._background = Background(self._on_death)
+        self._is_open = False
         self._fetcher = Fetcher(
             cluster, self._positions, settings, self._background, tell=self._on_news
         )
@@ -105,6 +106,7 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         await self._background.open()
+        self._is_open = True
         self._background.start(self._fetcher.run())
         if self._group is not None:
             self._background.start(self._group.run())
@@ -117,16 +119,23 @@ class Consumer:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
         try:
             if exc is None:
                 await self._finish()
             if self._group is not None and not isinstance(exc, asyncio.CancelledError):
                 await self._group.leave()
         finally:
-            try:
-                await self._background.close()
-            finally:
-                await self._cluster.close()
+            await self._stop()
+
+    async def close(self) -> None:
+        """Hand back what is assigned (with `on_revoked`), leave the group, hang up.
+
+        The end of the `async with` block does the same.
+        """
+        await self.__aexit__(None, None, None)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these; those that were assigned before keep their position.
@@ -411,6 +420,12 @@ class Consumer:
         elif self._settings.auto_commit:
             await self._commit_consumed()
 
+    async def _stop(self) -> None:
+        try:
+            await self._background.close()
+        finally:
+            await self._cluster.close()
+
     def _on_news(self, error: StreamlogError | None) -> None:
         if error is not None:
             self._failure = error
@@ -422,6 +437,8 @@ class Consumer:
         self._news.set()
 
     def _raise_failure(self) -> None:
+        if not self._is_open:
+            raise UsageError("the consumer is not open: use it inside its `async with` block")
         if self._dead is not None:
             raise self._dead
         failure, self._failure = self._failure, None

@@ -335,7 +335,9 @@ class Sender:
 
     async def _identify(self) -> None:
         """Get a producer id."""
-        request = InitProducerIdRequest(transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS)
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=NO_TRANSACTION_TIMEOUT_MS
+        )
         try:
             response = await self._cluster.call_any(request, InitProducerIdResponse)
             if response.error_code:

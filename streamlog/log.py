@@ -1,0 +1,361 @@
+"""Log: where records are kept, by URL; and StoredLog, its files without a broker.
+
+`embedded:DIR` is a log in this process: the first that opens the directory runs a broker over it,
+which also listens, so that other processes (and any Kafka client) can use the log meanwhile;
+whoever finds the directory taken connects to that broker. The lock on the directory decides, not
+the file with the address, which may be left over from a process that was killed. `kafka://` is a
+broker elsewhere, ours or Kafka's. What is built on a Log can't tell which it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.embedded import EmbeddedTransport
+from streamlog.broker.server import BrokerServer
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.client.admin import Admin
+from streamlog.client.cluster import Address, Cluster, Connect
+from streamlog.client.consumer import Consumer, ConsumerOptions, ConsumerSettings
+from streamlog.client.producer import Producer, ProducerOptions, ProducerSettings
+from streamlog.clock import Clock, SystemClock
+from streamlog.errors import (
+    ConfigError,
+    ConnectionLost,
+    ListenError,
+    LogDirectoryLocked,
+    StreamlogError,
+    UsageError,
+)
+from streamlog.records.batch import RecordBatch, split_batches
+from streamlog.transport.connection import TcpTransport, Transport
+
+EMBEDDED: Final = "embedded:"
+KAFKA: Final = "kafka://"
+LOCALHOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 9092
+CONNECT_TIMEOUT_MS: Final = 10_000
+HOLDER_TIMEOUT_MS: Final = 5_000
+"""How long a process that holds the directory may take until it listens: it recovers first."""
+HOLDER_POLL_MS: Final = 50
+STORED_READ_BYTES: Final = 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class Log:
+    """A log to read from and to write to. Made by `open` or `attach`; an async context manager.
+
+    Example:
+        async with Log.open("embedded:./data") as log, log.producer() as producer:
+            await producer.send("greetings", b"hello")
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: str | None,
+        addresses: Sequence[Address],
+        client_id: str,
+        listen: bool,
+        patience_ms: int | None,
+    ) -> None:
+        """Use `open` or `attach`; `patience_ms` is for who attaches."""
+        self._directory = directory
+        self._addresses = addresses
+        self._client_id = client_id
+        self._listen = listen
+        self._patience_ms = patience_ms
+        self._clock: Clock = SystemClock()
+        self._stack = AsyncExitStack()
+        self._broker: Broker | None = None
+        self._own: Cluster | None = None
+
+    @classmethod
+    def open(cls, url: str, *, client_id: str = "streamlog", listen: bool = True) -> Self:
+        """A log by URL; it is opened by `async with`.
+
+        Args:
+            url: `embedded:DIR` or `kafka://host:port[,host:port]`.
+            client_id: how brokers call this client in their logs.
+            listen: let other processes connect to an embedded log, on a port of 127.0.0.1.
+
+        Raises:
+            ConfigError: the URL has neither form.
+        """
+        directory, addresses = _parsed(url)
+        return cls(
+            directory=directory,
+            addresses=addresses,
+            client_id=client_id,
+            listen=listen,
+            patience_ms=None,
+        )
+
+    @classmethod
+    def attach(cls, url: str, *, timeout_ms: int, client_id: str = "streamlog") -> Self:
+        """A log that another process has open, or will have open within `timeout_ms`.
+
+        As `open`, but an embedded log is never run by this process.
+        """
+        directory, addresses = _parsed(url)
+        return cls(
+            directory=directory,
+            addresses=addresses,
+            client_id=client_id,
+            listen=False,
+            patience_ms=timeout_ms,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Open it.
+
+        Raises:
+            ConnectionLost: no broker answers at the address.
+            LogDirectoryLocked: another process holds the directory and does not listen.
+            LogDirectoryError, CorruptData: the directory can't be used.
+        """
+        try:
+            if self._patience_ms is not None:
+                await self._attach(self._patience_ms)
+            elif self._directory is not None:
+                await self._take_or_join(self._directory)
+            else:
+                await self._join()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def cluster_id(self) -> str:
+        """The identity of the log; it never changes.
+
+        Raises:
+            UsageError: the log is not open.
+        """
+        return self._opened().cluster_id or ""
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the broker runs in this process."""
+        return self._broker is not None
+
+    @property
+    def address(self) -> Address | None:
+        """Where other clients can connect; None if nobody listens."""
+        if self._broker is not None:
+            return self._broker.advertised if self._listen else None
+        return next(iter(self._bootstrap()), None)
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+        """A producer; see `ProducerSettings` for what can be set."""
+        self._opened()
+        return Producer(self._cluster(), ProducerSettings(**options))
+
+    def consumer(self, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """A consumer; see `ConsumerSettings` for what can be set."""
+        self._opened()
+        return Consumer(self._cluster(), ConsumerSettings(**options))
+
+    def admin(self) -> Admin:
+        """Manages topics; it lives as long as the log."""
+        return Admin(self._opened())
+
+    async def close(self) -> None:
+        """Close it; an embedded log brings everything to disk and stops listening."""
+        self._own = None
+        await self._stack.aclose()
+
+    def _opened(self) -> Cluster:
+        if self._own is None:
+            raise UsageError("the log is not open: use it inside its `async with` block")
+        return self._own
+
+    def _cluster(self) -> Cluster:
+        broker = self._broker
+        if broker is None:
+            connect: Connect = partial(
+                TcpTransport.connect, client_id=self._client_id, timeout_ms=CONNECT_TIMEOUT_MS
+            )
+            return Cluster(self._bootstrap, connect, self._clock)
+
+        async def enter(host: str, port: int) -> Transport:  # noqa: ARG001 - there is one broker
+            return EmbeddedTransport(broker, client_id=self._client_id)
+
+        return Cluster(lambda: [broker.advertised], enter, self._clock)
+
+    def _bootstrap(self) -> Sequence[Address]:
+        if self._directory is None:
+            return self._addresses
+        listener = LogDirectory.read_listener(self._directory)
+        return [] if listener is None else [listener]
+
+    async def _join(self) -> None:
+        """Connect to the broker that there is."""
+        cluster = self._cluster()
+        try:
+            await cluster.describe([])
+        except BaseException:
+            await cluster.close()
+            raise
+        self._stack.push_async_callback(cluster.close)
+        self._own = cluster
+
+    async def _attach(self, patience_ms: int) -> None:
+        deadline_ms = self._clock.now_ms() + patience_ms
+        while True:
+            try:
+                await self._join()
+            except StreamlogError as error:
+                if not error.retriable or self._clock.now_ms() >= deadline_ms:
+                    raise
+                await asyncio.sleep(HOLDER_POLL_MS / 1000)
+            else:
+                return
+
+    async def _take_or_join(self, directory: str) -> None:
+        """Run a broker over the directory, or connect to whoever does."""
+        deadline_ms = self._clock.now_ms() + HOLDER_TIMEOUT_MS
+        while True:
+            try:
+                await self._serve(directory)
+            except LogDirectoryLocked as locked:
+                try:
+                    await self._join()
+                except ConnectionLost:
+                    # It does not listen yet, or it died just now and the lock is free.
+                    if self._clock.now_ms() >= deadline_ms:
+                        raise locked from None
+                    await asyncio.sleep(HOLDER_POLL_MS / 1000)
+                    continue
+            return
+
+    async def _serve(self, directory: str) -> None:
+        previous = LogDirectory.read_listener(directory)  # Opening removes it.
+        broker = Broker.open(directory, clock=self._clock)
+        await self._stack.enter_async_context(broker)
+        self._broker = broker
+        if self._listen:
+            server = await self._listening(broker, previous)
+            broker.directory.write_listener(server.host, server.port)
+        await self._join()
+
+    async def _listening(self, broker: Broker, previous: Address | None) -> BrokerServer:
+        """Where it was before if that is free, so that who was connected finds it again."""
+        if previous is not None:
+            try:
+                server = BrokerServer(broker, LOCALHOST, previous[1])
+                return await self._stack.enter_async_context(server)
+            except ListenError as taken:
+                log.info("%s; taking another port", taken)
+        return await self._stack.enter_async_context(BrokerServer(broker, LOCALHOST, 0))
+
+
+class StoredLog:
+    """The files of a log, read without a broker. Synchronous; a broker may be writing meanwhile.
+
+    Everything is as it was when the StoredLog was made.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Open the files.
+
+        Raises:
+            LogDirectoryLost: there is no log.
+            CorruptData: a small file that describes it is damaged.
+        """
+        self._directory = LogDirectory.open(directory, read_only=True)
+        self._finalizer = weakref.finalize(self, self._directory.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; happens by itself when nobody refers to this any more."""
+        self._finalizer()
+
+    @property
+    def cluster_id(self) -> str:
+        """The identity of the log."""
+        return self._directory.cluster_id
+
+    def topics(self) -> dict[str, int]:
+        """Topics and how many partitions they have."""
+        return {name: len(topic.partitions) for name, topic in self._directory.topics.items()}
+
+    def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset, and the one after the last.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+        """
+        stored = self._directory.log(topic, partition)
+        return stored.log_start_offset, stored.log_end_offset
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordBatch]:
+        """The batches that hold the offsets from `start` to before `end`.
+
+        The first may begin before `start`, the last may go beyond `end`; some may be control
+        batches. They are not checked: call `check_crc`.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            OffsetOutOfRange: the log does not hold `start` (any more).
+        """
+        stored = self._directory.log(topic, partition)
+        position = start
+        while position < end:
+            before = position
+            for batch in split_batches(stored.read(position, max_bytes=STORED_READ_BYTES)):
+                if batch.base_offset >= end:
+                    return
+                yield batch
+                position = batch.next_offset
+            if position == before:
+                return
+
+
+def _parsed(url: str) -> tuple[str | None, list[Address]]:
+    if url.startswith(EMBEDDED) and url != EMBEDDED:
+        return url.removeprefix(EMBEDDED), []
+    if url.startswith(KAFKA) and url != KAFKA:
+        places = url.removeprefix(KAFKA).rstrip("/").split(",")
+        return None, [_address(place.strip(), url) for place in places]
+    raise ConfigError(
+        f"{url!r} is no log: use 'embedded:DIR' for a log in a directory of this machine, or "
+        "'kafka://host:port' for a broker"
+    )
+
+
+def _address(place: str, url: str) -> Address:
+    host, colon, port = place.rpartition(":")
+    if not colon:
+        host, port = place, str(DEFAULT_PORT)
+    if not host or not port.isdecimal() or not 0 < int(port) <= 0xFFFF:  # noqa: PLR2004 - the highest port there is
+        raise ConfigError(f"{place!r} in {url!r} is no address: use host:port")
+    return host.strip("[]"), int(port)
