@@ -23,13 +23,17 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize  # noqa: PLC0415 - installing works without Cython
     except ImportError:
         return []
-    modules = [
-        Extension(path.replace("/", "."), [f"{path}.py"], optional=True) for path in HOT_MODULES
-    ]
-    built: list[Extension] = cythonize(
-        modules, compiler_directives=DIRECTIVES, exclude_failures=True, quiet=True
+    sources = [f"{path}.py" for path in HOT_MODULES]
+    modules: list[Extension] = cythonize(
+        sources,
+        build_dir="build/cython",
+        compiler_directives=DIRECTIVES,
+        exclude_failures=True,
+        quiet=True,
     )
-    return built
+    for module in modules:
+        module.optional = True  # set here, for cythonize does not keep it
+    return modules
 
 
 setup(ext_modules=extensions())
