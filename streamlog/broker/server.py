@@ -18,7 +18,7 @@ import logging
 import socket
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self, TYPE_CHECKING, cast
 
 from streamlog.broker.broker import RequestContext, api_versions
 from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
@@ -159,10 +159,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"{transport!r} is no stream of bytes")
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
         if self._wildcard:
             host, port = transport.get_extra_info("sockname")[:2]

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
 from streamlog.errors import ConnectionLost, CorruptData, LogError, RequestTimedOut
 from streamlog.protocol.apis import APIS, Api, api_of
@@ -265,10 +265,9 @@ class _Wire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"{transport!r} is no stream of bytes")
-        self._socket = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
+        self._socket = cast("asyncio.Transport", transport)
+        self._socket.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone; callers must not wait for it."""
