@@ -62,6 +62,8 @@ from streamlog.protocol.schema import Message
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from streamlog.broker.storage.files import Files
+
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
 FETCH_WAIT_MS_MAX = 5 * 60 * 1000
 """No Fetch waits longer, whatever it asks for; every client gives up on an answer before that."""
@@ -115,9 +117,16 @@ class Broker:
 
     @classmethod
     def open(
-        cls, directory: str, *, config: BrokerConfig | None = None, clock: Clock | None = None
+        cls,
+        directory: str,
+        *,
+        config: BrokerConfig | None = None,
+        clock: Clock | None = None,
+        files: Files | None = None,
     ) -> Self:
         """Open or make the data directory, recover its logs, load the groups.
+
+        `clock` and `files` are the machine's unless they are given.
 
         Raises:
             LogDirectoryLocked: another process serves it; the message says where.
@@ -126,7 +135,7 @@ class Broker:
         """
         config = config or BrokerConfig()
         clock = clock or SystemClock()
-        opened = LogDirectory.open(directory, config=config, wall_ms=clock.wall_ms())
+        opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
         broker = cls(opened, config=config, clock=clock)
         try:
             if OFFSETS_TOPIC in opened.topics:

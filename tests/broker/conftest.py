@@ -1,8 +1,6 @@
-"""A broker over a fresh directory."""
+"""A broker over a disk in memory."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -10,5 +8,5 @@ from tests.broker.node import Node
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path / "data")
+def node() -> Node:
+    return Node()

@@ -1,15 +1,15 @@
-"""A broker over a fresh directory, and what the tests of this room say to it."""
+"""A broker over a disk in memory, and what the tests of this room say to it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config import BrokerConfig, GroupConfig
+from streamlog.broker.storage.files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.protocol.apis import api_of
 from streamlog.protocol.messages.data import (
@@ -36,17 +36,19 @@ T = TypeVar("T")
 class Node:
     """A broker with a clock that stands still, spoken to in typed messages."""
 
-    path: Path
+    files: MemoryFiles = field(default_factory=MemoryFiles)
     clock: ManualClock = field(default_factory=lambda: ManualClock(wall_ms=1_700_000_000_000))
     config: BrokerConfig = field(
         default_factory=lambda: BrokerConfig(group=GroupConfig(initial_rebalance_delay_ms=0))
     )
 
     def run(self, story: Callable[[Broker], Coroutine[object, object, T]]) -> T:
-        """Open, do, close: twice on the same path is a restart."""
+        """Open, do, close: the second time is a restart."""
 
         async def main() -> T:
-            async with Broker.open(str(self.path), config=self.config, clock=self.clock) as broker:
+            async with Broker.open(
+                "data", config=self.config, clock=self.clock, files=self.files
+            ) as broker:
                 return await story(broker)
 
         return asyncio.run(main())
