@@ -64,21 +64,18 @@ class Headers:
         chunk_at = position
         while position < self._end:
             self.position = position
-            if position - chunk_at + _HEADER.size > len(chunk):
+            if position - chunk_at + HEADER_BYTES > len(chunk):
                 size_bytes = min(self._chunk_bytes, self._end - position)
                 chunk, chunk_at = self._file.read(size_bytes, position), position
             header = _read_header(chunk, position - chunk_at, position, next_offset)
-            if header.size_bytes > self._end - position:
-                raise CorruptData(
-                    f"the batch claims {header.size_bytes} bytes, {self._end - position} are left"
-                )
+            _check_room(header, self._end)
             yield header
             position += header.size_bytes
             next_offset = header.next_offset
 
 
 def _read_header(data: bytes, at: int, position: int, next_offset: int) -> Header:
-    if len(data) - at < _HEADER.size:
+    if len(data) - at < HEADER_BYTES:
         raise CorruptData(f"{len(data) - at} bytes are left, too few for a batch header")
     base_offset, length, magic, delta, max_timestamp_ms = _HEADER.unpack_from(data, at)
     if base_offset != next_offset or magic != _MAGIC[0] or delta < 0:
@@ -87,6 +84,12 @@ def _read_header(data: bytes, at: int, position: int, next_offset: int) -> Heade
     if not HEADER_BYTES <= size_bytes <= MESSAGE_BYTES_MAX:
         raise CorruptData(f"the batch claims a length of {length} bytes")
     return Header(position, base_offset, base_offset + delta + 1, size_bytes, max_timestamp_ms)
+
+
+def _check_room(header: Header, end: int) -> None:
+    left = end - header.position
+    if header.size_bytes > left:
+        raise CorruptData(f"the batch claims {header.size_bytes} bytes, {left} are left")
 
 
 def _unsound(base_offset: int, magic: int, delta: int, next_offset: int) -> str:
@@ -144,6 +147,7 @@ class Scan:
         self._load(HEADER_BYTES)
         at = self.position - self._chunk_at
         header = _read_header(self._chunk, at, self.position, self.next_offset)
+        _check_room(header, self._end)
         self._load(header.size_bytes)
         batch = RecordBatch(self._chunk, self.position - self._chunk_at)
         batch.check_crc()

@@ -165,7 +165,7 @@ class Segment:
         with self._reading() as file:
             end = file.size()
             relative, position = self._offsets.last or (0, 0)
-            if position >= end > 0 or (self._offsets.last is not None and not relative):
+            if self._offsets.last is not None and (not relative or position >= end):
                 return False
             if self._times.last is not None:
                 self.max_timestamp_ms, offset = self._times.last
@@ -439,11 +439,14 @@ class Segment:
         entry = self._times.floor(timestamp_ms)
         if entry is None:
             return self.base_offset
-        entry_timestamp_ms, relative = entry
-        offset = self.base_offset + relative
-        if self._find(file, offset).max_timestamp_ms == entry_timestamp_ms:
-            return offset
-        return self.base_offset  # the entry is wrong: search from the beginning
+        offset = self.base_offset + entry[1]
+        try:
+            header = self._walk_to(file, offset)
+        except CorruptData:
+            return self.base_offset
+        agrees = (header.max_timestamp_ms, header.base_offset) == (entry[0], offset)
+        # If not, the entry is wrong, and the search begins at the beginning.
+        return offset if agrees else self.base_offset
 
     def _records(self, file: File, header: Header) -> list[Record]:
         try:

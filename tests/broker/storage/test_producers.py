@@ -141,4 +141,3 @@ def test_a_damaged_snapshot_is_noticed(
         snapshot[at] ^= data.draw(st.integers(1, 255))
         with pytest.raises(CorruptData):
             ProducerStates.restore(bytes(snapshot))
-
