@@ -18,7 +18,7 @@ import logging
 import socket
 from collections import deque
 from dataclasses import dataclass
-from typing import Self, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from streamlog.broker.broker import RequestContext, api_versions
 from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Callable
-from typing import Protocol, Self, cast, cast
+from typing import Protocol, Self, cast
 
 from streamlog.errors import ConnectionLost, CorruptData, LogError, RequestTimedOut
 from streamlog.protocol.apis import APIS, Api, api_of
