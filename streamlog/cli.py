@@ -13,12 +13,14 @@ import asyncio
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import logging
 import os
 import shutil
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.table import Table as Grid
 
 from streamlog.app import App
@@ -49,12 +52,15 @@ from streamlog.topology import TopicSpec
 if TYPE_CHECKING:
     from streamlog.worker.worker import Start
 
+logger = logging.getLogger(__name__)
+
 EXIT_STOPPED_AT_ONCE = 130
 EXIT_BUG = 1
-DEFAULT_LOG = "embedded:./.streamlog"
+DEFAULT_LOG = "embedded:./.streamlog/log"
 LISTEN_DEFAULT = "127.0.0.1:9092"
 PORT_MAX = 65_535
 POLL_MS = 200
+OUTPUT_COLUMNS = 200
 PARTITIONS_DEFAULT = -1
 """The broker's own number."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -149,7 +155,9 @@ def worker(context: typer.Context, log: LogOption = None) -> None:
 
     session: Session = context.obj
     app = session.the_app()
-    running = Worker(app.program(), log_url=session.log_url(log), announce=_banner)
+    with _warnings_logged():
+        program = app.program()
+    running = Worker(program, log_url=session.log_url(log), announce=_banner)
     _serve(running.run, "finishing, committing and leaving the group")
     typer.echo("stopped: everything is committed")
 
@@ -192,7 +200,7 @@ def send(
     log: LogOption = None,
 ) -> None:
     """Send one record to a topic of the app, checked against the topic's types."""
-    from streamlog.worker.topics import ensure_topics  # noqa: PLC0415 - the others start faster
+    from streamlog.worker.topics import declare_topics  # noqa: PLC0415 - the others start faster
 
     session: Session = context.obj
     app = session.the_app()
@@ -207,7 +215,7 @@ def send(
 
     async def main() -> None:
         async with Log.open(session.log_url(log), listen=False) as opened:
-            await ensure_topics(opened, None, {topic: spec})
+            await declare_topics(opened, {topic: spec})
             async with opened.producer() as producer:
                 sent = await (await producer.send(topic, value_bytes, key=key_bytes))
         typer.echo(f"sent to {sent.topic}, partition {sent.partition}, offset {sent.offset}")
@@ -232,9 +240,10 @@ def consume(
     async def main(stop: asyncio.Event) -> None:
         async with Log.open(session.log_url(log), listen=False) as opened:
             parts = await _partitions(opened, topic)
-            reset = "earliest" if from_beginning else "latest"
-            async with opened.consumer(auto_offset_reset=reset) as consumer:
+            async with opened.consumer(auto_offset_reset="latest") as consumer:
                 consumer.assign(parts)
+                if from_beginning:
+                    await consumer.seek_to_beginning(*parts)
                 while not stop.is_set():
                     for records in (await consumer.poll(timeout_ms=POLL_MS)).values():
                         for record in records:
@@ -312,10 +321,9 @@ def topics_describe(
 def topology(context: typer.Context) -> None:
     """What the app computes: its sub-topologies, nodes and state."""
     session: Session = context.obj
-    built = session.the_app().topology()
+    with _warnings_logged():
+        built = session.the_app().topology()
     typer.echo(built.describe())
-    for warning in built.warnings():
-        typer.echo(f"warning: {warning}", err=True)
 
 
 @cli.command()
@@ -413,15 +421,14 @@ def encode(serde: Serde[Any], text: str) -> bytes:
 
 def shown(record: Record, spec: TopicSpec | None) -> str:
     """One record as a line: key, tab, value."""
-    parts = []
-    for data, serde in ((record.key, spec and spec.key), (record.value, spec and spec.value)):
-        if data is None:
-            parts.append("-")
-        elif serde is None:
-            parts.append(data.decode(errors="backslashreplace"))
-        else:
-            parts.append(str(serde.loads(data)))
-    return "\t".join(parts)
+    key, value = (None, None) if spec is None else (spec.key, spec.value)
+    return f"{_text(record.key, key)}\t{_text(record.value, value)}"
+
+
+def _text(data: bytes | None, serde: Serde[Any] | None) -> str:
+    if data is None:
+        return "-"
+    return data.decode(errors="backslashreplace") if serde is None else str(serde.loads(data))
 
 
 def _number(kind: Callable[[str], T], text: str) -> T:
@@ -433,6 +440,8 @@ def _number(kind: Callable[[str], T], text: str) -> T:
 
 def _serve(main: Callable[[asyncio.Event], Awaitable[None]], on_stop: str) -> None:
     """Run until the first signal and what `main` does about it; a second one ends it all."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # What agents print is to be seen at once.
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -478,15 +487,14 @@ def _ask(context: typer.Context, log: str | None, ask: Callable[[Admin], Awaitab
     session: Session = context.obj
 
     async def main() -> T:
-        async with Log.open(session.log_url(log), listen=False) as opened, opened.admin() as admin:
-            return await ask(admin)
+        async with Log.open(session.log_url(log), listen=False) as opened:
+            return await ask(opened.admin())
 
     return _run(main())
 
 
 async def _partitions(log: Log, topic: str) -> list[TopicPartition]:
-    async with log.admin() as admin:
-        (described,) = await admin.describe_topics([topic])
+    (described,) = await log.admin().describe_topics([topic])
     return [TopicPartition(topic, number) for number in range(described.partitions)]
 
 
@@ -538,30 +546,49 @@ def _set_up_logging(*, verbose: bool) -> None:
     package.propagate = False
 
 
+def _where(start: Start) -> str:
+    address = start.log.address
+    at = "" if address is None else f", on {address[0]}:{address[1]}"
+    whose = "in this process" if start.log.is_embedded else "of another process"
+    return f"{start.log_url} {whose}{at}, cluster {start.log.cluster_id}"
+
+
+@contextmanager
+def _warnings_logged() -> Iterator[None]:
+    """What is allowed but hardly meant, as lines of the log."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        logger.warning("%s", warning.message)
+
+
 def _banner(start: Start) -> None:
     """What the worker runs, and on what."""
-    program = start.program
-    grid = Grid(box=None, show_header=False, padding=(0, 2, 0, 0))
-    grid.add_row("app", program.app_id)
-    grid.add_row("log", f"{start.log.description} (cluster {start.log.cluster_id})")
-    grid.add_row("state", program.state_path)
-    written = start.counts.keys() - {*program.sources}
-    for what, names in (("reads", program.sources), ("writes", sorted(written))):
-        grid.add_row(what, ", ".join(f"{name} ({start.counts[name]})" for name in names) or "-")
-    grid.add_row("tasks", f"{start.tasks}, shared by all workers of the app")
-    if program.agents:
-        grid.add_row("agents", ", ".join(agent.name for agent in program.agents))
-    if program.timers or program.crontabs:
-        names = [each.name for each in (*program.timers, *program.crontabs)]
-        grid.add_row("schedules", ", ".join(names))
-    _out().print(grid)
-    for warning in program.topology.warnings():
-        logging.getLogger(__name__).warning("%s", warning)
+    program, counts = start.program, start.counts
+    written = sorted(counts.keys() - {*program.sources})
+    schedules = [timer.name for timer in program.timers]
+    schedules += [crontab.name for crontab in program.crontabs]
+    rows = {
+        "app": program.app_id,
+        "log": _where(start),
+        "state": program.state_path,
+        "reads": ", ".join(f"{name} ({counts[name]})" for name in program.sources),
+        "writes": ", ".join(f"{name} ({counts[name]})" for name in written),
+        "tasks": f"{start.tasks}, shared by all workers of the app" if start.tasks else "",
+        "agents": ", ".join(agent.name for agent in program.agents),
+        "schedules": ", ".join(schedules),
+    }
+    console = _out()
+    for what, text in rows.items():
+        if text:
+            console.print(f"[bold]{what:<10}[/bold]{escape(text)}", soft_wrap=True)
 
 
 def _out() -> Console:
-    """Standard output; never wrapped when it is not a terminal."""
-    return Console(soft_wrap=True, highlight=False)
+    """Standard output; tables are as wide as they need to be if it is not a terminal."""
+    width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
+    return Console(highlight=False, width=width)
 
 
 def _fail(error: BaseException) -> NoReturn:

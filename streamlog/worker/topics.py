@@ -21,7 +21,7 @@ from streamlog.topology import TopicSpec, Topology
 logger = logging.getLogger(__name__)
 
 BROKER_DEFAULT = -1
-"""Partitions of a topic when neither the app nor the topology says how many: the broker's."""
+"""As many partitions, or replicas, as the broker gives a topic of which nothing is said."""
 CHANGELOG_BATCH_BYTES = 64 * 1024 * 1024
 """A checkpoint is one batch. Tasks commit long before one grows to this."""
 CHANGELOG_CONFIGS = {
@@ -38,7 +38,7 @@ async def ensure_topics(
     topology: Topology,
     declared: Mapping[str, TopicSpec],
     *,
-    sources: Collection[str],
+    required: Collection[str],
 ) -> dict[str, int]:
     """Make sure that all topics are there; returns the partition count of each.
 
@@ -46,46 +46,61 @@ async def ensure_topics(
         log: where they are, or are created.
         topology: what the app computes, with its repartition and changelog topics.
         declared: the topics of the app, by name.
-        sources: those that are read, by the topology or by an agent.
+        required: those that are not made up, unless their number of partitions is declared.
 
     Raises:
-        UnknownTopicOrPartition: a source is missing on a cluster.
+        UnknownTopicOrPartition: a required topic is missing.
         TopologyError: partition counts contradict each other, or the state.
     """
-    async with log.admin() as admin:
-        counts = await _counts(admin)
-        missing = [spec for name, spec in sorted(declared.items()) if name not in counts]
-        if not log.embedded:
-            _refuse_missing_sources(missing, sources)
-        await _create(admin, [_new(spec) for spec in missing])
-        counts = await _seen(admin, declared)
-        wanted = topology.partition_counts(counts)
-        internal = [
-            NewTopic(name, partitions=wanted[name])
-            for name, spec in topology.topics.items()
-            if spec.internal and name not in counts
-        ]
-        changelogs = topology.changelog_partitions(wanted)
-        _refuse_other_counts(changelogs, counts)
-        internal += [
-            NewTopic(name, partitions=number, configs=CHANGELOG_CONFIGS)
-            for name, number in changelogs.items()
-            if name not in counts
-        ]
-        await _create(admin, internal)
-        counts = await _seen(admin, {*declared, *topology.topics, *changelogs})
-        _refuse_other_counts(changelogs, counts)
-        return topology.partition_counts(counts)
+    counts = await declare_topics(log, declared, required=required)
+    admin = log.admin()
+    wanted = topology.partition_counts(counts)
+    changelogs = topology.changelog_partitions(wanted)
+    missing = [
+        NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT)
+        for name, spec in topology.topics.items()
+        if spec.internal and name not in counts
+    ]
+    missing += [
+        NewTopic(name, number, replication_factor=BROKER_DEFAULT, configs=CHANGELOG_CONFIGS)
+        for name, number in changelogs.items()
+        if name not in counts
+    ]
+    await _create(admin, missing)
+    counts = await _seen(admin, {*declared, *topology.topics, *changelogs})
+    _refuse_other_counts(changelogs, counts)
+    return topology.partition_counts(counts)
+
+
+async def declare_topics(
+    log: Log, declared: Mapping[str, TopicSpec], *, required: Collection[str] = ()
+) -> dict[str, int]:
+    """Make sure that declared topics are there; returns the partition counts of all topics.
+
+    Raises:
+        UnknownTopicOrPartition: a required one is missing.
+    """
+    admin = log.admin()
+    counts = await _counts(admin)
+    missing = [spec for name, spec in sorted(declared.items()) if name not in counts]
+    _refuse_missing(missing, required)
+    await _create(admin, [_new(spec) for spec in missing])
+    return await _seen(admin, declared)
 
 
 def _new(spec: TopicSpec) -> NewTopic:
     configs = {"cleanup.policy": "compact"} if spec.compact else {}
-    return NewTopic(spec.name, partitions=spec.partitions or BROKER_DEFAULT, configs=configs)
+    return NewTopic(
+        spec.name,
+        spec.partitions or BROKER_DEFAULT,
+        replication_factor=BROKER_DEFAULT,
+        configs=configs,
+    )
 
 
-def _refuse_missing_sources(missing: Iterable[TopicSpec], sources: Collection[str]) -> None:
+def _refuse_missing(missing: Iterable[TopicSpec], required: Collection[str]) -> None:
     for spec in missing:
-        if spec.name in sources and spec.partitions is None:
+        if spec.name in required and spec.partitions is None:
             raise UnknownTopicOrPartition(
                 f"topic {spec.name!r} is read by this app but does not exist; create it "
                 f"(streamlog topics create {spec.name} --partitions N --log URL), or let the app "

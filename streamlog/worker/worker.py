@@ -23,7 +23,7 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Timer
 from streamlog.errors import LogError
-from streamlog.log import Log
+from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.topology import TopicSpec, Topology
@@ -101,6 +101,7 @@ class Start:
 
     program: Program
     log: Log
+    log_url: str
     counts: Mapping[str, int]
     """Partitions of every topic that the app reads or writes."""
     tasks: int
@@ -132,12 +133,14 @@ class Worker:
         program = self._program
         async with AsyncExitStack() as stack:
             log = await stack.enter_async_context(Log.open(self._log_url))
-            counts = await ensure_topics(
-                log, program.topology, program.topics, sources=program.sources
-            )
+            # On somebody's cluster, a source that is missing is more likely a wrong name.
+            required = () if self._log_url.startswith(EMBEDDED) else program.sources
+            counts = await ensure_topics(log, program.topology, program.topics, required=required)
             subs = program.topology.subtopologies
             tasks = sum(sub.tasks(counts) for sub in subs)
-            self._announce(Start(program=program, log=log, counts=counts, tasks=tasks))
+            self._announce(
+                Start(program=program, log=log, log_url=self._log_url, counts=counts, tasks=tasks)
+            )
             producer = await stack.enter_async_context(log.producer())
             consumer = await stack.enter_async_context(
                 log.consumer(
