@@ -23,7 +23,7 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize  # noqa: PLC0415 - installing works without Cython
     except ImportError:
         return []
-    sources = [f"{path}.py" for path in HOT_MODULES]
+    sources = [Extension(path.replace("/", "."), [f"{path}.py"]) for path in HOT_MODULES]
     modules: list[Extension] = cythonize(
         sources,
         build_dir="build/cython",
