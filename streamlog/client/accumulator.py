@@ -6,10 +6,14 @@ were begun, and with idempotence (KIP-98) each is written once, whatever is lost
 
 1. A batch gets its sequence numbers when it is first sent and keeps them in every retry, since
    the broker tells by them what it has already.
-2. A retry waits until nothing later is in flight; the later ones come back out of sequence.
+2. A retry waits until nothing later is in flight; the later ones come back out of sequence. What
+   was never sent waits until the retries are done, or the broker, which remembers five batches,
+   would forget the one that is tried again.
 3. Only when the *oldest* outstanding batch is out of sequence is there a gap that no retry closes
    (an earlier batch was refused or given up). The broker then has none of what follows, so that
    all of it may be numbered anew, under a new producer id for this partition alone.
+4. A broker that knows nothing of a producer id takes any number as its first. So the first batch
+   under an id travels alone: were it lost, the second would be written in its place.
 
 Not here: transactions, the choice of a partition, which broker leads it.
 """
@@ -113,6 +117,8 @@ class _Queue(Generic[T]):
     begun: int = 0
     identity: ProducerIdentity | None = None
     next_sequence: int = 0
+    is_known: bool = False
+    """The broker has written something under this identity."""
     gap_after: tuple[int, ...] | None = None
     """A batch with sequence numbers was given up here; None if the broker knows all so far."""
     renewing: bool = False
@@ -242,6 +248,7 @@ class Accumulator(Generic[T]):
     def on_delivered(self, batch: Batch[T]) -> None:
         """The broker has written the batch."""
         queue = self._landed(batch)
+        queue.is_known = True
         if queue.gap_after is not None and queue.gap_after < batch.order:
             queue.gap_after = None  # So the broker had written what was given up.
         self._done(batch)
@@ -320,7 +327,7 @@ class Accumulator(Generic[T]):
             if not _may_renew(queue):
                 continue
             queue.identity, queue.next_sequence = identity, 0
-            queue.renewing, queue.gap_after = False, None
+            queue.renewing, queue.gap_after, queue.is_known = False, None, False
             for batch in queue.waiting:
                 batch.data, batch.base_sequence = None, -1
 
@@ -357,12 +364,13 @@ class Accumulator(Generic[T]):
 
     def _due_ms(self, queue: _Queue[T]) -> int | None:
         """When the first batch may go, None if that depends on something else than time."""
-        if not queue.waiting or len(queue.in_flight) >= self._in_flight_max:
+        in_flight_max = self._in_flight_max if queue.is_known else 1
+        if not queue.waiting or len(queue.in_flight) >= in_flight_max:
             return None
         head = queue.waiting[0]
         if self._is_unnumbered(queue, head):
             return None
-        if any(other.order > head.order for other in queue.in_flight):
+        if any(_must_land_first(other, head) for other in queue.in_flight):
             return None
         if head.attempts or head.closed:
             return head.not_before_ms
@@ -451,6 +459,11 @@ def sizes_bytes(records: Sequence[Fields]) -> list[int]:
 
 def _headers_bytes(headers: Headers) -> int:
     return sum(HEADER_OVERHEAD_BYTES + len(name) + len(value or b"") for name, value in headers)
+
+
+def _must_land_first(other: Batch[T], head: Batch[T]) -> bool:
+    """Whether `head` may not go while `other` is in flight."""
+    return other.order > head.order or (other.attempts > 0 and head.attempts == 0)
 
 
 def _may_renew(queue: _Queue[T]) -> bool:
