@@ -12,6 +12,8 @@ from streamlog.broker.storage.files import (
     MemoryFiles,
     OsFiles,
     directory_error,
+    make_durable_directory,
+    parent_of,
     read_file,
     replace_file,
     write_whole,
@@ -157,6 +159,23 @@ def test_replace_file_leaves_no_trace_of_itself(place: Place) -> None:
         assert read_file(files, f"{path}/a") == content
     assert files.list(path) == ["a"]
     files.sync_directory(path)
+
+
+def test_a_durable_directory_is_made_with_those_above_it(place: Place) -> None:
+    files, path = place
+    for _ in range(2):
+        make_durable_directory(files, f"{path}/a/b/c")
+    assert files.list(f"{path}/a/b") == ["c"]
+    files.open(f"{path}/file", writable=True).close()
+    with pytest.raises(NotADirectoryError):
+        make_durable_directory(files, f"{path}/file/a")
+
+
+@pytest.mark.parametrize(
+    ("path", "parent"), [("/a/b", "/a"), ("/a", "/"), ("a/b", "a"), ("a", ".")]
+)
+def test_a_path_has_a_parent(path: str, parent: str) -> None:
+    assert parent_of(path) == parent
 
 
 # What only MemoryFiles does.

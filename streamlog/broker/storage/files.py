@@ -135,7 +135,27 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
     finally:
         file.close()
     files.rename(path + _TEMPORARY, path)
-    files.sync_directory(path.rpartition("/")[0] or "/")
+    files.sync_directory(parent_of(path))
+
+
+def make_durable_directory(files: Files, path: str) -> None:
+    """Make a directory and those above it that are missing, so that a power cut leaves them.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    try:
+        files.list(path)
+    except FileNotFoundError:
+        make_durable_directory(files, parent_of(path))
+        files.make_directory(path)
+        files.sync_directory(parent_of(path))
+
+
+def parent_of(path: str) -> str:
+    """The directory that has `path` in it."""
+    parent, slash, _ = path.rpartition("/")
+    return parent or slash or "."
 
 
 def directory_error(error: OSError, path: str) -> LogDirectoryError:
@@ -498,4 +518,4 @@ def _contents(names: _Names) -> list[_Content]:
 
 
 def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part]
+    return [part for part in path.split("/") if part not in {"", "."}]

@@ -32,6 +32,7 @@ from streamlog.broker.storage.files import (
     Files,
     OsFiles,
     directory_error,
+    make_durable_directory,
     process_id,
     read_file,
     write_whole,
@@ -41,6 +42,7 @@ from streamlog.broker.storage.segment import LOG_SUFFIX, Damage
 from streamlog.errors import (
     ConfigError,
     LogDirectoryError,
+    LogDirectoryFailed,
     LogDirectoryLocked,
     LogDirectoryLost,
     LogError,
@@ -121,17 +123,20 @@ class LogDirectory:
         """
         files = OsFiles() if files is None else files
         config = BrokerConfig() if config is None else config
-        path = path.rstrip("/") or "/"
+        path = path.rstrip("/") or ("/" if path else ".")
         if read_only:
             directory = cls(files, path, config=config, lock=None)
             with directory._disk():
                 directory._open_read_only()
             return directory
         try:
-            files.make_directory(path)
+            make_durable_directory(files, path)
             lock = files.lock(f"{path}/{LOCK}")
         except OSError as error:
-            raise directory_error(error, path) from error
+            raise LogDirectoryFailed(
+                f"{path} can't be a data directory ({error.strerror}): check the path and who may"
+                " write there"
+            ) from error
         if lock is None:
             raise LogDirectoryLocked(_holder(files, path))
         directory = cls(files, path, config=config, lock=lock)

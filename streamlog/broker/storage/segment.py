@@ -265,9 +265,9 @@ class Segment:
                 if header.max_timestamp_ms < timestamp_ms:
                     continue
                 # So says the header. If the records know better, the walk goes on.
-                for record in self._records(file, header):
-                    if record.timestamp_ms >= timestamp_ms:
-                        return record
+                records = self._records(file, header)
+                if found := [record for record in records if record.timestamp_ms >= timestamp_ms]:
+                    return found[0]
         return None
 
     def newest(self) -> Record | None:

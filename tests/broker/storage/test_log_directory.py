@@ -1,0 +1,413 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.storage.catalog import new_topic_id
+from streamlog.broker.storage.files import MemoryFiles, read_file, write_whole
+from streamlog.broker.storage.log_directory import PRODUCER_IDS_BLOCK, LogDirectory
+from streamlog.errors import (
+    ConfigError,
+    CorruptData,
+    LogDirectoryFailed,
+    LogDirectoryLocked,
+    LogDirectoryLost,
+    LogError,
+    TopicExists,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from tests.broker.storage.batches import batch, overwrite, read_records
+
+SMALL_TOPICS = BrokerConfig(topic=TopicConfig(segment_bytes=1024, index_interval_bytes=128))
+
+
+def opened(files: MemoryFiles, *, config: BrokerConfig = SMALL_TOPICS) -> LogDirectory:
+    return LogDirectory.open("/data", files=files, config=config, wall_ms=1_700_000_000_000)
+
+
+def killed(files: MemoryFiles) -> LogDirectory:
+    files.crash(keep_bytes=None)
+    return opened(files)
+
+
+def folders(files: MemoryFiles) -> list[str]:
+    return [name for name in files.list("/data") if name.startswith("p-")]
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+@pytest.fixture
+def directory(files: MemoryFiles) -> Iterator[LogDirectory]:
+    directory = opened(files)
+    yield directory
+    directory.close()
+
+
+def test_a_new_directory_gets_an_identity_and_keeps_it(files: MemoryFiles) -> None:
+    first = opened(files)
+    assert len(first.cluster_id) == len(first.directory_id) == 22
+    assert first.node_id == 1
+    identity = (first.cluster_id, first.directory_id)
+    first.close()
+    second = opened(files)
+    assert (second.cluster_id, second.directory_id) == identity
+    text = read_file(files, "/data/meta.properties").decode()
+    assert f"cluster.id={identity[0]}\nnode.id=1\n" in text
+
+
+def test_topics_outlive_a_restart(files: MemoryFiles) -> None:
+    directory = opened(files)
+    made = directory.create_topic("flights", 3, {"cleanup.policy": "compact"})
+    directory.log("flights", 2).append(batch(2), now_ms=0)
+    directory.close()
+    again = opened(files)
+    topic = again.topics["flights"]
+    assert topic.topic_id == made.topic_id
+    assert topic.configs == {"cleanup.policy": "compact"}
+    assert topic.config.cleanup_policy == "compact"
+    assert topic.config.segment_bytes == 1024
+    assert [log.log_end_offset for log in topic.partitions] == [0, 0, 2]
+
+
+def test_a_given_topic_id_is_kept_and_another_is_new(directory: LogDirectory) -> None:
+    topic_id = new_topic_id()
+    assert directory.create_topic("a", 1, {}, topic_id).topic_id == topic_id
+    assert len(directory.create_topic("b", 1).topic_id) == 16
+    assert directory.topics["b"].topic_id != topic_id
+
+
+def test_what_is_not_there_is_unknown(directory: LogDirectory) -> None:
+    directory.create_topic("a", 2)
+    for topic, partition in (("b", 0), ("a", 2), ("a", -1)):
+        with pytest.raises(UnknownTopicOrPartition):
+            directory.log(topic, partition)
+    with pytest.raises(UnknownTopicOrPartition):
+        directory.delete_topic("b")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "x" * 250, "../../etc"])
+def test_names_that_kafka_refuses_are_refused(directory: LogDirectory, name: str) -> None:
+    with pytest.raises(LogError) as caught:
+        directory.create_topic(name, 1)
+    assert caught.value.code == 17
+    assert folders(directory._files) == []
+
+
+def test_a_topic_is_made_once_with_sane_partitions_and_known_settings(
+    directory: LogDirectory,
+) -> None:
+    directory.create_topic("a", 1)
+    with pytest.raises(TopicExists):
+        directory.create_topic("a", 1)
+    for partitions in (0, -1, 10_001):
+        with pytest.raises(LogError) as caught:
+            directory.create_topic("b", partitions)
+        assert caught.value.code == 37
+    with pytest.raises(ConfigError, match=r"unknown topic setting 'retention\.ms'"):
+        directory.create_topic("b", 1, {"retention.ms": "1"})
+    assert list(directory.topics) == ["a"]
+    assert len(folders(directory._files)) == 1
+
+
+def test_a_deleted_topic_is_gone_and_may_be_made_again(
+    files: MemoryFiles, directory: LogDirectory
+) -> None:
+    first = directory.create_topic("a", 2)
+    directory.create_topic("b", 1)
+    log = directory.log("a", 0)
+    log.append(batch(), now_ms=0)
+    directory.delete_topic("a")
+    assert list(directory.topics) == ["b"]
+    assert len(folders(files)) == 1
+    with pytest.raises(UnknownTopicOrPartition):
+        log.append(batch(), now_ms=0)
+    second = directory.create_topic("a", 2)
+    assert second.topic_id != first.topic_id
+    assert directory.log("a", 0).log_end_offset == 0
+
+
+def test_a_deletion_that_was_interrupted_is_finished(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 2)
+    directory.log("a", 1).append(batch(), now_ms=0)
+    # The third replacement from here would take the topic off the list of the doomed.
+    content = json.loads(read_file(files, "/data/topics.json"))
+    content["deleting"] = [content["topics"].pop()["topic_id"]]
+    overwrite(files, "/data/topics.json", json.dumps(content).encode())
+    files.rename(f"/data/{folders(files)[0]}", f"/data/{folders(files)[0]}.deleted")
+    again = killed(files)
+    assert list(again.topics) == []
+    assert folders(files) == []
+    assert json.loads(read_file(files, "/data/topics.json"))["deleting"] == []
+
+
+def test_a_creation_that_was_interrupted_leaves_nothing(files: MemoryFiles) -> None:
+    directory = opened(files)
+    files.fail_next_write()
+    with pytest.raises(LogDirectoryFailed):
+        directory.create_topic("a", 2)
+    assert list(directory.topics) == []
+    directory.create_topic("a", 1)
+    assert len(folders(files)) == 3
+    again = killed(files)
+    assert len(folders(files)) == 1
+    again.close()
+
+
+def test_a_folder_of_no_topic_that_holds_batches_is_left_alone(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    directory.log("a", 0).append(batch(), now_ms=0)
+    before = folders(files)
+    overwrite(files, "/data/topics.json", b'{"version": 1, "topics": [], "deleting": []}')
+    killed(files).close()
+    assert folders(files) == before
+
+
+def test_a_clean_shutdown_is_not_scanned_and_a_kill_is(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    for _ in range(40):
+        directory.log("a", 0).append(batch(3), now_ms=0)
+    directory.close()
+    assert "clean_shutdown" in files.list("/data")
+    directory = opened(files)
+    assert "clean_shutdown" not in files.list("/data")
+    assert directory.log("a", 0).recovery.scanned_bytes == 0
+    directory = killed(files)
+    assert directory.log("a", 0).recovery.scanned_bytes > 0
+    assert len(read_records(directory.log("a", 0))) == 120
+
+
+def test_everything_survives_a_power_cut_after_a_flush(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 2)
+    for _ in range(40):
+        directory.log("a", 0).append(batch(3), now_ms=0)
+    directory.flush()
+    directory.log("a", 0).append(batch(3), now_ms=0)
+    files.crash(keep_bytes=30)
+    directory = opened(files)
+    assert directory.damage == ()
+    assert directory.log("a", 0).log_end_offset == 120
+    assert len(read_records(directory.log("a", 0))) == 120
+
+
+def test_everything_survives_a_power_cut_after_closing(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    for _ in range(40):
+        directory.log("a", 0).append(batch(3), now_ms=0)
+    directory.close()
+    files.crash()
+    directory = opened(files)
+    assert directory.log("a", 0).recovery.scanned_bytes == 0
+    assert len(read_records(directory.log("a", 0))) == 120
+
+
+def test_while_something_is_damaged_no_shutdown_is_clean(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    for _ in range(5):
+        directory.log("a", 0).append(batch(), now_ms=0)
+    directory.close()
+    path = f"/data/{folders(files)[0]}/{0:020d}.log"
+    changed = bytearray(read_file(files, path))
+    changed[100] ^= 1
+    overwrite(files, path, bytes(changed))
+    files.remove("/data/clean_shutdown")
+    for _ in range(2):
+        directory = opened(files)
+        (place,) = directory.damage
+        assert place.path == path
+        assert directory.log("a", 0).append(batch(), now_ms=0).base_offset >= 5
+        directory.close()
+        assert "clean_shutdown" not in files.list("/data")
+
+
+def test_a_folder_that_is_missing_is_damage(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 2)
+    directory.close()
+    folder = f"/data/{folders(files)[0]}"
+    for name in files.list(folder):
+        files.remove(f"{folder}/{name}")
+    files.remove(folder)
+    for _ in range(2):
+        directory = opened(files)
+        assert directory.damage != ()
+        with pytest.raises(CorruptData, match="a-0"):
+            directory.log("a", 0).append(batch(), now_ms=0)
+        directory.log("a", 1).append(batch(), now_ms=0)
+        directory.close()
+
+
+def test_producer_ids_are_never_given_twice(files: MemoryFiles) -> None:
+    directory = opened(files)
+    given = [directory.next_producer_id() for _ in range(PRODUCER_IDS_BLOCK + 5)]
+    directory.close()
+    directory = opened(files)
+    given += [directory.next_producer_id() for _ in range(3)]
+    files.crash()
+    directory = opened(files)
+    given += [directory.next_producer_id() for _ in range(3)]
+    assert given == sorted(set(given))
+    assert given[0] == 0
+
+
+def test_a_second_opening_is_told_where_the_first_listens(
+    files: MemoryFiles, directory: LogDirectory
+) -> None:
+    with pytest.raises(LogDirectoryLocked, match="does not listen"):
+        opened(files)
+    directory.write_listener("127.0.0.1", 4567)
+    assert LogDirectory.read_listener("/data", files=files) == ("127.0.0.1", 4567)
+    with pytest.raises(LogDirectoryLocked, match=r"listens on 127\.0\.0\.1:4567"):
+        opened(files)
+
+
+def test_nobody_listens_after_a_close_or_a_kill(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.write_listener("127.0.0.1", 4567)
+    directory.close()
+    assert LogDirectory.read_listener("/data", files=files) is None
+    directory = opened(files)
+    directory.write_listener("127.0.0.1", 4567)
+    directory = killed(files)
+    assert LogDirectory.read_listener("/data", files=files) is None
+
+
+HOLD = """
+import sys
+from streamlog.broker.storage.log_directory import LogDirectory
+directory = LogDirectory.open(sys.argv[1])
+directory.write_listener("127.0.0.1", 4567)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_processes_can_not_hold_one_directory(tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+    command = [sys.executable, "-c", HOLD, path]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(LogDirectoryLocked) as caught:
+            LogDirectory.open(path)
+        assert f"process {holder.pid}, which listens on 127.0.0.1:4567" in str(caught.value)
+        holder.kill()
+        holder.wait()
+        directory = LogDirectory.open(path)
+        assert LogDirectory.read_listener(path) is None
+        directory.close()
+
+
+def test_another_node_s_directory_is_refused_and_left_unlocked(files: MemoryFiles) -> None:
+    opened(files).close()
+    with pytest.raises(ConfigError, match="belongs to node 1"):
+        opened(files, config=BrokerConfig(node_id=2))
+    opened(files).close()
+
+
+def test_partitions_without_an_identity_are_not_taken_over(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    directory.close()
+    files.remove("/data/meta.properties")
+    with pytest.raises(LogDirectoryLost, match=r"no meta\.properties"):
+        opened(files)
+
+
+@pytest.mark.parametrize("name", ["topics.json", "checkpoints", "meta.properties", "producer_ids"])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"version": 1}', b"[1", b'{"version": 9}'])
+def test_a_damaged_small_file_is_named(files: MemoryFiles, name: str, content: bytes) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    directory.next_producer_id()
+    directory.close()
+    overwrite(files, f"/data/{name}", content)
+    with pytest.raises(CorruptData, match=f"/data/{name}"):
+        opened(files).next_producer_id()
+
+
+def test_a_reader_changes_nothing_and_locks_nothing(
+    files: MemoryFiles, directory: LogDirectory
+) -> None:
+    directory.create_topic("a", 1, {"segment.bytes": "2048"})
+    for _ in range(50):
+        directory.log("a", 0).append(batch(2), now_ms=0)
+    torn = files.open(f"/data/{folders(files)[0]}/{0:020d}.log")
+    before = files.used_bytes()
+    reader = LogDirectory.open("/data", files=files, read_only=True)
+    assert reader.cluster_id == directory.cluster_id
+    assert len(read_records(reader.log("a", 0))) == 100
+    with pytest.raises(UsageError, match="for reading only"):
+        reader.create_topic("b", 1)
+    with pytest.raises(UsageError):
+        reader.log("a", 0).append(batch(), now_ms=0)
+    directory.log("a", 0).append(batch(), now_ms=0)
+    assert reader.log("a", 0).log_end_offset == 100
+    reader.close()
+    assert files.used_bytes() == before + len(batch())
+    assert torn.size() > 0
+    again = LogDirectory.open("/data", files=files, read_only=True)
+    assert again.log("a", 0).log_end_offset == 101
+
+
+def test_a_reader_stops_before_a_write_in_progress(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    directory.log("a", 0).append(batch(2), now_ms=0)
+    path = f"/data/{folders(files)[0]}/{0:020d}.log"
+    file = files.open(path, writable=True)
+    write_whole(file, batch(2)[:-5], file.size())
+    size_bytes = file.size()
+    reader = LogDirectory.open("/data", files=files, read_only=True)
+    assert len(read_records(reader.log("a", 0))) == 2
+    assert file.size() == size_bytes
+
+
+def test_a_reader_needs_a_log(files: MemoryFiles, tmp_path: Path) -> None:
+    with pytest.raises(LogDirectoryLost, match="is no data directory"):
+        LogDirectory.open("/data", files=files, read_only=True)
+    with pytest.raises(LogDirectoryLost):
+        LogDirectory.open(str(tmp_path), read_only=True)
+
+
+def test_a_path_that_can_not_be_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LogDirectoryFailed, match="can't be a data directory"):
+        LogDirectory.open(str(tmp_path / "file"))
+
+
+def test_a_closed_directory_takes_nothing(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.close()
+    directory.close()
+    with pytest.raises(UsageError, match="closed"):
+        directory.create_topic("a", 1)
+
+
+def test_a_disk_that_fails_at_closing_is_told_and_frees_the_lock(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    directory.log("a", 0).append(batch(), now_ms=0)
+    files.fail_next_sync()
+    with pytest.raises(LogDirectoryFailed):
+        directory.close()
+    directory = opened(files)
+    assert directory.log("a", 0).recovery.scanned_bytes > 0
+    assert len(read_records(directory.log("a", 0))) == 1
