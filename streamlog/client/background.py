@@ -31,6 +31,8 @@ class Background:
         task = self._group.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # A task that is cancelled before its first step would leave the coroutine unawaited.
+        task.add_done_callback(lambda _: work.close())
 
     async def close(self) -> None:
         """Cancel what runs and wait for its end."""

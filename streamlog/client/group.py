@@ -99,7 +99,6 @@ class GroupSession:
         while member.phase is not Phase.LEFT:
             try:
                 await self._step(member)
-                self._troubled_since_ms = None
             except StreamlogError as error:
                 self._on_error(member, error)
                 await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
@@ -282,9 +281,11 @@ class GroupSession:
         node_id = self._coordinator
         if node_id is None:
             raise ConnectionLost(f"the coordinator of group {self._settings.group_id} was lost")
-        return await self._cluster.call(
+        response = await self._cluster.call(
             node_id, request, answer, lane=Lane.GROUP, timeout_ms=timeout_ms
         )
+        self._troubled_since_ms = None
+        return response
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

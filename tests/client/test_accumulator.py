@@ -296,8 +296,8 @@ class Run:
         if self.rng.random() < 0.5 and self.sent < 60:
             fill(self.one, self.rng.randint(1, 4), start=self.sent, now_ms=self.now_ms)
             self.sent = sum(1 for _ in self._all())
-        elif (batch := take(self.one, self.now_ms)) is not None:
-            self.wire.append(batch)
+        elif (taken := take(self.one, self.now_ms)) is not None:
+            self.wire.append(taken)
         if self.wire and self.rng.random() < 0.6:
             self.arrive(self.wire.pop(0), faults=faults)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from streamlog.client.partitioner import StickyPartitions, murmur2, partition_of_key
 
 # From Kafka's UtilsTest; signed there.

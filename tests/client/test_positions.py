@@ -1,0 +1,140 @@
+"""Positions: what comes out is what went in, in order, from where it was asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.positions import Positions
+from streamlog.errors import CorruptData, UsageError
+from streamlog.records.batch import encode_batch, place_batch
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def batch(base_offset: int, count: int) -> bytes:
+    data = bytearray(encode_batch([(base_offset + n, None, b"v", ()) for n in range(count)]))
+    place_batch(data, base_offset, 0)
+    return bytes(data)
+
+
+def positions(*partitions: TopicPartition, at: int = 0) -> Positions:
+    one = Positions()
+    one.assign(partitions)
+    for partition in partitions:
+        one.state(partition).move(at)
+    return one
+
+
+def put(one: Positions, partition: TopicPartition, data: bytes) -> int:
+    return one.put(partition, one.state(partition).era, data)
+
+
+def offsets(one: Positions, partition: TopicPartition, records_max: int | None = None) -> list[int]:
+    return [record.offset for record in one.take(records_max).get(partition, [])]
+
+
+def test_records_before_the_position_are_left_out_of_the_first_batch() -> None:
+    one = positions(T0, at=3)
+    put(one, T0, batch(0, 5) + batch(5, 2))
+    assert offsets(one, T0) == [3, 4, 5, 6]
+    assert one.consumed() == {T0: 7}
+
+
+def test_what_there_was_no_room_for_comes_next() -> None:
+    one = positions(T0)
+    put(one, T0, batch(0, 5) + batch(5, 5))
+    assert offsets(one, T0, 3) == [0, 1, 2]
+    assert one.consumed() == {T0: 3}
+    assert offsets(one, T0, 4) == [3, 4, 5, 6]
+    assert offsets(one, T0, 4) == [7, 8, 9]
+    assert one.consumed() == {T0: 10}
+
+
+def test_partitions_take_turns_when_there_is_not_room_for_all() -> None:
+    one = positions(T0, T1)
+    put(one, T0, batch(0, 5))
+    put(one, T1, batch(0, 5))
+    assert list(one.take(3)) == [T0]
+    assert list(one.take(3)) == [T1]
+    assert list(one.take(3)) == [T0, T1]
+
+
+def test_a_paused_partition_keeps_its_buffer() -> None:
+    one = positions(T0)
+    put(one, T0, batch(0, 2))
+    one.state(T0).paused = True
+    assert one.take(None) == {}
+    assert not one.has_records()
+    one.state(T0).paused = False
+    assert offsets(one, T0) == [0, 1]
+
+
+def test_an_answer_to_an_older_question_is_dropped() -> None:
+    one = positions(T0)
+    era = one.state(T0).era
+    one.state(T0).move(7)
+    assert one.put(T0, era, batch(0, 5)) == 0
+    one.assign([T1])
+    assert one.put(T0, era + 1, batch(7, 1)) == 0
+    assert one.take(None) == {}
+
+
+def test_the_same_batch_twice_counts_once() -> None:
+    one = positions(T0)
+    put(one, T0, batch(0, 5))
+    assert put(one, T0, batch(0, 5)) == 0
+    assert offsets(one, T0) == [0, 1, 2, 3, 4]
+
+
+def test_what_stays_assigned_keeps_its_place() -> None:
+    one = positions(T0, at=4)
+    one.assign([T1, T0])
+    assert one.consumed() == {T0: 4}
+    assert one.assigned() == {T0, T1}
+
+
+def test_a_damaged_batch_is_told_after_everything_before_it() -> None:
+    one = positions(T0, T1)
+    damaged = bytearray(batch(2, 2))
+    damaged[-1] ^= 1
+    put(one, T0, batch(0, 2) + bytes(damaged))
+    put(one, T1, batch(0, 1))
+    assert {part: len(records) for part, records in one.take(None).items()} == {T0: 2, T1: 1}
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="t-0 at offset 2"):
+            one.take(None)
+    one.state(T0).move(4)
+    put(one, T0, batch(4, 1))
+    assert offsets(one, T0) == [4]
+
+
+def test_a_partition_that_is_not_assigned_is_named() -> None:
+    with pytest.raises(UsageError, match="t-1 is not assigned"):
+        positions(T0).state(T1)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=12),
+    rooms=st.lists(st.integers(1, 9), min_size=1),
+    start=st.integers(0, 10),
+    cuts=st.integers(1, 5),
+)
+def test_however_it_is_fetched_and_taken_nothing_is_lost_or_repeated(
+    sizes: list[int], rooms: list[int], start: int, cuts: int
+) -> None:
+    bases = [sum(sizes[:n]) for n in range(len(sizes))]
+    end = sum(sizes)
+    one = positions(T0, at=min(start, end))
+    batches = [batch(base, size) for base, size in zip(bases, sizes, strict=True)]
+    taken: list[int] = []
+    for first in range(0, len(batches), cuts):
+        put(one, T0, b"".join(batches[first : first + cuts]))
+        taken += offsets(one, T0, rooms[first % len(rooms)])
+    while one.has_records():
+        taken += offsets(one, T0, rooms[len(taken) % len(rooms)])
+    assert taken == list(range(min(start, end), end))
+    assert one.consumed() == {T0: end}
+    assert one.state(T0).buffered_bytes == 0
