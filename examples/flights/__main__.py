@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import shutil
 import signal
 import sys
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
+import msgspec
 from rich.console import Console
 from rich.live import Live
 from rich.progress import Progress, TaskID
@@ -35,7 +35,7 @@ from examples.flights.app import (
 )
 from streamlog.assignors import TopicPartition
 from streamlog.log import Log
-from streamlog.record import Record
+from streamlog.records.batch import Record
 
 DIRECTORY = Path(".streamlog/flights")
 KILLS_AT = (0.25, 0.5, 0.75)
@@ -43,7 +43,11 @@ KILLS_AT = (0.25, 0.5, 0.75)
 STALLED_S = 60
 """Without a new row for so long the demo gives up and shows what is missing."""
 WORKER_START_S = 30
+WATCH_S = 0.1
 
+encode = msgspec.json.encode
+"""Values are JSON, as topics of dataclasses are by default."""
+decode = msgspec.json.Decoder(HourlyDelays).decode
 Rows = dict[tuple[str, str], HourlyDelays]
 
 
@@ -59,6 +63,12 @@ class Run:
     rows: Rows = field(default_factory=dict)
     kills: int = 0
     worker: Process | None = None
+    may_end: bool = False
+    """Whether the worker is being ended by us."""
+
+
+class WorkerEnded(Exception):
+    """The worker has ended by itself: its last words are the message."""
 
 
 async def start_worker(run: Run) -> None:
@@ -73,8 +83,21 @@ async def start_worker(run: Run) -> None:
         )
 
 
+async def watch_worker(run: Run) -> None:
+    """Ends with an error when the worker ends and nobody has asked it to."""
+    while run.worker is not None:
+        worker = run.worker
+        code = await worker.wait()
+        if not run.may_end and worker is run.worker:
+            words = (run.directory / "worker.log").read_text().strip().splitlines()[-10:]
+            message = "\n".join([f"the worker ended with code {code}; its last words:", *words])
+            raise WorkerEnded(message)
+        await asyncio.sleep(WATCH_S)
+
+
 async def stop_worker(run: Run) -> None:
     """Let it commit and leave."""
+    run.may_end = True
     if run.worker is not None and run.worker.returncode is None:
         run.worker.send_signal(signal.SIGTERM)
         await run.worker.wait()
@@ -82,36 +105,41 @@ async def stop_worker(run: Run) -> None:
 
 async def kill_worker(run: Run) -> None:
     """SIGKILL, and a new worker in its place."""
+    run.may_end = True
     if run.worker is not None and run.worker.returncode is None:
         run.worker.kill()
         await run.worker.wait()
     run.kills += 1
     await start_worker(run)
+    run.may_end = False
 
 
 async def feed(run: Run, log: Log, bars: Progress, bar: TaskID) -> None:
     """Names first, then every flight in the order in which it left, then the heartbeat."""
     async with log.producer(linger_ms=20) as producer:
-        app.bind(producer)
-        for code, airline in data.airlines():
-            await airlines.send(airline, key=code)
-        for code, airport in data.airports():
-            await airports.send(airport, key=code)
+        # Tables and streams meet in the order of event time: the names are older than any flight.
+        names = [(airlines.name, *row) for row in data.airlines()]
+        names += [(airports.name, *row) for row in data.airports()]
+        for topic, code, name in names:
+            before = data.BEFORE_THE_YEAR_MS
+            await producer.send(topic, encode(name), key=code.encode(), timestamp_ms=before)
         await producer.flush()
         for number, event in enumerate(data.events(run.limit), 1):
-            await departures.send(event, key=event.tail)
+            await producer.send(departures.name, encode(event), key=event.tail.encode())
             if number % 1_000 == 0:
                 bars.update(bar, completed=number)
         for partition in range(PARTITIONS):
-            await departures.send(data.end_of_feed(), partition=partition)
+            last = encode(data.end_of_feed())
+            await producer.send(departures.name, last, partition=partition)
         await producer.flush()
         bars.update(bar, completed=bars.tasks[bar].total)
 
 
-def keep(rows: Rows, records: list[Record[str, HourlyDelays]]) -> None:
+def keep(rows: Rows, records: list[Record]) -> None:
     """The last row per airport and hour counts."""
     for record in records:
-        rows[record.key, record.value.hour.isoformat()] = record.value
+        row = decode(record.value or b"")
+        rows[(record.key or b"").decode(), row.hour.isoformat()] = row
 
 
 async def follow(run: Run, log: Log, bars: Progress, bar: TaskID) -> None:
@@ -122,7 +150,7 @@ async def follow(run: Run, log: Log, bars: Progress, bar: TaskID) -> None:
         consumer.assign(partitions)
         while len(run.rows) < len(run.expected) and perf_counter() - newest < STALLED_S:
             for polled in (await consumer.poll(timeout_ms=200)).values():
-                keep(run.rows, [hourly_delays.decode(record) for record in polled])
+                keep(run.rows, polled)
                 newest = perf_counter()
             share = len(run.rows) / len(run.expected)
             if run.chaos and run.kills < len(KILLS_AT) and share >= KILLS_AT[run.kills]:
@@ -146,15 +174,16 @@ async def work(run: Run) -> None:
     await start_worker(run)
     try:
         with view:
-            async with Log.attach(app.log, timeout_ms=WORKER_START_S * 1_000) as log:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(feed(run, log, bars, fed))
-                    group.create_task(follow(run, log, bars, seen))
+            async with asyncio.TaskGroup() as group:
+                watcher = group.create_task(watch_worker(run))
+                async with Log.attach(app.log, timeout_ms=WORKER_START_S * 1_000) as log:
+                    await asyncio.gather(feed(run, log, bars, fed), follow(run, log, bars, seen))
+                watcher.cancel()
     finally:
         await stop_worker(run)
 
 
-async def read_again(run: Run) -> tuple[Rows, int, int]:
+async def read_again() -> tuple[Rows, int, int]:
     """All rows from the log's own files, rows repeated after a kill, and late flights."""
     rows: Rows = {}
     read = 0
@@ -165,7 +194,7 @@ async def read_again(run: Run) -> tuple[Rows, int, int]:
         consumer.assign(partitions)
         while read < sum(ends[partition] for partition in partitions):
             for polled in (await consumer.poll(timeout_ms=1_000)).values():
-                keep(rows, [hourly_delays.decode(record) for record in polled])
+                keep(rows, polled)
                 read += len(polled)
     return rows, read - len(rows), sum(ends[partition] for partition in late)
 
@@ -196,8 +225,6 @@ async def run_demo(arguments: argparse.Namespace) -> int:
     """The whole demo; the exit code."""
     console = Console()
     started = perf_counter()
-    shutil.rmtree(DIRECTORY, ignore_errors=True)
-    DIRECTORY.mkdir(parents=True)
     console.print(f"reading the flights of 2013; everything is kept in {DIRECTORY}")
     run = Run(
         console=console,
@@ -207,7 +234,7 @@ async def run_demo(arguments: argparse.Namespace) -> int:
         chaos=arguments.chaos,
     )
     await work(run)
-    verdict = conclude(run, *await read_again(run))
+    verdict = conclude(run, *await read_again())
     console.print(
         f"took {perf_counter() - started:.0f} s; the worker's words: {DIRECTORY / 'worker.log'}"
     )
@@ -219,9 +246,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument("--chaos", action="store_true", help="SIGKILL the worker three times")
     parser.add_argument("--limit", type=int, help="only the first N flights")
-    sys.exit(asyncio.run(run_demo(parser.parse_args())))
+    arguments = parser.parse_args()
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    DIRECTORY.mkdir(parents=True)
+    try:
+        sys.exit(asyncio.run(run_demo(arguments)))
+    except* WorkerEnded as group:
+        sys.exit("\n".join(map(str, group.exceptions)))
+    except* KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     main()

@@ -30,15 +30,8 @@ class Departure:
 
 
 @dataclass
-class Airline:
-    """A carrier's name."""
-
-    name: str
-
-
-@dataclass
-class Airport:
-    """An airport's name."""
+class Name:
+    """What a code of an airline or an airport stands for."""
 
     name: str
 
@@ -87,8 +80,8 @@ departures = app.topic(
     partitions=PARTITIONS,
     timestamp=lambda d: d.scheduled_at,
 )
-airlines = app.topic("airlines", key=str, value=Airline, partitions=PARTITIONS, compact=True)
-airports = app.topic("airports", key=str, value=Airport, partitions=PARTITIONS, compact=True)
+airlines = app.topic("airlines", key=str, value=Name, partitions=PARTITIONS, compact=True)
+airports = app.topic("airports", key=str, value=Name, partitions=PARTITIONS, compact=True)
 too_late = app.topic("departures-late", key=str, value=Late[Flown], partitions=PARTITIONS)
 hourly_delays = app.topic("hourly-delays", key=str, value=HourlyDelays, partitions=PARTITIONS)
 
@@ -96,7 +89,7 @@ airline_names = app.table(airlines, name="airlines")
 airport_names = app.table(airports, name="airports")
 
 
-def with_airline(departure: Departure, airline: Airline | None) -> Flown:
+def with_airline(departure: Departure, airline: Name | None) -> Flown:
     """The flight as it is reported; an unknown carrier keeps its code."""
     return Flown(
         origin=departure.origin,
@@ -119,7 +112,7 @@ def as_hour(window: Windowed[str], delays: Delays) -> tuple[str, HourlyDelays]:
     return window.key, row
 
 
-def with_airport(row: HourlyDelays, airport: Airport | None) -> HourlyDelays:
+def with_airport(row: HourlyDelays, airport: Name | None) -> HourlyDelays:
     """The row with the airport's name."""
     row.airport = airport.name if airport else ""
     return row

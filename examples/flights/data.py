@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from examples.flights.app import Airline, Airport, Departure
+from examples.flights.app import Departure, Name
 
+BEFORE_THE_YEAR_MS = int(datetime(2012, 12, 1, tzinfo=UTC).timestamp() * 1_000)
 # After this no window of 2013 can still be open: last hour + 24 h of grace.
 END_OF_FEED = datetime(2014, 1, 3, tzinfo=UTC)
 
@@ -45,18 +46,18 @@ def flights() -> pd.DataFrame:
     return frame.sort_values("left_at", kind="stable").reset_index(drop=True)
 
 
-def airlines() -> Iterator[tuple[str, Airline]]:
+def airlines() -> Iterator[tuple[str, Name]]:
     """Carrier code and airline."""
     frame = _read("airlines.csv")
     for code, name in zip(frame["carrier"], frame["name"], strict=True):
-        yield code, Airline(name)
+        yield code, Name(name)
 
 
-def airports() -> Iterator[tuple[str, Airport]]:
+def airports() -> Iterator[tuple[str, Name]]:
     """FAA code and airport."""
     frame = _read("airports.csv")
     for code, name in zip(frame["faa"], frame["name"], strict=True):
-        yield code, Airport(name)
+        yield code, Name(name)
 
 
 def events(limit: int | None = None) -> Iterator[Departure]:
