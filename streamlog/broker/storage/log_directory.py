@@ -233,7 +233,12 @@ class LogDirectory:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         with self._disk():
             self._deleting.add(topic.topic_id)
-            self._write_topics([other for other in self._topics.values() if other is not topic])
+            try:
+                self._write_topics([other for other in self._topics.values() if other is not topic])
+            except OSError:
+                # Or the next change of topics would doom one that still exists.
+                self._deleting.discard(topic.topic_id)
+                raise
             del self._topics[name]
             for log in topic.partitions:
                 log.discard()

@@ -294,7 +294,7 @@ class PartitionLog:
                 self._segments[0].create()
 
     def _ends_whole(self, last: Segment) -> bool:
-        if not last.load() or last.trailing_bytes():
+        if not last.load() or last.trailing_bytes:
             return False
         # An empty file behind others may be what a roll left that had failed.
         return last.size_bytes > 0 or len(self._segments) == 1

@@ -49,7 +49,7 @@ def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
         if earlier.next_offset < later.base_offset:
             earlier.note_tail_damage(reasons[earlier.base_offset], later.base_offset)
     last = segments[-1]
-    trailing_bytes = last.trailing_bytes()
+    trailing_bytes = last.trailing_bytes
     if last.next_offset < recovery_point:
         last.note_tail_damage(reasons[last.base_offset], None)
     elif trailing_bytes:
@@ -67,7 +67,7 @@ def look_at_end(last: Segment) -> None:
     Raises:
         OSError: the files can't be read.
     """
-    if not last.load() or (last.trailing_bytes() and last.sound_behind()):
+    if not last.load() or (last.trailing_bytes and last.sound_behind()):
         last.rescan()
 
 
@@ -98,7 +98,7 @@ def _drop_empty(segments: list[Segment], recovery_point: int) -> int:
         sound = last.size_bytes > 0 or earlier.next_offset == last.base_offset
         if sound or not earlier.loaded or earlier.next_offset < recovery_point:
             break
-        dropped_bytes += last.trailing_bytes()
+        dropped_bytes += last.trailing_bytes
         last.remove()
         segments.pop()
     return dropped_bytes

@@ -84,6 +84,8 @@ class Segment:
         self.base_offset = base_offset
         self.loaded = False
         self.size_bytes = 0
+        self.trailing_bytes = 0
+        """Bytes behind the last whole batch, when `load` or `rescan` looked at the file."""
         self.next_offset = base_offset
         self.first_timestamp_ms = -1
         self.max_timestamp_ms = -1
@@ -146,6 +148,7 @@ class Segment:
         with closing(self._files.open(self.path, writable=True)) as file:
             file.truncate(self.size_bytes)
             file.sync()
+        self.trailing_bytes = 0
 
     def linked(self) -> bool:
         """Whether the open log still is in a directory."""
@@ -182,7 +185,6 @@ class Segment:
         one, or an empty string if the file ends there.
         """
         self._forget()
-        reason = ""
         with self._reading() as file:
             end = file.size() if end is None else end
             position, offset = 0, self.base_offset
@@ -199,18 +201,13 @@ class Segment:
 
     def note_tail_damage(self, reason: str, next_offset: int | None) -> Damage:
         """Everything from the last sound batch to `next_offset` is damaged (None: to the end)."""
-        end = max(self.size_bytes + self.trailing_bytes(), self.size_bytes)
-        return self._note_damage(reason, end, next_offset)
-
-    def trailing_bytes(self) -> int:
-        """Bytes in the file behind the last whole batch."""
-        with self._reading() as file:
-            return file.size() - self.size_bytes
+        return self._note_damage(reason, self.size_bytes + self.trailing_bytes, next_offset)
 
     def sound_behind(self) -> bool:
         """Whether a sound batch stands somewhere in the trailing bytes."""
         with self._reading() as file:
-            return self._sound_behind(file, file.size()) is not None
+            end = self.size_bytes + self.trailing_bytes
+            return self._sound_behind(file, end) is not None
 
     # Appending.
 
@@ -298,7 +295,7 @@ class Segment:
     def _forget(self) -> None:
         self._offsets.clear()
         self._times.clear()
-        self.size_bytes = 0
+        self.size_bytes = self.trailing_bytes = 0
         self.next_offset = self._max_timestamp_offset = self.base_offset
         self.first_timestamp_ms = self.max_timestamp_ms = -1
         self._since_entry_bytes = 0
@@ -314,6 +311,7 @@ class Segment:
         for at, batch in scan:
             self._note_batch(batch, at, batch.base_offset)
             self._flush_if_due()
+        self.trailing_bytes = end - self.size_bytes
         return scan.reason
 
     def _first_timestamp_ms(self, file: File) -> int:

@@ -151,6 +151,19 @@ def test_a_deletion_that_was_interrupted_is_finished(files: MemoryFiles) -> None
     assert json.loads(read_file(files, "/data/topics.json"))["deleting"] == []
 
 
+def test_a_deletion_that_was_refused_deletes_nothing(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    directory.log("a", 0).append(batch(3), now_ms=0)
+    files.fail_next_write()
+    with pytest.raises(LogDirectoryFailed):
+        directory.delete_topic("a")
+    directory.create_topic("b", 1)
+    directory.log("a", 0).append(batch(3), now_ms=0)
+    directory = killed(files)
+    assert len(read_records(directory.log("a", 0))) == 6
+
+
 def test_a_creation_that_was_interrupted_leaves_nothing(files: MemoryFiles) -> None:
     directory = opened(files)
     files.fail_next_write()

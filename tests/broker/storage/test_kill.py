@@ -1,0 +1,63 @@
+"""A process that writes is killed, while another one reads: nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.storage.log_directory import LogDirectory
+from tests.broker.storage.batches import batch, read_records
+
+CONFIG = BrokerConfig(topic=TopicConfig(segment_bytes=200_000))
+ACKNOWLEDGED_MIN = 3000
+ROOT = Path(__file__).parents[3]
+
+WRITE = """
+import sys
+from streamlog.broker.storage.log_directory import LogDirectory
+from tests.broker.storage.batches import batch
+from tests.broker.storage.test_kill import CONFIG
+
+directory = LogDirectory.open(sys.argv[1], config=CONFIG)
+log = directory.log("a", 0)
+producer_id = directory.next_producer_id()
+sequence = 0
+while True:
+    data = batch(3, value=b"x" * 500, producer=(producer_id, 0, sequence))
+    sequence += 3
+    print(log.append(data, now_ms=0).last_offset, flush=True)
+"""
+
+
+def check(directory: LogDirectory) -> int:
+    log = directory.log("a", 0)
+    assert [record.offset for record in read_records(log)] == list(range(log.log_end_offset))
+    return log.log_end_offset
+
+
+def test_kills_and_readers(tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+    directory = LogDirectory.open(path, config=CONFIG)
+    directory.create_topic("a", 1)
+    directory.close()
+    acknowledged = -1
+    for _ in range(3):
+        command = [sys.executable, "-c", WRITE, path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as writer:
+            assert writer.stdout is not None
+            enough = acknowledged + ACKNOWLEDGED_MIN
+            while acknowledged < enough:
+                acknowledged = int(writer.stdout.readline())
+            reader = LogDirectory.open(path, read_only=True)
+            assert check(reader) > acknowledged
+            writer.kill()
+            rest = writer.stdout.read().split("\n")
+        # The last line may be cut off by the kill.
+        acknowledged = max([acknowledged, *map(int, rest[:-1])])
+        directory = LogDirectory.open(path, config=CONFIG)
+        assert directory.damage == ()
+        assert check(directory) > acknowledged
+        acknowledged = directory.log("a", 0).append(batch(2), now_ms=0).last_offset
+        directory.close()
