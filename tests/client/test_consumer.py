@@ -1,0 +1,407 @@
+"""Consumer: reads everything once, alone and in groups, and says what it can't read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from streamlog.assignors import RangeAssignor, TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.client.consumer import Consumer, ConsumerSettings
+from streamlog.errors import (
+    ConfigError,
+    LogError,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+    UsageError,
+)
+from streamlog.log import Log
+
+OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+QUICK = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 50}
+
+
+async def write(log: Log, partition: TopicPartition, count: int, *, start: int = 0) -> None:
+    """Records whose timestamp and value are their number, in batches of ten."""
+    async with log.producer() as producer:
+        for first in range(start, start + count, 10):
+            stop = min(first + 10, start + count)
+            records = [(n, None, b"%d" % n, ()) for n in range(first, stop)]
+            await producer.send_atomic(partition.topic, partition.partition, records)
+
+
+async def read(consumer: Consumer, count: int) -> list[int]:
+    """The numbers of the next records."""
+    numbers: list[int] = []
+    while len(numbers) < count:
+        polled = await consumer.poll(timeout_ms=5_000)
+        assert polled, f"only {len(numbers)} of {count} came"
+        numbers += [int(each.value or b"") for records in polled.values() for each in records]
+    return numbers
+
+
+@asynccontextmanager
+async def reader(log: Log, *partitions: TopicPartition, **options: object) -> AsyncIterator[Consumer]:
+    settings = {"auto_offset_reset": "earliest", **options}
+    async with log.consumer(**settings) as consumer:  # type: ignore[arg-type]
+        consumer.assign(partitions)
+        yield consumer
+
+
+def test_it_reads_all_that_is_there_and_then_what_comes(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            await write(log, T0, 25)
+            async with reader(log, T0, T1) as consumer:
+                assert await read(consumer, 25) == list(range(25))
+                await write(log, T1, 3, start=100)
+                assert await read(consumer, 3) == [100, 101, 102]
+                assert consumer.positions() == {T0: 25, T1: 3}
+                assert consumer.high_watermark(T0) == 25
+                assert await consumer.poll(timeout_ms=0) == {}
+
+    asyncio.run(main())
+
+
+def test_polls_can_be_small(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            await write(log, T0, 30)
+            async with reader(log, T0) as consumer:
+                seen: list[int] = []
+                while len(seen) < 30:
+                    polled = await consumer.poll(timeout_ms=5_000, max_records=7)
+                    assert len(polled[T0]) <= 7
+                    seen += [record.offset for record in polled[T0]]
+                    assert await consumer.position(T0) == seen[-1] + 1
+                assert seen == list(range(30))
+
+    asyncio.run(main())
+
+
+def test_small_fetches_read_everything(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            await write(log, T0, 300)
+            await write(log, T1, 300, start=300)
+            options = {"fetch_max_bytes": 400, "max_partition_fetch_bytes": 200}
+            async with reader(log, T0, T1, **options) as consumer:
+                assert sorted(await read(consumer, 600)) == list(range(600))
+
+    asyncio.run(main())
+
+
+def test_seeking(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            await write(log, T0, 30)
+            async with reader(log, T0) as consumer:
+                consumer.seek(T0, 17)
+                assert await read(consumer, 13) == list(range(17, 30))
+                await consumer.seek_to_beginning()
+                assert await consumer.position(T0) == 0
+                assert (await read(consumer, 30))[0] == 0
+                await consumer.seek_to_end(T0)
+                assert await consumer.position(T0) == 30
+                await write(log, T0, 1, start=30)
+                assert await read(consumer, 1) == [30]
+                with pytest.raises(UsageError, match="seek_to_end"):
+                    consumer.seek(T0, -1)
+                with pytest.raises(UsageError, match="t-1 is not assigned"):
+                    consumer.seek(T1, 0)
+
+    asyncio.run(main())
+
+
+def test_offsets_by_place_and_by_time(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            await write(log, T0, 30)
+            async with log.consumer() as consumer:
+                assert await consumer.begin_offsets([T0, T1]) == {T0: 0, T1: 0}
+                assert await consumer.end_offsets([T0, T1]) == {T0: 30, T1: 0}
+                found = await consumer.offsets_for_times({T0: 12, T1: 12})
+                assert found == {T0: (12, 12), T1: None}
+                assert await consumer.offsets_for_times({T0: 1_000}) == {T0: None}
+                with pytest.raises(UnknownTopicOrPartition, match="2 partitions"):
+                    await consumer.end_offsets([TopicPartition("t", 2)])
+
+    asyncio.run(main())
+
+
+def test_pausing_holds_back_and_forgets_nothing(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            await write(log, T0, 10)
+            async with reader(log, T0, T1) as consumer:
+                consumer.pause(T0)
+                await write(log, T1, 5, start=50)
+                assert await read(consumer, 5) == list(range(50, 55))
+                assert consumer.paused() == {T0}
+                assert await consumer.poll(timeout_ms=20) == {}
+                consumer.resume(T0)
+                assert await read(consumer, 10) == list(range(10))
+
+    asyncio.run(main())
+
+
+def test_where_to_begin_is_a_policy(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            await write(log, T0, 10)
+            async with reader(log, T0, auto_offset_reset="latest") as consumer:
+                assert await consumer.position(T0) == 10
+            async with reader(log, T0, auto_offset_reset="none") as consumer:
+                with pytest.raises(OffsetOutOfRange, match="t-0 has no committed offset"):
+                    await consumer.poll(timeout_ms=5_000)
+                consumer.seek(T0, 4)
+                assert await read(consumer, 6) == list(range(4, 10))
+                consumer.seek(T0, 99)
+                with pytest.raises(OffsetOutOfRange, match="t-0 at 99"):
+                    await consumer.poll(timeout_ms=5_000)
+            async with reader(log, T0) as consumer:
+                consumer.seek(T0, 99)
+                assert await read(consumer, 10) == list(range(10))
+
+    asyncio.run(main())
+
+
+def test_what_does_not_exist_is_named(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            async with reader(log, TopicPartition("absent", 0)) as consumer:
+                with pytest.raises(UnknownTopicOrPartition, match="no topic 'absent'"):
+                    await consumer.poll(timeout_ms=10_000)
+            async with log.consumer(group_id="g") as consumer:
+                with pytest.raises(UnknownTopicOrPartition, match="no topic 'absent'"):
+                    await consumer.subscribe(["absent"])
+                with pytest.raises(UsageError, match=r"\['t'\]"):
+                    await consumer.subscribe("t")
+
+    asyncio.run(main())
+
+
+def test_commits_are_found_again(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            await write(log, T0, 30)
+            async with reader(log, T0, group_id="g") as consumer:
+                await read(consumer, 30)
+                await consumer.commit({T0: 20})
+                assert await consumer.committed([T0, T1]) == {T0: 20, T1: None}
+            async with reader(log, T0, group_id="g") as consumer:
+                assert await read(consumer, 10) == list(range(20, 30))
+                await consumer.commit()
+                assert await consumer.committed([T0]) == {T0: 30}
+            async with reader(log, T0) as consumer:
+                with pytest.raises(ConfigError, match="group_id"):
+                    await consumer.commit()
+
+    asyncio.run(main())
+
+
+def test_auto_commit_stores_what_earlier_polls_returned(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            await write(log, T0, 10)
+            options = {"group_id": "g", "auto_commit": True, "auto_commit_interval_ms": 0}
+            async with reader(log, T0, **options) as consumer:
+                await read(consumer, 10)
+                assert (await consumer.committed([T0]))[T0] in {None, 0}
+                await consumer.poll(timeout_ms=0)
+                assert await consumer.committed([T0]) == {T0: 10}
+                await write(log, T0, 5, start=10)
+                await read(consumer, 5)
+            async with log.consumer(group_id="g") as consumer:
+                assert await consumer.committed([T0]) == {T0: 15}
+
+    asyncio.run(main())
+
+
+class Member:
+    """A group member that tells what happened to it."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.trace: list[str] = []
+        self.numbers: list[int] = []
+
+    async def join(self, *topics: str) -> None:
+        async def assigned(partitions: frozenset[TopicPartition]) -> None:
+            assert self.consumer.assignment() == partitions
+            self.trace.append(f"assigned {len(partitions)}")
+
+        async def revoked(partitions: frozenset[TopicPartition]) -> None:
+            assert self.consumer.assignment() == partitions
+            await self.consumer.commit()
+            self.trace.append(f"revoked {len(partitions)}")
+
+        await self.consumer.subscribe(topics, on_assigned=assigned, on_revoked=revoked)
+
+    async def poll_until(self, enough: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not enough():
+                polled = await self.consumer.poll(timeout_ms=20)
+                for records in polled.values():
+                    self.numbers += [int(record.value or b"") for record in records]
+
+
+def test_a_group_shares_hands_over_and_takes_back(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=4) as log:
+            for partition in range(4):
+                await write(log, TopicPartition("t", partition), 20, start=100 * partition)
+            options = {"group_id": "g", "auto_offset_reset": "earliest", **QUICK}
+            async with log.consumer(**options) as one:  # type: ignore[arg-type]
+                first = Member(one)
+                await first.join("t")
+                await first.poll_until(lambda: len(first.numbers) == 80)
+                async with log.consumer(**options) as two:  # type: ignore[arg-type]
+                    second = Member(two)
+                    await second.join("t")
+                    async with asyncio.TaskGroup() as both:
+                        both.create_task(first.poll_until(lambda: len(one.assignment()) == 2))
+                        both.create_task(second.poll_until(lambda: len(two.assignment()) == 2))
+                    assert not one.assignment() & two.assignment()
+                    assert sorted([one.is_leader, two.is_leader]) == [False, True]
+                await first.poll_until(lambda: len(one.assignment()) == 4)
+                assert second.trace == ["assigned 2", "revoked 2"]
+                assert first.trace == [
+                    "assigned 4", "revoked 4", "assigned 2", "revoked 2", "assigned 4",
+                ]  # fmt: skip
+            assert first.trace[-1] == "revoked 4"
+            assert (len(first.numbers), second.numbers) == (80, [])
+
+    asyncio.run(main())
+
+
+def test_heartbeats_go_on_while_the_owner_works(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            options = {"group_id": "g", "session_timeout_ms": 6_000, "heartbeat_interval_ms": 20}
+            async with log.consumer(**options) as consumer:  # type: ignore[arg-type]
+                await consumer.subscribe(["t"])
+                while not consumer.assignment():
+                    await consumer.poll(timeout_ms=50)
+                group = consumer._group
+                assert group is not None
+                assert group.member is not None
+                before = group.member._heartbeat_ms
+                async with asyncio.timeout(5):
+                    while group.member._heartbeat_ms < before + 100:
+                        await asyncio.sleep(0.01)
+                assert consumer.is_member
+
+    asyncio.run(main())
+
+
+class FirstTakesAll(RangeAssignor):
+    """Everything for the first member; remembers what it was told."""
+
+    name = "first-takes-all"
+
+    def __init__(self) -> None:
+        self.owned: dict[str, set[TopicPartition]] = {}
+
+    def assign(
+        self,
+        members: Mapping[str, Sequence[str]],
+        partitions: Mapping[str, int],
+        owned: object = None,
+    ) -> dict[str, list[TopicPartition]]:
+        assert isinstance(owned, dict)
+        self.owned = {member: set(parts) for member, parts in owned.items()}
+        everything = [TopicPartition(t, n) for t, count in partitions.items() for n in range(count)]
+        return {
+            member: everything if n == 0 else [] for n, member in enumerate(sorted(members))
+        }
+
+
+def test_an_assignor_can_be_plugged_in_and_others_are_refused(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=3) as log:
+            assignor = FirstTakesAll()
+            async with log.consumer(group_id="g", assignor=assignor) as consumer:
+                member = Member(consumer)
+                await member.join("t")
+                await member.poll_until(lambda: len(consumer.assignment()) == 3)
+                assert list(assignor.owned.values()) == [set()]
+                async with log.consumer(group_id="g") as other:
+                    await other.subscribe(["t"])
+                    with pytest.raises(LogError, match="another assignor"):
+                        await other.poll(timeout_ms=5_000)
+
+    asyncio.run(main())
+
+
+def test_subscribing_to_more_rebalances(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1, u=2) as log, log.consumer(group_id="g", **QUICK) as consumer:
+            await consumer.subscribe(["t"])
+            member = Member(consumer)
+            await member.poll_until(lambda: len(consumer.assignment()) == 1)
+            await consumer.subscribe(["t", "u"])
+            await member.poll_until(lambda: len(consumer.assignment()) == 3)
+            with pytest.raises(UsageError, match="has subscribed"):
+                consumer.assign([T0])
+
+    asyncio.run(main())
+
+
+def test_a_deleted_topic_is_told(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log() as log:
+            await log.admin().create_topics([NewTopic("gone", 1)])
+            async with reader(log, TopicPartition("gone", 0)) as consumer:
+                assert await consumer.position(TopicPartition("gone", 0)) == 0
+                await log.admin().delete_topics(["gone"])
+                with pytest.raises(UnknownTopicOrPartition, match="gone"):
+                    while True:
+                        await consumer.poll(timeout_ms=10_000)
+
+    asyncio.run(main())
+
+
+def test_an_error_in_the_block_goes_on_unwrapped_and_cancelling_stops_at_once(
+    open_log: OpenLog,
+) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            with pytest.raises(ZeroDivisionError):
+                async with log.consumer(group_id="g") as consumer:
+                    await consumer.subscribe(["t"])
+                    await consumer.poll(timeout_ms=10)
+                    _ = 1 / 0
+            with pytest.raises(UsageError, match="not open"):
+                await consumer.poll(timeout_ms=10)
+
+            async def endless() -> None:
+                async with reader(log, T0) as consumer:
+                    await consumer.poll(timeout_ms=1_000_000)
+
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(endless())
+                await asyncio.sleep(0.05)
+                task.cancel()
+            assert task.cancelled()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"auto_offset_reset": "newest"}, "'earliest', 'latest' or 'none'"),
+        ({"auto_commit": True}, "set group_id"),
+        ({"heartbeat_interval_ms": 50_000}, "less than session_timeout_ms"),
+        ({"fetch_max_bytes": 0}, "fetch_max_bytes"),
+        ({"fetch_min_bytes": -1}, "fetch_min_bytes"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        ConsumerSettings(**settings)  # type: ignore[arg-type]
