@@ -175,6 +175,7 @@ class Message(Struct):
         cls, *, versions: str, flexible_from: int | None = None, append_only: bool = False
     ) -> None:
         """Keep the class keywords."""
+        super().__init_subclass__()
         cls.__versions__ = Versions.parse(versions)
         cls.__flexible_from__ = flexible_from
         cls.__append_only__ = append_only
