@@ -1,0 +1,144 @@
+"""Every client writes with every codec, and every client reads what every one has written."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from streamlog.log import StoredLog
+from streamlog.protocol.messages.coordination import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from streamlog.records.compression import Compression
+from streamlog.transport.connection import TcpTransport
+from tests.broker.process import BrokerProcess
+from tests.conformance.clients import (
+    CLIENTS,
+    CODECS,
+    PARTITIONS,
+    PATIENCE_S,
+    Client,
+    Enough,
+    Sent,
+)
+
+START_MS = 1_356_998_400_000
+
+RECORDS = [
+    Sent(0, None, b"no key", START_MS),
+    Sent(0, b"key", None, START_MS + 1),
+    Sent(0, b"", b"", START_MS + 2),
+    Sent(0, b"\0\xff", bytes(range(256)), START_MS + 3, (("h", b"\0"), ("h", b"again"))),
+    *(
+        Sent(n % PARTITIONS, b"k%d" % n, b"value of some length %d " % n * 10, START_MS + n)
+        for n in range(4, 400)
+    ),
+]
+
+by_name = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+one_process = pytest.mark.xdist_group("conformance")
+
+
+def topic_of(client: Client, codec: str) -> str:
+    return f"{client.name}.{codec}"
+
+
+TOPICS = [topic_of(client, codec) for client, codec in itertools.product(CLIENTS, CODECS)]
+
+
+def by_partition(records: list[Sent]) -> list[list[Sent]]:
+    """In order within each partition: there is none between them."""
+    return [[r for r in records if r.partition == number] for number in range(PARTITIONS)]
+
+
+@pytest.fixture(scope="session")
+def written(broker: BrokerProcess) -> BrokerProcess:
+    """A broker with everything in it."""
+    for client, codec in itertools.product(CLIENTS, CODECS):
+        client.produce(broker.address, topic_of(client, codec), codec, RECORDS)
+    return broker
+
+
+@one_process
+@by_name
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_writer_really_compresses(
+    written: BrokerProcess, data: Path, client: Client, codec: str
+) -> None:
+    assert written.port
+    with StoredLog(str(data)) as stored:
+        topic = topic_of(client, codec)
+        batches = list(stored.read(topic, 0, *stored.offsets(topic, 0)))
+    # A client may send a batch plain that would not get smaller: they have one that does.
+    assert Compression.parse(codec) in {batch.codec for batch in batches}
+    assert sum(batch.record_count for batch in batches) == len(by_partition(RECORDS)[0])
+
+
+def at_least(count: int) -> Enough:
+    return lambda got: got >= count
+
+
+@one_process
+@by_name
+def test_everybody_reads_what_anybody_has_written(written: BrokerProcess, client: Client) -> None:
+    group, count = f"all by {client.name}", len(TOPICS) * len(RECORDS)
+    found = client.consume(written.address, TOPICS, group, at_least(count))
+    for topic in TOPICS:
+        assert by_partition(found[topic]) == by_partition(RECORDS), topic
+
+
+@one_process
+@by_name
+def test_everybody_goes_on_where_anybody_has_stopped(broker: BrokerProcess, client: Client) -> None:
+    topic, group = f"more.{client.name}", f"more by {client.name}"
+    for reader in (client, *CLIENTS):
+        CLIENTS[0].produce(broker.address, topic, "none", RECORDS)
+        found = reader.consume(broker.address, [topic], group, at_least(len(RECORDS)))
+        assert by_partition(found[topic]) == by_partition(RECORDS), reader.name
+
+
+async def settled(address: str, group: str, members: int) -> None:
+    """Wait until the group has so many members, and each its share."""
+    host, _, port = address.partition(":")
+    transport = await TcpTransport.connect(host, int(port), client_id="test", timeout_ms=10_000)
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            asked = DescribeGroupsRequest(groups=[group])
+            response = await transport.call(asked, timeout_ms=10_000)
+            assert isinstance(response, DescribeGroupsResponse)
+            described = response.groups[0]
+            if described.group_state == "Stable" and len(described.members) == members:
+                break
+            await asyncio.sleep(0.05)
+    await transport.close()
+
+
+@one_process
+def test_all_clients_in_one_group(broker: BrokerProcess) -> None:
+    """Whoever leads has to understand the others; each partition goes to one of them."""
+    topic, group = "shared", "of all kinds"
+    CLIENTS[-1].produce(broker.address, topic, "none", [])
+    got: dict[str, int] = {}
+
+    def enough_in_all(client: Client) -> Enough:
+        def enough(count: int) -> bool:
+            got[client.name] = count
+            return sum(got.values()) >= len(RECORDS)
+
+        return enough
+
+    with ThreadPoolExecutor(len(CLIENTS)) as threads:
+        members = [
+            threads.submit(client.consume, broker.address, [topic], group, enough_in_all(client))
+            for client in CLIENTS
+        ]
+        asyncio.run(settled(broker.address, group, len(CLIENTS)))
+        CLIENTS[0].produce(broker.address, topic, "none", RECORDS)
+        shares = [member.result()[topic] for member in members]
+    assert by_partition([r for share in shares for r in share]) == by_partition(RECORDS)
+    assert all(len({record.partition for record in share}) == 1 for share in shares)
