@@ -148,7 +148,7 @@ class RocksStore:
         except RocksError as error:
             raise _explained(error, self._path) from error
         # In raw mode every key and value is bytes.
-        scan = _scan(cast("Iterator[tuple[bytes, bytes]]", items), self._path)
+        scan = _scan(cast("Iterator[tuple[bytes, bytes]]", items), self._path, (options, high))
         self._scans.add(scan)
         return scan
 
@@ -192,8 +192,13 @@ class RocksStore:
 
 
 def _scan(
-    pairs: Iterator[tuple[bytes, bytes]], path: str
+    pairs: Iterator[tuple[bytes, bytes]],
+    path: str,
+    alive: object,  # noqa: ARG001 - see below
 ) -> Generator[tuple[bytes, bytes], None, None]:
+    # RocksDB reads the bound from where the caller's bytes lie as long as it iterates, and
+    # rocksdict does not keep them: without a reference here the scan ends wherever the memory,
+    # used again for something else, says so.
     try:
         yield from pairs
     except RocksError as error:

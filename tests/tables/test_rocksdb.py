@@ -131,3 +131,16 @@ def test_every_complaint_is_an_error_of_ours(tmp_path: Path) -> None:
     for use in uses:
         with pytest.raises(StreamlogError, match="is closed"):
             use()
+
+
+def test_a_scan_keeps_the_memory_of_its_bound(tmp_path: Path) -> None:
+    """RocksDB reads the bound where the caller's bytes lay; these are gone at once."""
+    store = RocksStore.open(str(tmp_path / "store"))
+    store.write([(b"p%04d" % number, b"value") for number in range(600)])
+    for low in range(0, 300, 10):
+        found, taken = 0, []
+        for key, _ in store.range(b"p%04d" % low, b"p%04d" % (low + 300)):
+            found += 1
+            taken.append(b"a" + key[1:])  # Memory of the bound's size, used again.
+        assert found == 300
+    store.close()
