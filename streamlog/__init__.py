@@ -3,9 +3,8 @@
 from streamlog.app import App
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.aggregators import agg
-from streamlog.dsl.grouped import Grouped, WindowedStream
-from streamlog.dsl.stream import Sent, Stream, Topic
-from streamlog.dsl.table import Table
+from streamlog.dsl.stream import Grouped, Stream, Table, WindowedStream
+from streamlog.dsl.topic import Sent, Topic
 from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.record import Late, Record, Windowed
 from streamlog.serdes import Serde

@@ -9,6 +9,7 @@ or another library is imported inside the method that needs it.
 from __future__ import annotations
 
 import difflib
+import importlib
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
@@ -17,10 +18,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from streamlog.dsl.agent import Agent
+from streamlog.dsl.place import Place, Side
 from streamlog.dsl.schedule import Crontab, Timer
 from streamlog.dsl.shapes import Shape
-from streamlog.dsl.stream import Outlet, Place, Stream, Topic
-from streamlog.dsl.table import Side, Table
+from streamlog.dsl.stream import Stream, Table
+from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import ConfigError, SerdeError, TopologyError
 from streamlog.record import Headers
@@ -288,15 +290,16 @@ class App:
             start: the time at which the test begins.
             partitions: of every topic, instead of what they declare (1, if they do not).
         """
+        from streamlog.client.partitioner import partition_of_key  # noqa: PLC0415 - for tests only
         from streamlog.testing import Rehearsal, TestDriver  # noqa: PLC0415 - for tests only
 
         return TestDriver(
             Rehearsal(
                 topology=self.topology(),
                 partitions={
-                    name: partitions or spec.partitions or 1
-                    for name, spec in self._topics.items()
+                    name: partitions or spec.partitions or 1 for name, spec in self._topics.items()
                 },
+                partition_of=partition_of_key,
                 outlet=self.outlet,
                 agents=self.agents,
                 timers=self.timers,
@@ -323,9 +326,9 @@ class App:
 
     def main(self) -> None:
         """The command line with this app: a worker, unless the arguments say otherwise."""
-        from streamlog.cli import main  # noqa: PLC0415 - typer and rich, when needed
-
-        main(self)
+        # By name, as it is the one call upwards through the layers: the command line knows
+        # the app, and the app's module is what the user runs.
+        importlib.import_module("streamlog.cli").main(self)
 
     def _bind(self, producer: Producer) -> None:
         self.outlet.sender = _ProducerSender(producer)

@@ -20,11 +20,10 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 from zoneinfo import ZoneInfo
 
-from streamlog.client.partitioner import partition_of_key
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Timer
-from streamlog.dsl.stream import Outlet, Topic
-from streamlog.dsl.table import Table
+from streamlog.dsl.stream import Table
+from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, When, duration_ms, moment, when_ms
 from streamlog.errors import ProcessingError, StreamlogError, UsageError
 from streamlog.processing.columns import failed
@@ -53,7 +52,8 @@ ROUNDS_MAX = 10_000
 class MemoryTopic:
     """A topic as lists."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, partition_of: Callable[[bytes, int], int]) -> None:
+        self._partition_of_key = partition_of
         self.partitions: list[list[RawRecord]] = [[] for _ in range(partitions)]
         self.arrivals: list[tuple[int, RawRecord]] = []
         self._turn = 0
@@ -82,7 +82,7 @@ class MemoryTopic:
 
     def _partition_of(self, key: bytes | None) -> int:
         if key is not None:
-            return partition_of_key(key, len(self.partitions))
+            return self._partition_of_key(key, len(self.partitions))
         self._turn += 1
         return (self._turn - 1) % len(self.partitions)
 
@@ -169,6 +169,8 @@ class Rehearsal:
     topology: Topology
     partitions: Mapping[str, int]
     """Of the declared topics."""
+    partition_of: Callable[[bytes, int], int]
+    """The partition of a key, as producers choose it."""
     outlet: Outlet
     agents: Sequence[Agent[Any, Any]] = ()
     timers: Sequence[Timer] = ()
@@ -191,7 +193,8 @@ class TestDriver:
         self._counts = rehearsal.topology.partition_counts(rehearsal.partitions)
         changelogs = self._topology.changelog_partitions(self._counts)
         self._topics = {
-            name: MemoryTopic(number) for name, number in {**self._counts, **changelogs}.items()
+            name: MemoryTopic(number, rehearsal.partition_of)
+            for name, number in {**self._counts, **changelogs}.items()
         }
         self._popped: dict[str, int] = {}
         self._committed: dict[tuple[TaskId, str, int], int] = {}
@@ -467,17 +470,20 @@ class _Agents:
 
     def start(self) -> None:
         """Begin to listen; records that were handled before do not come again."""
-        self._runner = asyncio.Runner()
         self._feeds = [_Feed(agent) for agent in self._agents]
-        # Owned by this object: `close` awaits it.
-        self._work = self._runner.get_loop().create_task(self._keep())
+        if self._feeds:
+            # Owned by this object: `close` awaits it.
+            self._work = self._loop().get_loop().create_task(self._keep())
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run the user's coroutine to its end."""
+        self._loop().run(work)
+
+    def _loop(self) -> asyncio.Runner:
+        """A loop, from when one is needed: most tests run without."""
         if self._runner is None:
-            work.close()
-            raise UsageError("the driver is not running")
-        self._runner.run(work)
+            self._runner = asyncio.Runner()
+        return self._runner
 
     def handle(self) -> bool:
         """Let the agents handle what is new; whether there was anything."""
@@ -496,13 +502,15 @@ class _Agents:
 
     def close(self) -> None:
         """End the streams of the agents, and wait for the functions to return."""
-        if self._runner is None or self._work is None:
+        if self._runner is None:
             return
         for feed in self._feeds:
             feed.close()
         runner, self._runner = self._runner, None
+        work, self._work = self._work, None
         try:
-            runner.run(self._ended(self._work))
+            if work is not None:
+                runner.run(_ended(work))
         finally:
             runner.close()
 
@@ -542,10 +550,12 @@ class _Agents:
         if self._failures:
             raise self._failures[0]
 
-    async def _ended(self, work: asyncio.Task[None]) -> None:
-        await asyncio.wait([work], timeout=AGENT_WAIT_S)
-        work.cancel()
-        await asyncio.wait([work])
+
+async def _ended(work: asyncio.Task[None]) -> None:
+    """Wait for the agents to return; those that do not are cancelled."""
+    await asyncio.wait([work], timeout=AGENT_WAIT_S)
+    work.cancel()
+    await asyncio.wait([work])
 
 
 class _Schedule(Protocol):

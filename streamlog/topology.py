@@ -454,22 +454,15 @@ class Topology:
         found = []
         for above in sub.ancestors(node):
             if isinstance(above, Source) and above.topic.internal:
-                for other, sink in self._writers(above.topic.name):
+                for other, sink in _writers(above.topic.name, self.subtopologies):
                     found += self._extracting_topics(other, sink)
             elif isinstance(above, Entry) and above.topic.timestamp is not None:
                 found.append(above.topic.name)
         return sorted({*found})
 
-    def _writers(self, topic: str) -> list[tuple[Subtopology, Node]]:
-        return [
-            (sub, node)
-            for sub in self.subtopologies
-            for node in sub.nodes
-            if isinstance(node, RepartitionSink) and node.topic.name == topic
-        ]
-
     def _upstream(self, topic: TopicSpec, counts: Mapping[str, int]) -> int:
-        return max(counts[name] for sub, _ in self._writers(topic.name) for name in sub.topics)
+        writers = _writers(topic.name, self.subtopologies)
+        return max(counts[name] for sub, _ in writers for name in sub.topics)
 
     def _upstream_first(self) -> list[Subtopology]:
         ordered: list[Subtopology] = []
@@ -601,17 +594,24 @@ def _connected(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
+def _writers(topic: str, subs: Iterable[Subtopology]) -> list[tuple[Subtopology, Node]]:
+    """Who writes to a repartition topic."""
+    return [
+        (sub, node)
+        for sub in subs
+        for node in sub.nodes
+        if isinstance(node, RepartitionSink) and node.topic.name == topic
+    ]
+
+
 def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
     found: dict[str, Feeder] = {}
-    for sub in subs:
-        for node in sub.nodes:
-            if not isinstance(node, RepartitionSink) or node.topic.name != topic:
-                continue
-            for origin in sub.origins(node):
-                if isinstance(origin, Entry):
-                    found[origin.topic.name] = Feeder(origin.topic.name, (origin.topic.name,))
-                else:
-                    found[origin.name] = Feeder(origin.name, sub.inputs)
+    for sub, node in _writers(topic, subs):
+        for origin in sub.origins(node):
+            if isinstance(origin, Entry):
+                found[origin.topic.name] = Feeder(origin.topic.name, (origin.topic.name,))
+            else:
+                found[origin.name] = Feeder(origin.name, sub.inputs)
     return tuple(found.values())
 
 

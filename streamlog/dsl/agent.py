@@ -13,7 +13,9 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, TypeVar
 
-from streamlog.dsl.stream import Place, Sent, Stream, Topic
+from streamlog.dsl.place import Place
+from streamlog.dsl.stream import Stream
+from streamlog.dsl.topic import Sent, Topic
 from streamlog.errors import TopologyError
 from streamlog.record import Record
 from streamlog.topology import check_name

@@ -1,22 +1,44 @@
-"""Topic and Stream: what an app reads, does with records one by one, and writes.
+"""Stream, Grouped, WindowedStream and Table: the operators, by what they can be used on.
 
-A stream is a place in the topology; its operators add a node and return the next place. Rule
-of the file: a changed key is only remembered (`rekeyed`). The repartition topic comes in when
-an operator follows that needs equal keys in one partition, as in Kafka Streams; a plain
-`.to(topic)` needs none. Names of operators without state are made up if they are not given.
+Four types in one file because each returns the others. A stream is a place in the topology;
+an operator adds a node and returns the next place. A table is the latest value per key, kept
+by a source or an aggregation; its views store nothing more, rows are mapped when they are
+looked up. Rules of the file: nothing runs here; a node with state has the name the user gave,
+as that is the identity of its state, the others may go without; a change of a table to None
+is a deletion, which views hand on and do not show to functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
+from typing import Any, Generic, Self, TypeVar
 
+from streamlog.dsl.aggregations import (
+    Windowing,
+    aggregating,
+    counting,
+    reducing,
+    state_shape,
+)
+from streamlog.dsl.aggregators import Aggregator, row_aggregation
+from streamlog.dsl.place import (
+    Place,
+    Side,
+    check_same_keys,
+    partitioned,
+    same_app,
+    through_topic,
+)
 from streamlog.dsl.shapes import Shape, element, item, returned
-from streamlog.durations import When, moment, when_ms
-from streamlog.errors import ProcessingError, SerdeError, StreamlogError, TopologyError, UsageError
-from streamlog.record import Headers, Record
+from streamlog.dsl.topic import Topic
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import TopologyError, UsageError
+from streamlog.record import Late, Record, Windowed
+from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
+    Aggregate,
+    Aggregation,
     Filter,
     FlatMapValues,
     Map,
@@ -24,20 +46,15 @@ from streamlog.topology import (
     Merge,
     Peek,
     Rekey,
-    RepartitionSink,
     Sink,
-    Source,
+    TableFilter,
     TableJoin,
-    TopicSpec,
-    TopologyBuilder,
+    TableMapValues,
+    WindowedAggregate,
     check_name,
 )
-
-if TYPE_CHECKING:
-    from streamlog.dsl.grouped import Grouped
-    from streamlog.dsl.table import Table
-    from streamlog.records.batch import Record as RawRecord
-    from streamlog.serdes import Serde
+from streamlog.windows.definitions import Tumbling, Windows
+from streamlog.windows.emit import Emit
 
 K = TypeVar("K")
 """A key."""
@@ -49,149 +66,8 @@ V2 = TypeVar("V2")
 """A new value, or the value of a table."""
 R = TypeVar("R")
 """What a joiner returns."""
-
-
-class Sent(NamedTuple):
-    """Where a record that was sent has come to lie."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-
-
-class Sender(Protocol):
-    """Port: writes one record of bytes and says where it lies. A worker's or a test driver's."""
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None,
-        timestamp_ms: int | None,
-        headers: Headers,
-        partition: int | None,
-    ) -> Awaitable[tuple[str, int, int, int]]:
-        """Topic, partition, offset and timestamp of the record, once it is acknowledged."""
-
-
-class Outlet:
-    """What the topics of an app are sent through, as long as the app runs."""
-
-    def __init__(self) -> None:
-        self.sender: Sender | None = None
-
-
-class Topic(Generic[K, V]):
-    """A topic with the types of its keys and values."""
-
-    def __init__(self, spec: TopicSpec, outlet: Outlet) -> None:
-        self.spec = spec
-        self._outlet = outlet
-
-    @property
-    def name(self) -> str:
-        """The topic's name in the log."""
-        return self.spec.name
-
-    async def send(
-        self,
-        value: V | None,
-        *,
-        key: K | None = None,
-        timestamp: When | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        partition: int | None = None,
-    ) -> Sent:
-        """Write one record and wait until the log has it.
-
-        Args:
-            value: None deletes the key from tables.
-            key: decides the partition.
-            timestamp: now, if it is not given.
-            headers: names to bytes.
-            partition: instead of the key's.
-
-        Raises:
-            UsageError: nobody runs the app: neither a worker nor a test.
-            SerdeError: key or value are not of the topic's types.
-        """
-        sender = self._outlet.sender
-        if sender is None:
-            raise UsageError(
-                f"nobody runs the app, so nothing can be sent to {self.name!r}: send from an "
-                "agent, timer or crontab of a running worker, or in `with app.test()`"
-            )
-        raw_key, raw_value = self.encoded(key, value)
-        sent = await sender.send(
-            self.name,
-            raw_value,
-            key=raw_key,
-            timestamp_ms=None if timestamp is None else when_ms(timestamp),
-            headers=tuple((headers or {}).items()),
-            partition=partition,
-        )
-        return Sent._make(sent)
-
-    def encoded(self, key: K | None, value: V | None) -> tuple[bytes | None, bytes | None]:
-        """Key and value as bytes.
-
-        Raises:
-            SerdeError: they are not of the topic's types.
-        """
-        return (
-            _encoded(self.spec.key, key, f"the key for {self.name!r}"),
-            _encoded(self.spec.value, value, f"the value for {self.name!r}"),
-        )
-
-    def decoded(self, record: RawRecord, partition: int) -> Record[K, V]:
-        """A record of this topic as its types.
-
-        Raises:
-            ProcessingError: it is not of these types, or its event time can't be told.
-        """
-        spec = self.spec
-        try:
-            key: Any = None if record.key is None else spec.key.loads(record.key)
-            value: Any = None if record.value is None else spec.value.loads(record.value)
-            timestamp_ms = record.timestamp_ms
-            if spec.timestamp is not None and value is not None:
-                timestamp_ms = when_ms(spec.timestamp(value))
-        except Exception as error:  # noqa: BLE001 - the user's serde and extractor: raised again
-            failure = error
-        else:
-            at = (self.name, partition, record.offset)
-            return Record(key, value, moment(timestamp_ms), record.headers, *at)
-        raise ProcessingError(
-            f"the record at offset {record.offset} of {self.name}-{partition} can't be read: "
-            f"{failure}",
-            topic=self.name,
-            partition=partition,
-            offset=record.offset,
-            node=self.name,
-        ) from failure
-
-
-def _encoded(serde: Serde[Any], obj: object, what: str) -> bytes | None:
-    if obj is None:
-        return None
-    try:
-        return serde.dumps(obj)
-    except StreamlogError as error:
-        raise SerdeError(f"{what}: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where in the topology a stream is, and what is known of its records."""
-
-    builder: TopologyBuilder
-    node: str
-    key: Shape
-    value: Shape
-    rekeyed: str | None = None
-    """Keys may lie in any partition since this operator changed them; "" if it has no name."""
+A = TypeVar("A")
+"""The state and result of an aggregation."""
 
 
 class Stream(Generic[K, V]):
@@ -265,8 +141,6 @@ class Stream(Generic[K, V]):
 
     def group_by_key(self) -> Grouped[K, V]:
         """For aggregating the records of each key."""
-        from streamlog.dsl.grouped import Grouped  # noqa: PLC0415 - they return one another
-
         return Grouped(self._place)
 
     def group_by(self, fn: Callable[[K, V], K2], *, name: str) -> Grouped[K2, V]:
@@ -334,8 +208,8 @@ class Stream(Generic[K, V]):
                 "send .changes() to a topic keyed as the stream is, and join with its table"
             )
         place = partitioned(self._place, name, side.place.key)
-        node = name if name is not None and name not in place.builder.nodes else None
-        node = node or place.builder.unique_name("join")
+        check_same_keys(place, side.place, side.owner)
+        node = place.builder.unique_name("join") if name is None else check_name("a join", name)
         place.builder.add(
             TableJoin(
                 name=node,
@@ -350,49 +224,182 @@ class Stream(Generic[K, V]):
         return Stream(Place(place.builder, node, place.key, returned(fn)))
 
 
-def same_app(place: Place, other: Place, what: str) -> None:
-    """Refuse to connect two apps."""
-    if place.builder is not other.builder:
-        raise TopologyError(
-            f"can't {what} {place.node!r} of app {place.builder.app_id!r} with {other.node!r} of "
-            f"app {other.builder.app_id!r}: let one write a topic that the other reads"
+class Grouped(Generic[K, V]):
+    """The records of a stream by key."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def windowed(self, w: Windows) -> WindowedStream[K, V]:
+        """Aggregate per key and window.
+
+        Raises:
+            TopologyError: windows of this kind can't be run.
+        """
+        if not isinstance(w, Tumbling):
+            raise TopologyError(f"windows must come from tumbling(...), not {w!r}")
+        return WindowedStream(self._place, Windowing(w))
+
+    def count(self, *, name: str) -> Table[K, int]:
+        """How many records each key has had."""
+        return self._table(name, counting(), Shape(int))
+
+    def reduce(self, fn: Callable[[V, V], V], *, name: str) -> Table[K, V]:
+        """The values of each key folded into one of the same type; the first is the start."""
+        return self._table(name, reducing(fn, self._place.value.serde), self._place.value)
+
+    def aggregate(
+        self, init: Callable[[], A], fn: Callable[[A, V], A], *, name: str
+    ) -> Table[K, A]:
+        """The values of each key folded into a state that begins as `init()`.
+
+        `fn` may change the state in place, but has to return it. The state's type is what `fn`
+        is annotated to return, else what `init()` is.
+        """
+        shape = state_shape(init, fn)
+        return self._table(name, aggregating(init, fn, shape.serde), shape)
+
+    def agg(self, into: type[A], *, name: str, **columns: Aggregator[V, Any]) -> Table[K, A]:
+        """One row of type `into` per key, a column for each of its fields."""
+        return self._table(name, row_aggregation(name, into, columns), Shape(into))
+
+    def _table(self, name: str, aggregation: Aggregation, value: Shape) -> Table[K, Any]:
+        check_name("a table", name)
+        place = partitioned(self._place, name)
+        place.builder.add(
+            Aggregate(
+                name=name,
+                parents=(place.node,),
+                store=StoreSpec(name),
+                key=place.key.serde,
+                aggregation=aggregation,
+            )
         )
+        return Table(Side(Place(place.builder, name, place.key, value), name))
 
 
-def partitioned(place: Place, name: str | None, key: Shape | None = None) -> Place:
-    """The same records with equal keys in one partition; through a topic if that is needed.
+class WindowedStream(Generic[K, V]):
+    """The records of a stream by key and window."""
 
-    `name` is that of the operator that needs it, for the topic if nothing else has a name.
-    `key` is how the other side of a join writes its keys.
-    """
-    if place.rekeyed is None:
-        return place
-    topic = place.rekeyed or name
-    if not topic:
-        raise TopologyError(
-            f"the key was changed by {place.node!r} or before it, so the records have to go "
-            "through a repartition topic: name it, with name= at rekey, map or the join"
+    def __init__(self, place: Place, windowing: Windowing) -> None:
+        self._place = place
+        self._windowing = windowing
+
+    def late(self, to: Topic[K, Late[V]] | Callable[[Record[K, V]], object]) -> Self:
+        """Where records go whose window has closed: a topic, or a function.
+
+        Without this they are counted, and the count is logged.
+        """
+        late = to.spec if isinstance(to, Topic) else to
+        return type(self)(self._place, replace(self._windowing, late=late))
+
+    def emit(self, when: Emit) -> Self:
+        """`Emit.CLOSE` (default): one final row per window. `Emit.UPDATE`: every change."""
+        if not isinstance(when, Emit):
+            raise TopologyError(f"emit takes Emit.CLOSE or Emit.UPDATE, not {when!r}")
+        return type(self)(self._place, replace(self._windowing, emit=when))
+
+    def idle_after(self, wall: Dur) -> Self:
+        """Do not wait for sources that are read to their end and quiet for this long.
+
+        Windows close when all sources (the partitions upstream) have passed their end. Without
+        this one that is quiet, or empty, holds them open. Results then depend on the clock:
+        what such a source brings for a closed window is late.
+        """
+        idle_after_ms = duration_ms(wall)
+        if not idle_after_ms:
+            raise TopologyError("idle_after must be longer than 0 ms, such as '30s'")
+        return type(self)(self._place, replace(self._windowing, idle_after_ms=idle_after_ms))
+
+    def count(self, *, name: str) -> Table[Windowed[K], int]:
+        """How many records."""
+        return self._table(name, counting(), Shape(int))
+
+    def reduce(self, fn: Callable[[V, V], V], *, name: str) -> Table[Windowed[K], V]:
+        """The values folded into one of the same type; the first is the start."""
+        return self._table(name, reducing(fn, self._place.value.serde), self._place.value)
+
+    def aggregate(
+        self, init: Callable[[], A], fn: Callable[[A, V], A], *, name: str
+    ) -> Table[Windowed[K], A]:
+        """The values folded into a state that begins as `init()`; see `Grouped.aggregate`."""
+        shape = state_shape(init, fn)
+        return self._table(name, aggregating(init, fn, shape.serde), shape)
+
+    def agg(
+        self, into: type[A], *, name: str, **columns: Aggregator[V, Any]
+    ) -> Table[Windowed[K], A]:
+        """One row of type `into`, a column for each of its fields.
+
+        Example:
+            >>> from streamlog import agg
+            >>> agg.sum("amount").name
+            'sum'
+        """
+        return self._table(name, row_aggregation(name, into, columns), Shape(into))
+
+    def _table(self, name: str, aggregation: Aggregation, value: Shape) -> Table[Any, Any]:
+        check_name("a table", name)
+        place = partitioned(self._place, name)
+        how = self._windowing
+        place.builder.add(
+            WindowedAggregate(
+                name=name,
+                parents=(place.node,),
+                store=StoreSpec(name),
+                key=place.key.serde,
+                aggregation=aggregation,
+                windows=how.windows,
+                emit=how.emit,
+                late=how.late,
+                idle_after_ms=how.idle_after_ms,
+            )
         )
-    return through_topic(place, topic, key or place.key)
+        rows = Place(place.builder, name, place.key.windowed, value)
+        return Table(Side(rows, name, is_windowed=True))
 
 
-def through_topic(place: Place, name: str, key: Shape, *, partitions: int | None = None) -> Place:
-    """The same records behind a repartition topic; made once for the same place and name."""
-    builder = place.builder
-    topic_name = check_name(
-        "a topic", f"{builder.app_id}-{check_name('a topic', name)}-repartition"
-    )
-    spec = TopicSpec(topic_name, key.serde, place.value.serde, partitions=partitions, internal=True)
-    source = f"{name}-repartition"
-    sink = f"{name}-repartition-sink"
-    after = Place(builder, source, Shape(key.declared, spec.key), Shape(given=spec.value))
-    there = builder.nodes.get(sink)
-    if (
-        isinstance(there, RepartitionSink)
-        and there.parents == (place.node,)
-        and there.topic == spec
-    ):
-        return after
-    builder.add(RepartitionSink(name=sink, parents=(place.node,), topic=spec))
-    builder.add(Source(name=source, topic=spec))
-    return after
+class Table(Generic[K, V]):
+    """The latest value of type V per key of type K."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+
+    @property
+    def name(self) -> str:
+        """The name of what keeps the rows."""
+        return self.side.owner
+
+    def changes(self) -> Stream[K, V]:
+        """Every change as a record; of a windowed table that emits on close, the final rows."""
+        return Stream(self.side.place)
+
+    def map_values(self, fn: Callable[[V], V2], *, name: str | None = None) -> Table[K, V2]:
+        """The same table with mapped values."""
+        builder = self.side.place.builder
+        node = TableMapValues(
+            name=_checked(name) or builder.unique_name("tablemapvalues"),
+            parents=(self.side.place.node,),
+            fn=fn,
+        )
+        builder.add(node)
+        place = self.side.place
+        mapped = Place(builder, node.name, place.key, returned(fn))
+        return Table(Side(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+
+    def filter(self, fn: Callable[[K, V], bool], *, name: str | None = None) -> Table[K, V]:
+        """The rows for which the function is true; the others are not there."""
+        builder = self.side.place.builder
+        node = TableFilter(
+            name=_checked(name) or builder.unique_name("tablefilter"),
+            parents=(self.side.place.node,),
+            fn=fn,
+        )
+        builder.add(node)
+        place = self.side.place
+        passed = Place(builder, node.name, place.key, place.value)
+        return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+
+
+def _checked(name: str | None) -> str | None:
+    return None if name is None else check_name("an operator", name)

@@ -133,7 +133,7 @@ class WindowedAggregateStep(Step):
                     stream.advance(source, time_ms)
                 if idle:
                     stream.set_idle(source)
-        self.feed.quiet_ms = min(feed.quiet_ms for feed in self._feeds)
+        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
         emitted = Emitted()
         self._close(emitted)
         self._hand_on(emitted, None)

@@ -87,25 +87,19 @@ def predicate(spec: Case, *, negated: bool) -> Callable[[Any, Any], bool]:
 
 
 def adder(spec: Case) -> Callable[[Any, Any], Any]:
-    match spec["fn"]:
-        case "concat":
-            return lambda state, v: text(state) + spec["sep"] + text(v)
-        case "append":
-            return lambda state, v: state + text(v)
-        case "sum":
-            return lambda state, v: state + v
-        case "sum_int":
-            return lambda state, v: state + int(v)
-        case "sub":
-            return lambda state, v: state - v
-        case "max":
-            return max
-        case "min":
-            return min
-        case "collect":
-            return lambda state, v: [*state, v]
-        case name:
-            raise Unsupported(name)
+    adders: dict[str, Callable[[Any, Any], Any]] = {
+        "concat": lambda state, v: text(state) + spec["sep"] + text(v),
+        "append": lambda state, v: state + text(v),
+        "sum": lambda state, v: state + v,
+        "sum_int": lambda state, v: state + int(v),
+        "sub": lambda state, v: state - v,
+        "max": max,
+        "min": min,
+        "collect": lambda state, v: [*state, v],
+    }
+    if spec["fn"] not in adders:
+        raise Unsupported(spec["fn"])
+    return adders[spec["fn"]]
 
 
 def joiner(spec: Case) -> Callable[[Any, Any], Any]:
@@ -268,9 +262,9 @@ def actual_rows(case: Case, adapter: Adapter) -> dict[Any, list[Case]]:
 def matches(wanted: list[Case], found: list[Case], *, final_only: bool) -> bool:
     """Whether the rows are those wanted, in order; optional ones may be missing."""
     if final_only:
-        return (wanted[-1:] or [{"value": None}])[0]["value"] == (
-            found[-1:] or [{"value": None}]
-        )[0]["value"]
+        return (wanted[-1:] or [{"value": None}])[0]["value"] == (found[-1:] or [{"value": None}])[
+            0
+        ]["value"]
     if not wanted:
         return not found
     if found and same(wanted[0], found[0]) and matches(wanted[1:], found[1:], final_only=False):
@@ -327,4 +321,4 @@ def is_valid(query: Case) -> bool:
         )
     except StreamlogError:
         return False
-    return spec.size_ms == query["size"]
+    return bool(spec.size_ms == query["size"])

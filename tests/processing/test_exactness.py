@@ -73,7 +73,9 @@ class Cluster:
         if partition is None:
             partition = partition_of_key(record.key or b"", self.counts[topic])
         log = self.logs[topic, partition]
-        log.append(RawRecord(len(log), record.timestamp_ms, record.key, record.value, record.headers))
+        log.append(
+            RawRecord(len(log), record.timestamp_ms, record.key, record.value, record.headers)
+        )
 
     def step(self, task_id: TaskId, *, crash: bool) -> bool:
         """Some records through one task; commit, or stop somewhere on the way."""

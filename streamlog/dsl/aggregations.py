@@ -1,0 +1,72 @@
+"""What `count`, `reduce` and `aggregate` come to as an `Aggregation`.
+
+Rule of the file: a result that is handed on is a copy, unless its type never changes: the
+user's function may fold in place, and the next record must not reach into the last result.
+Columns (`agg`): `aggregators`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from streamlog.dsl.shapes import UNKNOWN, Shape, returned
+from streamlog.serdes import Serde, serde_for
+from streamlog.topology import Aggregation, TopicSpec
+from streamlog.windows.definitions import Tumbling
+from streamlog.windows.emit import Emit
+
+_UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
+"""A result of these types needs no copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windowing:
+    """How a stream is windowed, as far as it has been said."""
+
+    windows: Tumbling
+    emit: Emit = Emit.CLOSE
+    late: TopicSpec | Callable[[Any], object] | None = None
+    idle_after_ms: int | None = None
+
+
+def counting() -> Aggregation:
+    """How many values."""
+    return Aggregation(int, lambda state, _: state + 1, lambda state: state, serde_for(int))
+
+
+def reducing(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
+    """The first value, then what the function makes of it and the next."""
+
+    def add(state: Any, value: Any) -> Any:  # noqa: ANN401 - the stream's values
+        return value if state is None else fn(state, value)
+
+    return Aggregation(lambda: None, add, _copied(serde), serde)
+
+
+def aggregating(
+    init: Callable[[], Any], fn: Callable[[Any, Any], Any], serde: Serde[Any]
+) -> Aggregation:
+    """A state of the user's."""
+    return Aggregation(init, fn, _copied(serde), serde)
+
+
+def _copied(serde: Serde[Any]) -> Callable[[Any], Any]:
+    """The state as it is now: what is handed on must not change with the next record."""
+
+    def copy(state: Any) -> Any:  # noqa: ANN401 - a state
+        return state if isinstance(state, _UNCHANGING) else serde.loads(serde.dumps(state))
+
+    return copy
+
+
+def state_shape(init: Callable[[], Any], fn: Callable[[Any, Any], Any]) -> Shape:
+    """What the function is annotated to return, else what `init()` is."""
+    shape = returned(fn)
+    if shape is not UNKNOWN:
+        return shape
+    start = type(init())
+    # Plain containers say nothing of what is in them: they are packed as they are.
+    return UNKNOWN if start in (list, dict, tuple, type(None)) else Shape(start)

@@ -1,0 +1,106 @@
+"""Places in a topology: where a stream is, where a table is, and the way through a topic.
+
+Rule of the file: a changed key is only remembered (`rekeyed`). The repartition topic comes in
+when an operator follows that needs equal keys in one partition, as in Kafka Streams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.dsl.shapes import PACKED, Shape
+from streamlog.errors import TopologyError
+from streamlog.topology import (
+    RepartitionSink,
+    Source,
+    TopicSpec,
+    TopologyBuilder,
+    View,
+    check_name,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the topology a stream is, and what is known of its records."""
+
+    builder: TopologyBuilder
+    node: str
+    key: Shape
+    value: Shape
+    rekeyed: str | None = None
+    """Keys may lie in any partition since this operator changed them; "" if it has no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A table as its joins and readers see it."""
+
+    place: Place
+    """Where its changes come from."""
+    owner: str
+    """The node that keeps the rows."""
+    views: tuple[View, ...] = ()
+    """Applied to each row, in order."""
+    is_windowed: bool = False
+
+
+def same_app(place: Place, other: Place, what: str) -> None:
+    """Refuse to connect two apps."""
+    if place.builder is not other.builder:
+        raise TopologyError(
+            f"can't {what} {place.node!r} of app {place.builder.app_id!r} with {other.node!r} of "
+            f"app {other.builder.app_id!r}: let one write a topic that the other reads"
+        )
+
+
+def check_same_keys(place: Place, table: Place, owner: str) -> None:
+    """Keys that are written differently lie in different partitions: such a join finds nothing."""
+    here, there = place.key.serde, table.key.serde
+    if here is there or (type(here) is type(there) and here is not PACKED):
+        return
+    raise TopologyError(
+        f"the keys at {place.node!r} are written by {type(here).__name__}, those of table "
+        f"{owner!r} by {type(there).__name__}: equal keys would not meet. Give both topics the "
+        "same key type; a function that makes keys (group_by, rekey) has to be annotated with "
+        "the type it returns"
+    )
+
+
+def partitioned(place: Place, name: str | None, key: Shape | None = None) -> Place:
+    """The same records with equal keys in one partition; through a topic if that is needed.
+
+    `name` is that of the operator that needs it, for the topic if nothing else has a name.
+    `key` is how the other side of a join writes its keys.
+    """
+    if place.rekeyed is None:
+        return place
+    topic = place.rekeyed or name
+    if not topic:
+        raise TopologyError(
+            f"the key was changed by {place.node!r} or before it, so the records have to go "
+            "through a repartition topic: name it, with name= at rekey, map or the join"
+        )
+    return through_topic(place, topic, key or place.key)
+
+
+def through_topic(place: Place, name: str, key: Shape, *, partitions: int | None = None) -> Place:
+    """The same records behind a repartition topic; made once for the same place and name."""
+    builder = place.builder
+    topic_name = check_name(
+        "a topic", f"{builder.app_id}-{check_name('a topic', name)}-repartition"
+    )
+    spec = TopicSpec(topic_name, key.serde, place.value.serde, partitions=partitions, internal=True)
+    source = f"{name}-repartition"
+    sink = f"{name}-repartition-sink"
+    after = Place(builder, source, Shape(key.declared, spec.key), Shape(given=spec.value))
+    there = builder.nodes.get(sink)
+    if (
+        isinstance(there, RepartitionSink)
+        and there.parents == (place.node,)
+        and there.topic == spec
+    ):
+        return after
+    builder.add(RepartitionSink(name=sink, parents=(place.node,), topic=spec))
+    builder.add(Source(name=source, topic=spec))
+    return after

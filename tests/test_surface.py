@@ -1,0 +1,69 @@
+"""The public names, pinned: adding one is a decision, losing one breaks programs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+
+import pytest
+
+import streamlog
+from streamlog import App, Grouped, Stream, Table, Topic, WindowedStream, agg
+
+NAMES = [
+    "Agent",
+    "App",
+    "Emit",
+    "Grouped",
+    "Late",
+    "ProcessingError",
+    "Record",
+    "Sent",
+    "Serde",
+    "Stream",
+    "StreamlogError",
+    "Table",
+    "Topic",
+    "Windowed",
+    "WindowedStream",
+    "Windows",
+    "agg",
+    "tumbling",
+]
+
+METHODS = {
+    App: [
+        "agent", "agents", "crontab", "crontabs", "main", "program", "stream", "table", "test",
+        "timer", "timers", "topic", "topics", "topology",
+    ],
+    Topic: ["decoded", "encoded", "name", "send"],
+    Stream: [
+        "filter", "flat_map_values", "group_by", "group_by_key", "items", "join", "left_join",
+        "map", "map_values", "merge", "peek", "records", "rekey", "repartition", "to",
+    ],
+    Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
+    WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
+    Table: ["changes", "filter", "map_values", "name"],
+    agg: ["count", "max", "mean", "min", "sum"],
+}  # fmt: skip
+
+
+def test_the_names_of_the_package() -> None:
+    assert sorted(streamlog.__all__) == NAMES
+    assert all(hasattr(streamlog, name) for name in NAMES)
+
+
+@pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
+def test_the_methods_of_a_class(kind: type) -> None:
+    public = sorted(name for name in vars(kind) if not name.startswith("_"))
+    assert public == METHODS[kind]
+    for name in public:
+        assert inspect.getdoc(getattr(kind, name)), f"{kind.__name__}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("module", ["streamlog.app", "streamlog.dsl.stream"])
+def test_examples_in_docstrings_run(module: str) -> None:
+    failures, tried = doctest.testmod(importlib.import_module(module))
+    assert tried
+    assert not failures
