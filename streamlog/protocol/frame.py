@@ -13,7 +13,6 @@ before it knows what the broker speaks (KIP-482, KIP-511).
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +23,11 @@ from streamlog.protocol.codec import decode, encode_into
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.reader import read_uvarint
 from streamlog.protocol.schema import Buffer, Message
+
+READ_BYTES: Final = 64 * 1024
+"""Room for one read of small frames."""
+KEPT_BYTES_MAX: Final = 1024 * 1024 + READ_BYTES
+"""A buffer of one large batch is used again; a larger one is given back when it is empty."""
 
 _SIZE: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
@@ -47,61 +51,73 @@ class Request:
 class FrameReader:
     """Cuts a stream of bytes into frames, without their sizes.
 
-    Holds what has been fed and not been taken; a caller that takes all frames after each
-    `feed` bounds that by one frame and one feed.
+    Bytes go into one buffer, by `room` and `took` straight from a socket, and frames come out as
+    views of it: no byte is copied, but for the beginning of a frame that has to move to where
+    all of it has room. So a frame is good until more bytes come; who keeps any copies them.
+    A caller that takes all frames whenever bytes have come holds one frame and one read.
     """
 
     def __init__(self, *, size_bytes_max: int) -> None:
         self._size_bytes_max = size_bytes_max
-        self._chunks: deque[memoryview] = deque()
-        self._held_bytes = 0
-        self._frame_bytes: int | None = None
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._start = 0
+        self._end = 0
+        self._wanted_bytes = _SIZE.size
 
-    def feed(self, data: bytes) -> None:
-        """Take what came in; it is kept as it is until its frames are done with."""
-        if data:
-            self._chunks.append(memoryview(data))
-            self._held_bytes += len(data)
+    def room(self) -> memoryview:
+        """Where the next bytes go; never empty. Frames that were taken are gone with it."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > KEPT_BYTES_MAX:
+                self._buffer = memoryview(bytearray(READ_BYTES))
+        end_bytes = max(self._start + self._wanted_bytes, self._end + 1)
+        if end_bytes > len(self._buffer):
+            self._move()
+        return self._buffer[self._end :]
+
+    def took(self, size_bytes: int) -> None:
+        """So many bytes have come to where `room` had said."""
+        self._end += size_bytes
+
+    def feed(self, data: Buffer) -> None:
+        """Take bytes that are somewhere else."""
+        rest = memoryview(data)
+        while rest:
+            room = self.room()
+            size_bytes = min(len(room), len(rest))
+            room[:size_bytes] = rest[:size_bytes]
+            self.took(size_bytes)
+            rest = rest[size_bytes:]
 
     def frames(self) -> Iterator[memoryview]:
-        """The frames that are complete by now; a view of what was fed where that is possible.
+        """The frames that are complete by now.
 
         Raises:
             CorruptData: a size is negative or too large. The stream can't be read on.
         """
-        while True:
-            if self._frame_bytes is None:
-                if self._held_bytes < _SIZE.size:
-                    return
-                self._frame_bytes = self._checked(_SIZE.unpack(self._take(_SIZE.size))[0])
-            if self._held_bytes < self._frame_bytes:
+        while self._end - self._start >= _SIZE.size:
+            size_bytes = _SIZE.unpack_from(self._buffer, self._start)[0]
+            if not 0 <= size_bytes <= self._size_bytes_max:
+                raise CorruptData(
+                    f"a frame of {size_bytes} bytes, at most {self._size_bytes_max} are taken: "
+                    "the peer does not speak Kafka's protocol, or sends more than it may"
+                )
+            first = self._start + _SIZE.size
+            if self._end - first < size_bytes:
+                self._wanted_bytes = _SIZE.size + size_bytes
                 return
-            frame = self._take(self._frame_bytes)
-            self._frame_bytes = None
-            yield frame
+            self._wanted_bytes = _SIZE.size
+            self._start = first + size_bytes
+            yield self._buffer[first : self._start]
 
-    def _checked(self, size_bytes: int) -> int:
-        if not 0 <= size_bytes <= self._size_bytes_max:
-            raise CorruptData(
-                f"a frame of {size_bytes} bytes, at most {self._size_bytes_max} are taken: "
-                "the peer does not speak Kafka's protocol, or sends more than it may"
-            )
-        return size_bytes
-
-    def _take(self, size_bytes: int) -> memoryview:
-        """Take so many bytes off the front; that many are there."""
-        self._held_bytes -= size_bytes
-        pieces = []
-        while size_bytes:
-            chunk = self._chunks[0]
-            if len(chunk) > size_bytes:
-                self._chunks[0] = chunk[size_bytes:]
-                chunk = chunk[:size_bytes]
-            else:
-                self._chunks.popleft()
-            pieces.append(chunk)
-            size_bytes -= len(chunk)
-        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+    def _move(self) -> None:
+        """Bring what is held to the front, of a larger buffer if its frame needs that."""
+        held = self._buffer[self._start : self._end]
+        needed_bytes = max(self._wanted_bytes, len(held) + 1)
+        if needed_bytes > len(self._buffer):
+            self._buffer = memoryview(bytearray(max(needed_bytes, READ_BYTES)))
+        self._buffer[: len(held)] = held
+        self._start, self._end = 0, len(held)
 
 
 def encode_request(

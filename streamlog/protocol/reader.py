@@ -216,11 +216,15 @@ class _ReaderCompiler:
                 self._source.line(f"bad_tag({declared.__name__!r}, {end}, size)")
             for field in tagged(declared, self._version):
                 with self._source.block(f"if {tag} == {field.tag}:"):
-                    self._field(declared, field, out)
-                    self._flush()
-                    with self._source.block(f"if pos != {end}:"):
-                        self._source.line(f"bad_tag({declared.__name__!r}, pos, {end})")
+                    self._tag(declared, field, out, end)
             self._source.line(f"pos = {end}")
+
+    def _tag(self, declared: StructType, field: Field, out: str, end: str) -> None:
+        """A tagged field that is known: it has to end where it was said to."""
+        self._field(declared, field, out)
+        self._flush()
+        with self._source.block(f"if pos != {end}:"):
+            self._source.line(f"bad_tag({declared.__name__!r}, pos, {end})")
 
 
 def _struct_of(field: Field) -> StructType:
