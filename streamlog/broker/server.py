@@ -136,7 +136,7 @@ class _Slot:
     buffers: list[Buffer] | None = None
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One client."""
 
     def __init__(self, broker: Broker, wildcard: bool, connections: set[_Connection]) -> None:  # noqa: FBT001 - made in one place
@@ -149,6 +149,7 @@ class _Connection(asyncio.Protocol):
         self._queue: deque[_Slot] = deque()
         self._queued_bytes = 0
         self._out: list[Buffer] = []
+        self._out_bytes = 0
         self._may_write = True
         self._reads = True
         self._ended = False
@@ -178,9 +179,13 @@ class _Connection(asyncio.Protocol):
         self._queue.clear()
         self.closed.set()
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
-        self._reader.feed(data)
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
+        """Where the next bytes go."""
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come there."""
+        self._reader.took(nbytes)
         self._work()
 
     def eof_received(self) -> bool:
@@ -250,12 +255,7 @@ class _Connection(asyncio.Protocol):
             self._queue.append(slot)
             self._fill(slot, answer)
         else:
-            self._out += _encoded(request, answer)
-            if not self._may_hold_more():
-                self._write()
-
-    def _may_hold_more(self) -> bool:
-        return sum(map(len, self._out)) < WRITE_BUFFER_BYTES
+            self._hand_out(_encoded(request, answer))
 
     def _context(self, request: Request) -> RequestContext:
         """One for each version in use, made anew if the client changes its name."""
@@ -297,11 +297,18 @@ class _Connection(asyncio.Protocol):
         while self._queue and self._queue[0].buffers is not None:
             buffers = self._queue.popleft().buffers or []
             self._queued_bytes -= sum(map(len, buffers))
-            self._out += buffers
+            self._hand_out(buffers)
+
+    def _hand_out(self, buffers: list[Buffer]) -> None:
+        """Soon to the socket: what one read brings is answered by one write."""
+        self._out += buffers
+        self._out_bytes += sum(map(len, buffers))
+        if self._out_bytes > WRITE_BUFFER_BYTES:
+            self._write()
 
     def _write(self) -> None:
         """Everything handed out goes to the socket: small pieces as one, large ones as they are."""
-        out, self._out = self._out, []
+        out, self._out, self._out_bytes = self._out, [], 0
         small: list[Buffer] = []
         for piece in out:
             if len(piece) < JOINED_BYTES_MAX:

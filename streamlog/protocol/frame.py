@@ -115,7 +115,8 @@ class FrameReader:
         held = self._buffer[self._start : self._end]
         needed_bytes = max(self._wanted_bytes, len(held) + 1)
         if needed_bytes > len(self._buffer):
-            self._buffer = memoryview(bytearray(max(needed_bytes, READ_BYTES)))
+            # Twice as large where whole frames are waiting to be taken, so that it grows seldom.
+            self._buffer = memoryview(bytearray(max(needed_bytes, 2 * len(held))))
         self._buffer[: len(held)] = held
         self._start, self._end = 0, len(held)
 

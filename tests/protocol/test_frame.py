@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api, api_of
 from streamlog.protocol.frame import (
+    KEPT_BYTES_MAX,
+    READ_BYTES,
     FrameReader,
     correlation_id_of,
     decode_request,
@@ -64,17 +66,40 @@ def test_frames_come_out_whatever_the_cuts(contents: list[bytes], cuts: list[int
     assert got == contents
 
 
-def test_a_frame_within_one_feed_is_not_copied() -> None:
+def test_frames_are_views_of_the_buffer_they_came_into() -> None:
     reader = FrameReader(size_bytes_max=100)
-    fed = b"\0\0\0\x03abc\0\0\0\x01d\0\0"
-    reader.feed(fed)
+    room = reader.room()
+    came = b"\0\0\0\x03abc\0\0\0\x01d\0\0"
+    room[: len(came)] = came
+    reader.took(len(came))
     first, second = reader.frames()
-    assert first.obj is fed
-    assert second.obj is fed
+    assert first.obj is second.obj is room.obj
+    assert (first, second) == (b"abc", b"d")
     reader.feed(b"\0\x02e")
     assert list(reader.frames()) == []
     reader.feed(b"f")
     assert list(reader.frames()) == [b"ef"]
+
+
+def test_a_large_frame_has_room_and_gives_it_back() -> None:
+    size = 3 * KEPT_BYTES_MAX
+    reader = FrameReader(size_bytes_max=size)
+    reader.feed(size.to_bytes(4) + bytes(10))
+    assert list(reader.frames()) == []
+    assert len(reader.room()) == size - 10
+    reader.feed(bytes(size - 10))
+    (frame,) = reader.frames()
+    assert len(frame) == size
+    assert len(reader.room()) == READ_BYTES
+
+
+def test_there_is_always_room() -> None:
+    """Also for a caller that takes no frames for a while."""
+    reader = FrameReader(size_bytes_max=100)
+    count = READ_BYTES
+    for _ in range(count):
+        reader.feed(b"\0\0\0\x01x")
+    assert list(reader.frames()) == [b"x"] * count
 
 
 @pytest.mark.parametrize("size", [b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\0\0\0\x0b", b"GET "])
