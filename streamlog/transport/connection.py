@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import struct
 from collections.abc import Callable
 from typing import Protocol, Self, cast
@@ -103,9 +104,7 @@ class TcpTransport:
         except TimeoutError:
             raise ConnectionLost(_unreachable(transport._address, "no answer")) from None
         except OSError as reason:
-            raise ConnectionLost(
-                _unreachable(transport._address, reason.strerror or str(reason))
-            ) from reason
+            raise ConnectionLost(_unreachable(transport._address, _said(reason))) from reason
         try:
             await transport._agree(timeout_ms)
         except BaseException:
@@ -346,6 +345,13 @@ class _Wire(asyncio.BufferedProtocol):
 
 
 _UNSUPPORTED = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _said(reason: OSError) -> str:
+    """The system's own words: asyncio puts others in their place."""
+    if reason.errno is not None and reason.errno > 0:
+        return os.strerror(reason.errno)
+    return reason.strerror or str(reason)
 
 
 def _unreachable(address: str, reason: str) -> str:
