@@ -6,9 +6,9 @@ when an operator follows that needs equal keys in one partition, as in Kafka Str
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from streamlog.dsl.shapes import PACKED, Shape
+from streamlog.dsl.shapes import PACKED, UNKNOWN, Shape
 from streamlog.errors import TopologyError
 from streamlog.topology import (
     RepartitionSink,
@@ -87,20 +87,25 @@ def partitioned(place: Place, name: str | None, key: Shape | None = None) -> Pla
 def through_topic(place: Place, name: str, key: Shape, *, partitions: int | None = None) -> Place:
     """The same records behind a repartition topic; made once for the same place and name."""
     builder = place.builder
-    topic_name = check_name(
-        "a topic", f"{builder.app_id}-{check_name('a topic', name)}-repartition"
+    topic = f"{builder.app_id}-{check_name('a topic', name)}-repartition"
+    spec = TopicSpec(
+        check_name("a topic", topic),
+        key.serde,
+        place.value.serde,
+        partitions=partitions,
+        internal=True,
     )
-    spec = TopicSpec(topic_name, key.serde, place.value.serde, partitions=partitions, internal=True)
-    source = f"{name}-repartition"
-    sink = f"{name}-repartition-sink"
-    after = Place(builder, source, Shape(key.declared, spec.key), Shape(given=spec.value))
-    there = builder.nodes.get(sink)
-    if (
-        isinstance(there, RepartitionSink)
-        and there.parents == (place.node,)
-        and there.topic == spec
-    ):
-        return after
-    builder.add(RepartitionSink(name=sink, parents=(place.node,), topic=spec))
-    builder.add(Source(name=source, topic=spec))
-    return after
+    there = builder.nodes.get(f"{name}-repartition-sink")
+    if isinstance(there, RepartitionSink) and there.parents == (place.node,):
+        # Of a key without a known type, the first use has decided how it is written.
+        as_there = replace(spec, key=there.topic.key) if place.key == UNKNOWN else spec
+        if as_there == there.topic:
+            return _behind(builder, name, there.topic)
+    builder.add(RepartitionSink(name=f"{name}-repartition-sink", parents=(place.node,), topic=spec))
+    builder.add(Source(name=f"{name}-repartition", topic=spec))
+    return _behind(builder, name, spec)
+
+
+def _behind(builder: TopologyBuilder, name: str, topic: TopicSpec) -> Place:
+    key, value = Shape(given=topic.key), Shape(given=topic.value)
+    return Place(builder, f"{name}-repartition", key, value)

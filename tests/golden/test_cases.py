@@ -273,11 +273,9 @@ def matches(wanted: list[Case], found: list[Case], *, final_only: bool) -> bool:
 
 
 def same(wanted: Case, found: Case) -> bool:
-    return (
-        wanted["value"] == found["value"]
-        and wanted.get("ts") in (None, found["ts"])
-        and wanted.get("after") in (None, found["after"])
-    )
+    if wanted["value"] != found["value"]:
+        return False
+    return all(wanted.get(name) in (None, found[name]) for name in ("ts", "after"))
 
 
 @pytest.mark.skipif(not cases(), reason="STREAMLOG_GOLDEN names no file of cases")

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from streamlog import App, Stream
+from streamlog.errors import ConfigError, SerdeError, TopologyError, UsageError
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
+    settings: dict[str, Any] = {"state_directory": "x"}
+    with pytest.raises(ConfigError, match="no setting 'state_directory': did you mean 'state_dir'"):
+        App("a", **settings)
+    with pytest.raises(ConfigError, match="known are log, state_dir"):
+        App("a", zzz=1)
+
+
+def test_settings_have_units_and_bounds() -> None:
+    assert App("a", commit_interval="2s").commit_interval_ms == 2_000
+    with pytest.raises(ConfigError, match="no unit"):
+        App("a", commit_interval="2")
+    with pytest.raises(ConfigError, match="longer than 0"):
+        App("a", commit_interval="0s")
+
+
+def test_topics_are_declared_once_with_types_that_can_be_written() -> None:
+    app = App("a")
+    words = app.topic("words", key=str, value=int, partitions=3, compact=True)
+    assert app.topics["words"] is words.spec
+    assert (words.spec.partitions, words.spec.compact) == (3, True)
+    with pytest.raises(TopologyError, match="declared already"):
+        app.topic("words", key=str, value=int)
+    with pytest.raises(TopologyError, match="1 partition or more"):
+        app.topic("none", key=str, value=int, partitions=0)
+    with pytest.raises(SerdeError, match="the value of topic 'odd'"):
+        app.topic("odd", key=str, value=type("Odd", (), {}))
+
+
+def test_a_topic_of_another_app_is_refused() -> None:
+    other = App("b").topic("words", key=str, value=int)
+    for use in (App("a").stream, App("a").table, App("a").agent):
+        with pytest.raises(TopologyError, match="does not belong to app 'a'"):
+            use(other)
+    with pytest.raises(TopologyError, match="needs a topic"):
+        App("a").stream()
+
+
+def test_the_same_topic_is_one_source() -> None:
+    app = App("a")
+    words = app.topic("words", key=str, value=int)
+    app.stream(words).peek(print)
+    app.stream(words).peek(print)
+    (sub,) = app.topology().subtopologies
+    assert sub.inputs == ("words",)
+
+
+def test_schedules_are_checked_where_they_are_declared() -> None:
+    app = App("a", timezone="Europe/Berlin")
+
+    @app.timer("15s", on="every_worker")
+    async def ping() -> None: ...
+
+    @app.crontab("30 2 * * *", misfire="once")
+    async def close_day(due: datetime) -> None: ...
+
+    (timer,), (crontab,) = app.timers, app.crontabs
+    assert (timer.name, timer.every_ms, timer.on) == ("ping", 15_000, "every_worker")
+    assert (crontab.spec, crontab.timezone, crontab.misfire) == (
+        "30 2 * * *", "Europe/Berlin", "once"
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="longer than 0"):
+        app.timer("0s")
+    with pytest.raises(ConfigError, match="cron"):
+        app.crontab("every day")
+    with pytest.raises(ConfigError, match="time zone"):
+        app.crontab("30 2 * * *", tz="Mars/Olympus")
+    wrong: Any = "nobody"
+    with pytest.raises(ConfigError, match="'every_worker', not 'nobody'"):
+        app.timer("1s", on=wrong)
+    with pytest.raises(ConfigError, match="misfire"):
+        app.crontab("30 2 * * *", misfire=wrong)
+
+
+def test_agents_have_names_of_their_own() -> None:
+    app = App("a")
+    words = app.topic("words", key=str, value=str)
+
+    async def greet(stream: Stream[str, str]) -> None:
+        async for word in stream:
+            assert word
+
+    app.agent(words)(greet)
+    app.agent(words, name="again")(greet)
+    assert [agent.name for agent in app.agents] == ["greet", "again"]
+    with pytest.raises(TopologyError, match="agent 'greet' already"):
+        app.agent(words)(greet)
+
+
+def test_sending_needs_somebody_who_runs_the_app() -> None:
+    words = App("a").topic("words", key=str, value=str)
+    with pytest.raises(UsageError, match="nobody runs the app"):
+        asyncio.run(words.send("hello"))
+
+
+def test_a_worker_gets_everything_that_was_declared() -> None:
+    app = App("a", state_dir="/somewhere", commit_interval="1s")
+    words = app.topic("words", key=str, value=str)
+    app.stream(words).group_by_key().count(name="seen")
+    program = app.program()
+    assert (program.app_id, program.state_dir) == ("a", "/somewhere")
+    assert program.commit_interval_ms == 1_000
+    assert [*program.topics] == ["words"]
+    assert program.topology.subtopologies[0].changelog_topic == "a-0-changelog"

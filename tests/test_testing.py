@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from streamlog import App, ProcessingError, Stream, Windowed, tumbling
+from streamlog.errors import SerdeError, UsageError
+
+
+def words_app() -> tuple[App, Any, Any]:
+    app = App("words")
+    return app, app.topic("words", key=str, value=str), app.topic("out", key=str, value=str)
+
+
+def test_what_goes_in_comes_out_with_its_coordinates() -> None:
+    app, words, out = words_app()
+    app.stream(words).map_values(str.upper).to(out)
+    with app.test(start="2025-03-01T00:00:00Z") as t:
+        t.input(words).send("hello", key="a")
+        t.input(words).send("world", key="a", at="2025-03-02T00:00:00Z")
+        first, second = t.output(out).records
+        assert (first.key, first.value, first.topic, first.offset) == ("a", "HELLO", "out", 0)
+        assert first.timestamp == datetime(2025, 3, 1, tzinfo=UTC)
+        assert second.timestamp == datetime(2025, 3, 2, tzinfo=UTC)
+        assert t.output(out).pop() == first
+        assert t.output(out).values == ["WORLD"]
+        t.output(out).pop()
+        with pytest.raises(UsageError, match="nothing"):
+            t.output(out).pop()
+
+
+def test_wrong_types_and_topics_are_refused() -> None:
+    app, words, _ = words_app()
+    with app.test() as t:
+        with pytest.raises(SerdeError, match="the value for 'words': str expected, got int"):
+            t.input(words).send(1)
+        with pytest.raises(SerdeError, match="the key for 'words'"):
+            t.input(words).send("x", key=1)
+        other = App("b").topic("elsewhere", key=str, value=str)
+        with pytest.raises(UsageError, match="no topic 'elsewhere'"):
+            t.input(other)
+    with pytest.raises(UsageError, match="inside `with"):
+        t.input(words).send("x")
+
+
+def test_after_a_failure_nothing_goes_on() -> None:
+    app, words, out = words_app()
+    app.stream(words).map_values(lambda v: v[5], name="sixth").to(out)
+    with app.test() as t:
+        with pytest.raises(ProcessingError, match="'sixth' failed at offset 0 of words-0") as error:
+            t.input(words).send("abc", key="a")
+        assert isinstance(error.value.__cause__, IndexError)
+        with pytest.raises(UsageError, match="has failed"):
+            t.input(words).send("abcdefg", key="a")
+
+
+def test_tables_are_seen_through_their_views() -> None:
+    app = App("tables")
+    ages = app.topic("ages", key=str, value=int, partitions=3)
+    table = app.table(ages, name="ages")
+    old = table.filter(lambda _, age: age > 60).map_values(lambda age: age - 60)
+    with app.test() as t:
+        for name, age in (("ann", 61), ("bob", 7), ("cid", 99), ("dot", 70)):
+            t.input(ages).send(age, key=name)
+        t.input(ages).send(None, key="dot")
+        assert t.table(table) == {"ann": 61, "bob": 7, "cid": 99}
+        assert t.table(old) == {"ann": 1, "cid": 39}
+        t.restart()
+        assert t.table(old) == {"ann": 1, "cid": 39}
+
+
+def test_timers_and_crontabs_fire_in_order_of_their_times() -> None:
+    app, words, _ = words_app()
+
+    @app.timer("20m")
+    async def often() -> None:
+        await words.send("timer", key="t")
+
+    @app.crontab("30 * * * *", tz="Asia/Kolkata")
+    async def hourly(due: datetime) -> None:
+        await words.send(f"{due:%H:%M}", key="c")
+
+    with app.test(start="2025-01-01T00:10:00Z") as t:
+        t.advance("19m")
+        assert t.output(words).values == []
+        t.advance("1h1m")
+        sent = [(f"{r.timestamp:%H:%M}", r.value) for r in t.output(words).records]
+        # India is half an hour off: its half hours are our full ones.
+        assert sent == [
+            ("00:30", "timer"), ("00:50", "timer"), ("01:00", "06:30"),
+            ("01:10", "timer"), ("01:30", "timer"),
+        ]  # fmt: skip
+
+
+def test_a_crontab_keeps_local_time_when_the_clocks_change() -> None:
+    app, words, _ = words_app()
+
+    @app.crontab("30 12 * * *", tz="Europe/Berlin")
+    async def noon(due: datetime) -> None:
+        await words.send(due.isoformat(), key="c")
+
+    with app.test(start="2025-03-29T00:00:00Z") as t:
+        t.advance("48h")
+        assert t.output(words).values == ["2025-03-29T12:30:00+01:00", "2025-03-30T12:30:00+02:00"]
+
+
+def test_agents_handle_each_record_before_send_returns() -> None:
+    app, words, out = words_app()
+
+    @app.agent(words)
+    async def shout(stream: Stream[str, str]) -> None:
+        seen = 0
+        async for record in stream.records():
+            seen += 1
+            await out.send(f"{record.value}{seen}", key=record.key, timestamp=record.timestamp)
+
+    with app.test() as t:
+        t.input(words).send("a", key="k", at=5)
+        assert t.output(out).values == ["a1"]
+        t.input(words).send("b", key="k")
+        assert [(r.key, r.value) for r in t.output(out).records] == [("k", "a1"), ("k", "b2")]
+        t.restart()  # What is in the function's own variables is gone.
+        t.input(words).send("c", key="k")
+        assert t.output(out).values == ["a1", "b2", "c1"]
+
+
+def test_agents_feed_the_topology_and_each_other() -> None:
+    app, words, out = words_app()
+    middle = app.topic("middle", key=str, value=str)
+
+    @app.agent(words)
+    async def first(stream: Stream[str, str]) -> None:
+        async for key, word in stream.items():
+            await middle.send(word + "!", key=key)
+
+    app.stream(middle).map_values(str.upper).to(out)
+    with app.test() as t:
+        t.input(words).send("a", key="k")
+        assert t.output(out).values == ["A!"]
+
+
+def test_an_agent_that_fails_names_its_record() -> None:
+    app, words, _ = words_app()
+
+    @app.agent(words)
+    async def picky(stream: Stream[str, str]) -> None:
+        async for word in stream:
+            assert word != "bad", "I do not like it"
+
+    with app.test() as t:
+        t.input(words).send("good")
+        with pytest.raises(ProcessingError, match="'picky' failed at offset 1 of words-0") as error:
+            t.input(words).send("bad")
+        assert "I do not like it" in str(error.value)
+
+
+def test_an_agent_must_not_return() -> None:
+    app, words, _ = words_app()
+
+    @app.agent(words)
+    async def once(stream: Stream[str, str]) -> None:
+        async for _ in stream:
+            return
+
+    with app.test() as t, pytest.raises(ProcessingError, match="'once' returned"):
+        t.input(words).send("x")
+
+
+def test_records_left_out_are_counted() -> None:
+    app, words, _ = words_app()
+    app.stream(words).group_by_key().windowed(tumbling("10ms")).count(name="counts")
+    with app.test() as t:
+        t.input(words).send("x")
+        t.input(words).send(None, key="k")
+        t.input(words).send("x", key="k", at=100)
+        t.input(words).send("x", key="k", at=5)
+        assert t.drops == {
+            ("counts", "null key"): 1, ("counts", "null value"): 1, ("counts", "late"): 2
+        }  # fmt: skip
+
+
+def test_time_that_passes_makes_quiet_sources_idle() -> None:
+    app = App("idle")
+    words = app.topic("words", key=str, value=str, partitions=2)
+    out = app.topic("out", key=Windowed[str], value=int)
+    (
+        app.stream(words)
+        .group_by(lambda _, word: word, name="by-word")
+        .windowed(tumbling("10ms"))
+        .idle_after("30s")
+        .count(name="counts")
+        .changes()
+        .to(out)
+    )
+    with app.test() as t:
+        t.input(words).send("a", key="k", at=5, partition=0)
+        t.input(words).send("a", key="k", at=15, partition=0)
+        t.advance("29s")
+        assert t.output(out).values == []  # Partition 1 could still bring something.
+        t.advance("1s")
+        assert [(r.key.key, r.value) for r in t.output(out).records] == [("a", 1)]
+        t.restart()
+        t.input(words).send("a", key="k", at=6, partition=1)
+        assert t.drops["counts", "late"] == 1
+        t.input(words).send("a", key="k", at=16, partition=1)
+        t.input(words).send("a", key="k", at=30, partition=0)
+        assert len(t.output(out).values) == 1  # Partition 1 lives again, and is at 16.
+        t.input(words).send("a", key="k", at=31, partition=1)
+        assert t.output(out).values == [1, 2]
+
+
+def test_an_endless_loop_is_noticed() -> None:
+    app, words, _ = words_app()
+    app.stream(words).to(words)
+    with app.test() as t, pytest.raises(UsageError, match="come to rest"):
+        t.input(words).send("x", key="k")

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from streamlog import App, Late, Windowed, tumbling
+from streamlog.errors import TopologyError
+from streamlog.topology import Subtopology, WindowedAggregate
+
+
+@dataclass
+class Click:
+    user: str
+    at: int
+
+
+def clicks_app() -> App:
+    app = App("clicks")
+    clicks = app.topic("clicks", key=str, value=Click, timestamp=lambda c: c.at)
+    users = app.topic("users", key=str, value=str, compact=True)
+    named = app.topic("named", key=str, value=str)
+    counts = app.topic("per-minute", key=Windowed[str], value=int)
+    by_user = app.stream(clicks).rekey(lambda _, c: c.user, name="user")
+    names = app.table(users, name="names")
+    by_user.left_join(names, lambda c, name: name or c.user, name="with-name").to(named)
+    by_user.group_by_key().windowed(tumbling("1m", grace="5s")).idle_after("30s").count(
+        name="counts"
+    ).changes().to(counts)
+    return app
+
+
+TEXT = """\
+topology clicks
+  sub-topology 0
+    Source clicks-source from topic clicks
+    Rekey user after clicks-source
+    RepartitionSink user-repartition-sink to topic clicks-user-repartition after user
+  sub-topology 1, state in clicks-1-changelog
+    TableSource names from topic users
+    Source user-repartition from topic clicks-user-repartition
+    TableJoin with-name with names (left) after user-repartition
+    Sink sink-6 to topic named after with-name
+    WindowedAggregate counts windows of 60000 ms, grace 5000 ms, emit CLOSE after user-repartition
+    Sink sink-8 to topic per-minute after counts"""
+
+
+def test_the_graph_is_cut_at_repartition_topics_and_told_as_text() -> None:
+    assert clicks_app().topology().describe() == TEXT
+
+
+def test_a_repartition_topic_takes_the_count_of_what_it_is_joined_with() -> None:
+    topology = clicks_app().topology()
+    counts = topology.partition_counts({"clicks": 4, "users": 2, "named": 1})
+    assert counts["clicks-user-repartition"] == 2
+    assert topology.changelog_partitions(counts) == {"clicks-1-changelog": 2}
+    assert [sub.tasks(counts) for sub in topology.subtopologies] == [4, 2]
+
+
+def test_a_repartition_topic_alone_has_the_count_given_or_that_of_its_upstream() -> None:
+    app = App("counted")
+    words = app.topic("words", key=str, value=str)
+    app.stream(words).group_by(lambda _, v: v, name="a").count(name="as")
+    app.stream(words).rekey(lambda _, v: v).repartition(name="b", partitions=7)
+    counts = app.topology().partition_counts({"words": 3})
+    assert counts["counted-a-repartition"] == 3
+    assert counts["counted-b-repartition"] == 7
+
+
+def test_topics_of_a_join_must_have_as_many_partitions() -> None:
+    app = App("joined")
+    orders = app.topic("orders", key=str, value=str)
+    users = app.topic("users", key=str, value=str)
+    app.stream(orders).join(app.table(users), lambda o, u: o + u, name="with-user")
+    with pytest.raises(TopologyError) as error:
+        app.topology().partition_counts({"orders": 4, "users": 2})
+    for part in ("'orders'", "'users'", "4 partitions", "has 2", ".repartition(", "'with-user'"):
+        assert part in str(error.value)
+
+
+def test_a_topic_that_is_missing_is_named() -> None:
+    with pytest.raises(TopologyError, match="'users'"):
+        clicks_app().topology().partition_counts({"clicks": 4})
+
+
+def test_sources_and_idle_times_are_known_across_repartitions() -> None:
+    app = App("chain")
+    words = app.topic("words", key=str, value=int)
+    first = (
+        app.stream(words)
+        .group_by(lambda k, _: k, name="a")
+        .windowed(tumbling("1m"))
+        .idle_after("10s")
+        .count(name="small")
+    )
+    first.changes().map(lambda w, n: (w.key, n), name="b").group_by_key().windowed(
+        tumbling("1h")
+    ).idle_after("1m").count(name="big")
+    subs = app.topology().subtopologies
+    feeders = {topic: sub.feeders[topic] for sub in subs for topic in sub.feeders}
+    assert [f.name for f in feeders["chain-a-repartition"]] == ["words"]
+    assert [f.name for f in feeders["chain-b-repartition"]] == ["small"]
+    counts = {"words": 3, "chain-a-repartition": 2, "chain-b-repartition": 2}
+    assert feeders["chain-a-repartition"][0].partitions(counts) == 3
+    assert feeders["chain-b-repartition"][0].partitions(counts) == 2
+    marks = {topic: sub.idle_marks_ms[topic] for sub in subs for topic in sub.idle_marks_ms}
+    assert marks == {"chain-a-repartition": (10_000, 60_000), "chain-b-repartition": (60_000,)}
+
+
+def the_only(app: App) -> Subtopology:
+    (sub,) = app.topology().subtopologies
+    return sub
+
+
+def test_paths_that_meet_make_records_go_one_by_one() -> None:
+    app = App("paths")
+    words = app.topic("words", key=str, value=int)
+    out = app.topic("out", key=str, value=int)
+    stream = app.stream(words)
+    stream.filter(lambda _, v: v > 0).to(out)
+    assert not the_only(app).record_at_a_time
+    stream.filter(lambda _, v: v < 0).to(out)
+    assert the_only(app).record_at_a_time
+
+
+def test_a_stream_joined_with_its_own_table_goes_one_by_one() -> None:
+    app = App("self")
+    words = app.topic("words", key=str, value=int)
+    stream = app.stream(words)
+    stream.join(stream.group_by_key().count(name="seen"), lambda v, n: v + n)
+    assert the_only(app).record_at_a_time
+
+
+def test_names_are_unique_and_fit_for_topics() -> None:
+    app = App("names")
+    words = app.topic("words", key=str, value=int)
+    app.stream(words).group_by_key().count(name="seen")
+    with pytest.raises(TopologyError, match="'seen' is taken by a Aggregate"):
+        app.stream(words).group_by_key().count(name="seen")
+    with pytest.raises(TopologyError, match="letters, digits"):
+        app.stream(words).group_by_key().count(name="how many?")
+    with pytest.raises(TopologyError, match="letters, digits"):
+        App("")
+
+
+def test_event_time_without_grace_or_late_is_warned_of_once() -> None:
+    app = App("warned")
+    clicks = app.topic("clicks", key=str, value=Click, timestamp=lambda c: c.at)
+    late = app.topic("late", key=str, value=Late[Click])
+    grouped = app.stream(clicks).group_by(lambda _, c: c.user, name="by-user")
+    grouped.windowed(tumbling("1m")).late(late).count(name="quiet")
+    assert app.topology().warnings() == []
+    grouped.windowed(tumbling("1m")).count(name="loud")
+    with pytest.warns(UserWarning, match="'loud' reads event time from the values of 'clicks'"):
+        app.topology()
+    app.topology()
+
+
+def test_emission_decides_whether_results_are_a_source_of_their_own() -> None:
+    app = clicks_app()
+    (node,) = [n for n in app.topology().nodes if isinstance(n, WindowedAggregate)]
+    assert node.is_feeder
