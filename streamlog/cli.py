@@ -544,6 +544,8 @@ def _set_up_logging(*, verbose: bool) -> None:
     package.handlers = [handler]
     package.setLevel(logging.DEBUG if verbose else logging.INFO)
     package.propagate = False
+    if not verbose:
+        logging.getLogger("streamlog.client").setLevel(logging.WARNING)
 
 
 def _where(start: Start) -> str:

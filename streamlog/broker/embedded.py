@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from streamlog.broker.broker import RequestContext
+from streamlog.broker.coordinator.groups import IN_PROCESS_HOST
 from streamlog.errors import ConnectionLost, LogError, RequestTimedOut
 from streamlog.protocol.apis import APIS, api_of
 from streamlog.transport.connection import Transport
@@ -29,7 +30,7 @@ class EmbeddedTransport(Transport):
         self._broker = broker
         self._closed = False
         self._contexts = {
-            api.request: RequestContext(api.max_version, client_id, "/127.0.0.1")
+            api.request: RequestContext(api.max_version, client_id, IN_PROCESS_HOST)
             for api in APIS.values()
         }
 

@@ -175,6 +175,7 @@ class Restorer:
                 records = await self._next(consumer)
                 restoration.apply(fences.admit(records), next_offset=records[-1].offset + 1)
                 self.records += len(records)
+            self.records -= 1  # Our own fence.
 
     async def _next(self, consumer: Consumer) -> Sequence[Record]:
         deadline_ms = self._clock.now_ms() + STALL_MS

@@ -287,7 +287,8 @@ class Tasks:
                 clock=self._with.clock,
             )
             state = await restorer.run()
-            logger.info("task %s: restored %d records", task_id, restorer.records)
+            level = logging.INFO if restorer.records else logging.DEBUG
+            logger.log(level, "task %s: restored %d records", task_id, restorer.records)
         store = None if state is None else state.store
         task = Task(sub, task_id, partitions=self._counts, store=store)
         del self._opening[task_id]

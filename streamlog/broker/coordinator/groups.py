@@ -45,6 +45,8 @@ MEMBER_ID_REQUIRED_VERSION = 4
 """From this JoinGroup version on a newcomer first gets its name, then joins with it."""
 SKIP_ASSIGNMENT_VERSION = 9
 """From this JoinGroup version on a static leader that comes back can be told not to assign."""
+IN_PROCESS_HOST = "in-process"
+"""The host of members that run in the broker's own process."""
 
 
 class GroupState(Enum):
@@ -223,6 +225,9 @@ class ClassicGroup:
         """A completed rebalance: our own just now, or one from before a restart."""
         members = {}
         for stored in value.members:
+            # Who lived in the process of the broker before a restart died with it, and nobody
+            # has to wait for its session to end.
+            died = stored.client_host == IN_PROCESS_HOST
             member = self.members.get(stored.member_id) or Member(
                 member_id=stored.member_id,
                 instance_id=stored.group_instance_id,
@@ -231,7 +236,7 @@ class ClassicGroup:
                 session_timeout_ms=stored.session_timeout,
                 rebalance_timeout_ms=stored.rebalance_timeout,
                 protocols=((value.protocol or "", stored.subscription),),
-                deadline_ms=now_ms + stored.session_timeout,
+                deadline_ms=now_ms + (0 if died else stored.session_timeout),
             )
             member.assignment = stored.assignment
             members[stored.member_id] = member

@@ -1,0 +1,136 @@
+"""Real processes for the tests: started, listened to by the line, stopped or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TypeVar
+
+from streamlog.assignors import TopicPartition
+from streamlog.log import Log
+from streamlog.records.batch import Record
+
+T = TypeVar("T")
+ROOT = Path(__file__).parent.parent.parent
+DEADLINE_S = 60
+STREAMLOG = (sys.executable, "-m", "streamlog")
+
+
+class Process:
+    """A process whose output (both streams together) is read as it comes."""
+
+    def __init__(self, *command: str, cwd: Path, **environment: str) -> None:
+        paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        """Everything it has said."""
+        with self._changed:
+            return "\n".join(self._lines)
+
+    def line(self, pattern: str, *, count: int = 1) -> re.Match[str]:
+        """Wait for the `count`-th line that matches."""
+        deadline = monotonic() + DEADLINE_S
+        with self._changed:
+            while True:
+                found = [m for text in self._lines if (m := re.search(pattern, text))]
+                if len(found) >= count:
+                    return found[count - 1]
+                left = deadline - monotonic()
+                assert not self._ended, f"it ended without {pattern!r}:\n" + "\n".join(self._lines)
+                assert left > 0, f"no {pattern!r} in time:\n" + "\n".join(self._lines)
+                self._changed.wait(left)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for its end; returns the exit code."""
+        code = self._process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        return code
+
+    def stop(self) -> int:
+        """One Ctrl-C."""
+        self.signal(signal.SIGINT)
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, whatever it is doing."""
+        self._process.kill()
+        self.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _read(self) -> None:
+        for text in self._process.stdout or ():
+            with self._changed:
+                self._lines.append(text.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
+@contextmanager
+def running(*command: str, cwd: Path, **environment: str) -> Iterator[Process]:
+    """A process that does not outlive the block."""
+    process = Process(*command, cwd=cwd, **environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def streamlog(*arguments: str, cwd: Path, **environment: str) -> tuple[int, str]:
+    """Run a command to its end: exit code and output."""
+    with running(*STREAMLOG, *arguments, cwd=cwd, **environment) as process:
+        return process.wait(), process.output
+
+
+def attached(url: str, story: Callable[[Log], Coroutine[object, object, T]]) -> T:
+    """Do something with a log that another process runs."""
+
+    async def main() -> T:
+        async with Log.attach(url, timeout_ms=DEADLINE_S * 1000) as log:
+            return await story(log)
+
+    return asyncio.run(main())
+
+
+async def read_until(
+    log: Log, topic: str, enough: Callable[[list[tuple[int, Record]]], bool]
+) -> list[tuple[int, Record]]:
+    """Read a topic from its beginning until there is enough: partition and record each."""
+    found: list[tuple[int, Record]] = []
+    (described,) = await log.admin().describe_topics([topic])
+    async with asyncio.timeout(DEADLINE_S), log.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, n) for n in range(described.partitions)])
+        while not enough(found):
+            for (_, partition), records in (await consumer.poll(timeout_ms=200)).items():
+                found += [(partition, record) for record in records]
+    return found

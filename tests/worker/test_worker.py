@@ -1,0 +1,292 @@
+"""Workers as their users run them: processes on a real log, stopped, killed, joined by others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.producer import Producer
+from streamlog.log import Log
+from streamlog.record import Windowed
+from streamlog.records.batch import Record
+from streamlog.serdes import serde_for
+from tests.worker.processes import (
+    DEADLINE_S,
+    STREAMLOG,
+    Process,
+    attached,
+    read_until,
+    running,
+    streamlog,
+)
+
+HELLO = """
+from streamlog import App, Stream
+
+app = App("hello", log="embedded:./log", state_dir="./state")
+greetings = app.topic("greetings", key=str, value=str)
+
+@app.agent(greetings)
+async def greet(stream: Stream[str, str]) -> None:
+    async for who in stream:
+        print(f"hello, {who}")
+
+if __name__ == "__main__":
+    app.main()
+"""
+
+COUNTING = """
+import os
+from dataclasses import dataclass
+from streamlog import App, Emit, Windowed, agg, tumbling
+from streamlog.worker import worker
+
+worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
+
+@dataclass
+class Event:
+    who: str
+    at_ms: int
+
+@dataclass
+class Total:
+    events: int
+    last_ms: int
+
+app = App(
+    "counting",
+    log=os.environ.get("LOG", "embedded:./log"),
+    state_dir=os.environ.get("STATE", "./state"),
+    commit_interval="50ms",
+)
+events = app.topic("events", key=str, value=Event, partitions=3, timestamp=lambda e: e.at_ms)
+totals = app.topic("totals", key=Windowed[str], value=Total, partitions=2)
+(
+    app.stream(events)
+    .group_by(lambda _, e: e.who, name="by-who")
+    .windowed(tumbling("10s", grace="5s"))
+    .emit(Emit.CLOSE)
+    .agg(Total, name="per-10s", events=agg.count(), last_ms=agg.max(lambda e: e.at_ms))
+    .changes()
+    .to(totals)
+)
+"""
+EMBEDDED = "embedded:./log"
+WORKER = (*STREAMLOG, "-A", "counting", "worker")
+READY = r"rebalance: this worker has 6 partitions"
+
+Rows = dict[tuple[str, int], tuple[int, int]]
+"""User and window start to count and largest time."""
+
+
+def written(path: Path, **modules: str) -> Path:
+    for name, text in modules.items():
+        (path / f"{name}.py").write_text(text)
+    return path
+
+
+def stream_of_events(count: int, seed: int) -> list[tuple[int, str, int]]:
+    """Partition, user, time: out of order by less than the grace, so nothing is late."""
+    rng = random.Random(seed)
+    users = [f"user-{number}" for number in range(12)]
+    return [
+        (rng.randrange(3), rng.choice(users), 1_000_000 + number * 20 + rng.randrange(4_000))
+        for number in range(count)
+    ]
+
+
+def expected(events: list[tuple[int, str, int]]) -> Rows:
+    times: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for _, who, at_ms in events:
+        times[who, at_ms - at_ms % 10_000].append(at_ms)
+    return {key: (len(many), max(many)) for key, many in times.items()}
+
+
+async def feed(
+    producer: Producer,
+    events: list[tuple[int, str, int]],
+    *,
+    every: int = 10**9,
+    then: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Send the events; after every so many do something."""
+    for number, (partition, who, at_ms) in enumerate(events, 1):
+        value = msgspec.json.encode({"who": who, "at_ms": at_ms})
+        await producer.send("events", value, key=who.encode(), partition=partition)
+        if number % every == 0 and then is not None:
+            await then()
+    await producer.flush()
+
+
+async def close_windows(producer: Producer) -> None:
+    """A last event far in the future, in every partition."""
+    await feed(producer, [(partition, "end", 10**9) for partition in range(3)])
+
+
+def rows_of(records: list[tuple[int, Record]]) -> Rows:
+    """The rows; one that comes again has to be the same."""
+    key_serde = serde_for(Windowed[str])
+    rows: Rows = {}
+    for _, record in records:
+        key: Any = key_serde.loads(record.key or b"")
+        value = msgspec.json.decode(record.value or b"")
+        place = (key.key, round(key.start.timestamp() * 1000))
+        row = (value["events"], value["last_ms"])
+        assert rows.setdefault(place, row) == row, "a final row changed"
+    return rows
+
+
+async def final_rows(log: Log, wanted: Rows) -> Rows:
+    def enough(records: list[tuple[int, Record]]) -> bool:
+        return len({record.key for _, record in records}) >= len(wanted)
+
+    return rows_of(await read_until(log, "totals", enough))
+
+
+def test_hello_end_to_end(tmp_path: Path) -> None:
+    written(tmp_path, hello=HELLO)
+    with running(*STREAMLOG[:1], "hello.py", cwd=tmp_path) as worker:
+        worker.line(r"this worker has 4 partitions")
+        assert streamlog("-A", "hello", "send", "greetings", "world", cwd=tmp_path)[0] == 0
+        worker.line(r"^hello, world$")
+        assert worker.stop() == 0
+        assert worker.line(r"stopped: everything is committed")
+        banner = worker.output
+    assert "app       hello" in banner
+    assert "reads     greetings (4)" in banner
+    assert "agents    greet" in banner
+
+
+def test_an_agent_goes_on_after_what_it_has_handled(tmp_path: Path) -> None:
+    written(tmp_path, hello=HELLO)
+    command = (*STREAMLOG, "-A", "hello")
+    for name in ("ada", "bob"):
+        with running(*command, "worker", cwd=tmp_path) as worker:
+            worker.line(r"this worker has 4 partitions")
+            assert streamlog("-A", "hello", "send", "greetings", name, cwd=tmp_path)[0] == 0
+            worker.line(rf"^hello, {name}$")
+            assert worker.stop() == 0
+            assert worker.output.count("hello, ") == 1
+
+
+async def total_rows(log: Log) -> int:
+    parts = [TopicPartition("totals", number) for number in range(2)]
+    async with log.consumer() as consumer:
+        return sum((await consumer.end_offsets(parts)).values())
+
+
+def test_final_rows_are_exact_whatever_is_killed(tmp_path: Path) -> None:
+    """The worker with the log in it is killed, at work, while the input is being written."""
+    written(tmp_path, counting=COUNTING)
+    events = stream_of_events(15_000, seed=1)
+    wanted = expected(events)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(running(*WORKER, cwd=tmp_path))]
+
+        async def story(log: Log) -> Rows:
+            rows = 0
+
+            async def kill() -> None:
+                nonlocal rows
+                async with asyncio.timeout(DEADLINE_S):
+                    while await total_rows(log) <= rows:
+                        await asyncio.sleep(0.01)
+                workers[-1].kill()
+                workers.append(stack.enter_context(running(*WORKER, cwd=tmp_path)))
+                async with asyncio.timeout(DEADLINE_S):
+                    rows = await total_rows(log)
+
+            async with log.producer(linger_ms=1) as producer:
+                await feed(producer, events, every=3_000, then=kill)
+                await close_windows(producer)
+            return await final_rows(log, wanted)
+
+        rows = attached(f"embedded:{tmp_path}/log", story)
+        assert workers[-1].stop() == 0
+    assert rows == wanted
+    assert len(workers) == 6
+
+
+def test_workers_share_the_partitions_and_take_over(tmp_path: Path) -> None:
+    """A broker of its own; one worker leaves, one is killed, one comes with no state at all."""
+    written(tmp_path, counting=COUNTING)
+    events = stream_of_events(9_000, seed=2)
+    wanted = expected(events)
+    with ExitStack() as stack:
+        broker = stack.enter_context(
+            running(*STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=tmp_path)
+        )
+        url = "kafka://" + broker.line(r"listening on (\S+)").group(1)
+
+        def worker(state: str) -> Process:
+            return stack.enter_context(running(*WORKER, cwd=tmp_path, LOG=url, STATE=state))
+
+        async def story(log: Log) -> Rows:
+            first, second = worker("a"), worker("b")
+            for each in (first, second):
+                await asyncio.to_thread(each.line, r"this worker has 3 partitions")
+            async with log.producer(linger_ms=1) as producer:
+                await feed(producer, events[:3_000])
+                assert await asyncio.to_thread(first.stop) == 0
+                await asyncio.to_thread(second.line, READY)
+                await feed(producer, events[3_000:6_000])
+                third = worker("c")
+                await asyncio.to_thread(third.line, r"this worker has 3 partitions")
+                second.kill()
+                await feed(producer, events[6_000:])
+                await close_windows(producer)
+                await asyncio.to_thread(third.line, READY)
+            found = await final_rows(log, wanted)
+            assert await asyncio.to_thread(third.stop) == 0
+            assert "restored" in third.output
+            return found
+
+        rows = attached(url, story)
+    assert rows == wanted
+
+
+def test_state_comes_back_into_an_empty_directory(tmp_path: Path) -> None:
+    written(tmp_path, counting=COUNTING)
+    events = stream_of_events(2_000, seed=3)
+    url = f"embedded:{tmp_path}/log"
+
+    async def half(log: Log) -> None:
+        async with log.producer() as producer:
+            await feed(producer, events[:1_000])
+
+    async def rest(log: Log) -> Rows:
+        async with log.producer() as producer:
+            await feed(producer, events[1_000:])
+            await close_windows(producer)
+        return await final_rows(log, expected(events))
+
+    with running(*WORKER, cwd=tmp_path, STATE="first") as worker:
+        worker.line(READY)
+        attached(url, half)
+        assert worker.stop() == 0
+    with running(*WORKER, cwd=tmp_path, STATE="second") as worker:
+        worker.line(r"task 1_\d: restored [1-9]\d* records")
+        assert attached(url, rest) == expected(events)
+
+
+def test_the_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    stuck = HELLO.replace('print(f"hello, {who}")', 'print("in", flush=True); time.sleep(600)')
+    written(tmp_path, hello="import time" + stuck)
+    with running(*STREAMLOG, "-A", "hello", "worker", cwd=tmp_path) as worker:
+        worker.line(r"this worker has 4 partitions")
+        assert streamlog("-A", "hello", "send", "greetings", "world", cwd=tmp_path)[0] == 0
+        worker.line(r"^in$")
+        worker.signal(signal.SIGTERM)
+        worker.line(r"^stopping: .* Ctrl-C again stops at once$")
+        worker.signal(signal.SIGINT)
+        assert worker.wait() == 130
+        assert "stopped at once" in worker.output
