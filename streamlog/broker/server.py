@@ -218,15 +218,19 @@ class _Connection(asyncio.BufferedProtocol):
     def _work(self) -> None:
         """Take up what has come, as far as there is room, and write what is answered."""
         try:
-            if self._has_room():
-                for frame in self._reader.frames():
-                    self._take_up(frame)
-                    if not self._has_room():
-                        break
+            self._take_up_frames()
         except StreamlogError as error:
             self._hang_up(str(error))
         self._write()
         self._read_on(self._has_room())
+
+    def _take_up_frames(self) -> None:
+        if not self._has_room():
+            return
+        for frame in self._reader.frames():
+            self._take_up(frame)
+            if not self._has_room():
+                return
 
     def _has_room(self) -> bool:
         return (
