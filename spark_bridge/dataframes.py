@@ -176,31 +176,32 @@ def read_broker(servers: str, offsets: OffsetRange) -> Iterator[Chunk]:
     """
     with asyncio.Runner() as runner:
         log = runner.run(Log.open(f"kafka://{servers}").__aenter__())
-        consumer = runner.run(log.consumer(auto_offset_reset="none").__aenter__())
         try:
-            yield from _polls(runner, consumer, offsets)
+            yield from _polls(runner, log, offsets)
         finally:
-            runner.run(consumer.close())
             runner.run(log.close())
 
 
-def _polls(runner: asyncio.Runner, consumer: Consumer, offsets: OffsetRange) -> Iterator[Chunk]:
+def _polls(runner: asyncio.Runner, log: Log, offsets: OffsetRange) -> Iterator[Chunk]:
     partition = TopicPartition(offsets.topic, offsets.partition)
+    consumer = runner.run(log.consumer(auto_offset_reset="none").__aenter__())
     consumer.assign([partition])
     consumer.seek(partition, offsets.start)
     stalled = 0
-    # By position, not by the last record seen: the range may end in control records.
-    while runner.run(consumer.position(partition)) < offsets.end:
-        polled = runner.run(consumer.poll(timeout_ms=POLL_TIMEOUT_MS))
-        records = polled.get(partition, [])
-        stalled = 0 if records else stalled + 1
-        if stalled > STALL_POLLS_MAX:
-            raise RequestTimedOut(
-                f"no record of {offsets.topic}-{offsets.partition} came for "
-                f"{stalled * POLL_TIMEOUT_MS // 1_000} s, but the log ended at "
-                f"{offsets.end} when the read was planned; is the broker well?"
-            )
-        yield _within(records, offsets), CREATE_TIME
+    try:
+        # By position, not by the last record seen: the range may end in control records.
+        while runner.run(consumer.position(partition)) < offsets.end:
+            records = runner.run(consumer.poll(timeout_ms=POLL_TIMEOUT_MS)).get(partition, [])
+            stalled = 0 if records else stalled + 1
+            if stalled > STALL_POLLS_MAX:
+                raise RequestTimedOut(
+                    f"no record of {offsets.topic}-{offsets.partition} came for "
+                    f"{stalled * POLL_TIMEOUT_MS // 1_000} s, but the log ended at "
+                    f"{offsets.end} when the read was planned; is the broker well?"
+                )
+            yield _within(records, offsets), CREATE_TIME
+    finally:
+        runner.run(consumer.close())
 
 
 def _within(records: Sequence[Record], offsets: OffsetRange) -> Sequence[Record]:

@@ -132,7 +132,8 @@ def test_headers_are_null_when_there_are_none(spark: SparkSession, directory: Pa
 def test_from_a_running_broker_the_rows_are_the_same(spark: SparkSession, directory: Path) -> None:
     async def read() -> list[tuple[Any, ...]]:
         async with Log.open(f"embedded:{directory}") as log:
-            servers = log.bootstrap_servers
+            assert log.address is not None
+            servers = "{}:{}".format(*log.address)
             reader = spark.read.format("streamlog").option("kafka.bootstrap.servers", servers)
             # Spark waits in a thread: the broker answers on this loop.
             return await asyncio.to_thread(
