@@ -1,0 +1,141 @@
+"""Cluster: what it knows may be stale, so it asks again, elsewhere, and gives up in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.broker.broker import Broker
+from streamlog.broker.server import BrokerServer
+from streamlog.client.cluster import METADATA_AGE_MS_MAX, Address, Cluster, Lane
+from streamlog.clock import ManualClock, SystemClock
+from streamlog.errors import ConnectionLost, StreamlogError, UnknownTopicOrPartition
+from streamlog.transport.connection import TcpTransport
+
+connect = partial(TcpTransport.connect, client_id="test", timeout_ms=5_000)
+
+
+def test_a_broker_on_another_port_is_found_by_the_addresses_as_they_are_now(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        addresses: list[Address] = []
+        cluster = Cluster(lambda: addresses, connect, SystemClock())
+        with pytest.raises(ConnectionLost, match="nobody has this log open"):
+            await cluster.describe([])
+        for _ in range(2):
+            async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+                if not broker.directory.topics:
+                    broker.directory.create_topic("t", 1)
+                addresses[:] = [("127.0.0.1", 1), (server.host, server.port)]
+                found = await cluster.retrying(lambda: cluster.describe(["t"]))
+                assert found[0].leaders == {0: broker.directory.node_id}
+                assert cluster.cluster_id == broker.cluster_id
+        await cluster.close()
+
+    asyncio.run(main())
+
+
+def test_another_log_at_the_same_address_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        addresses: list[Address] = []
+        cluster = Cluster(lambda: addresses, connect, SystemClock())
+        for name in ("one", "two"):
+            async with (
+                Broker.open(str(tmp_path / name)) as broker,
+                BrokerServer(broker) as server,
+            ):
+                addresses[:] = [(server.host, server.port)]
+                if name == "one":
+                    await cluster.describe([])
+                    continue
+                with pytest.raises(ConnectionLost, match="another log answers"):
+                    await cluster.retrying(lambda: cluster.describe([]), timeout_ms=500)
+        await cluster.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_known_grows_old(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+            broker.directory.create_topic("t", 2)
+            cluster = Cluster(lambda: [(server.host, server.port)], connect, clock)
+            part = TopicPartition("t", 1)
+            assert cluster.leader(part) is None
+            assert len((await cluster.topic("t")).leaders) == 2
+            assert cluster.leader(part) == broker.directory.node_id
+            assert cluster.leader(TopicPartition("t", 2)) is None
+            clock.advance(METADATA_AGE_MS_MAX + 1)
+            assert cluster.known("t") is None
+            await cluster.topic("t")
+            cluster.forget(["t"])
+            assert cluster.leader(part) is None
+            await cluster.close()
+
+    asyncio.run(main())
+
+
+def test_each_lane_is_a_connection_and_many_callers_share_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
+            cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
+            await cluster.describe([])
+            node_id = broker.directory.node_id
+            for lane in Lane:
+                opened = await asyncio.gather(*(cluster.transport(node_id, lane) for _ in range(5)))
+                assert len({id(transport) for transport in opened}) == 1
+                assert cluster.is_connected(node_id, lane)
+            await cluster.close()
+            assert not cluster.is_connected(node_id, Lane.MAIN)
+
+    asyncio.run(main())
+
+
+def test_an_unknown_topic_is_waited_for_a_little(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            Broker.open(str(tmp_path)) as broker,
+            BrokerServer(broker) as server,
+            asyncio.TaskGroup() as group,
+        ):
+            cluster = Cluster(lambda: [(server.host, server.port)], connect, SystemClock())
+            late = group.create_task(cluster.topic("late"))
+            await cluster.describe([])
+            broker.directory.create_topic("late", 1)
+            assert (await late).name == "late"
+            with pytest.raises(UnknownTopicOrPartition, match="no topic 'absent'") as unknown:
+                await cluster.topic("absent")
+            assert not unknown.value.retriable
+            await cluster.close()
+
+    asyncio.run(main())
+
+
+def test_retrying_ends_with_the_last_error() -> None:
+    async def main() -> None:
+        attempts: list[int] = []
+        cluster = Cluster(list, connect, SystemClock())
+
+        async def attempt() -> None:
+            attempts.append(1)
+            raise ConnectionLost(f"attempt {len(attempts)}")
+
+        with pytest.raises(ConnectionLost, match="attempt"):
+            await cluster.retrying(attempt, timeout_ms=200)
+        assert len(attempts) > 1
+
+        async def fatal() -> None:
+            attempts.clear()
+            raise StreamlogError("never again")
+
+        with pytest.raises(StreamlogError, match="never again"):
+            await cluster.retrying(fatal)
+        assert attempts == []
+
+    asyncio.run(main())
