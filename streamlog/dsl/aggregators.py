@@ -177,7 +177,17 @@ def _required(into: type[Any], hints: Mapping[str, object]) -> set[str]:
         }
     if issubclass(into, msgspec.Struct):
         return {field.name for field in msgspec.structs.fields(into) if field.required}
-    return {*into.__required_keys__} if is_typeddict(into) else {*hints}
+    if is_typeddict(into):
+        # Not `__required_keys__`: it can't see through annotations that are text.
+        marked = typing.get_type_hints(into, include_extras=True).items()
+        kind = typing.Required if not into.__total__ else None
+        return {
+            field
+            for field, hint in marked
+            if typing.get_origin(hint) is not typing.NotRequired
+            and (kind is None or typing.get_origin(hint) is kind)
+        }
+    return {*hints}
 
 
 def _getter(field: Field[V]) -> Callable[[V], Any]:

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.dsl.shapes import (
+    PACKED,
+    UNKNOWN,
+    Shape,
+    TypedPackedSerde,
+    element,
+    item,
+    returned,
+)
+from streamlog.errors import SerdeError
+from streamlog.serdes import serde_for
+
+T = TypeVar("T")
+NAIVE = datetime(2025, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+
+
+@dataclass
+class Sale:
+    shop: str
+
+
+def typed(_: str) -> Sale:
+    return Sale("")
+
+
+def pair(_k: str, _v: str) -> tuple[int, Sale]:
+    return 1, Sale("")
+
+
+def many(_: str) -> Iterator[Sale]:
+    yield Sale("")
+
+
+def generic(value: T) -> T:
+    return value
+
+
+def anything(_: str) -> Any: ...
+
+
+def nothing(_: str) -> None: ...
+
+
+def test_what_a_function_returns_is_read_off_its_annotation() -> None:
+    assert returned(typed) == Shape(Sale)
+    assert returned(Sale) == Shape(Sale)
+    assert returned(pair, of=element(0)) == Shape(int)
+    assert returned(pair, of=element(1)) == Shape(Sale)
+    assert returned(many, of=item) == Shape(Sale)
+    for fn in (lambda v: v, generic, anything, nothing):
+        assert returned(fn) is UNKNOWN
+    assert returned(typed, of=element(0)) is UNKNOWN
+
+
+def test_a_known_shape_has_the_serde_of_its_type_or_the_one_given() -> None:
+    own = serde_for(str)
+    assert Shape(int).serde is serde_for(int)
+    assert Shape(int, own).serde is own
+    assert UNKNOWN.serde is PACKED
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.datetimes(timezones=st.just(UTC))
+)
+hashable = st.recursive(scalars, lambda inner: st.tuples(inner, inner), max_leaves=4)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text() | st.integers(0, 9), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_plain_values_come_back_as_they_were(value: Any) -> None:
+    back = PACKED.loads(PACKED.dumps(value))
+    assert back == value
+    assert type(back) is type(value)
+
+
+@given(hashable)
+def test_equal_keys_have_equal_bytes(key: Any) -> None:
+    assert PACKED.dumps(key) == PACKED.dumps(PACKED.loads(PACKED.dumps(key)))
+
+
+@pytest.mark.parametrize("value", [Sale("a"), [Sale("a")], {"a": {1, 2}}, NAIVE, 2**70, "\ud800"])
+def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
+    with pytest.raises(SerdeError):
+        PACKED.dumps(value)
+    with pytest.raises(SerdeError, match="annotate what the function before returns"):
+        PACKED.dumps(Sale("a"))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\xc7\x01\x09x"])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(SerdeError):
+        PACKED.loads(data)
+    with pytest.raises(SerdeError):
+        TypedPackedSerde[Any](Sale).loads(data)
+
+
+def test_states_keep_their_declared_types() -> None:
+    serde = TypedPackedSerde[Any](tuple[tuple[int, str], Sale])
+    assert serde.loads(serde.dumps(((1, "a"), Sale("x")))) == ((1, "a"), Sale("x"))
+    with pytest.raises(SerdeError, match="can't be written as tuple"):
+        serde.dumps(object())
