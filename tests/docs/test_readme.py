@@ -1,0 +1,84 @@
+"""What the README shows is true: its programs type-check, and hello says hello."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+FLIGHTS = (ROOT / "examples/flights/app.py").read_text()
+
+
+def block(words: str) -> str:
+    """The one block with these words in it."""
+    (found,) = [text for text in BLOCKS if words in text]
+    return found
+
+
+@pytest.fixture
+def hello(tmp_path: Path) -> Path:
+    path = tmp_path / "hello.py"
+    path.write_text(block('App("hello")'))
+    return path
+
+
+def test_hello_type_checks(hello: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", hello]
+    # From elsewhere, as a user's own module: the package is the one that is installed.
+    result = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=hello.parent,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_hello_says_hello(hello: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    streamlog = [sys.executable, "-m", "streamlog", "-A", "hello"]
+    with subprocess.Popen(
+        [sys.executable, hello],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=hello.parent,
+        env=environment,
+    ) as worker:
+        lines = iter(worker.stdout or ())
+        try:
+            said = [next(line for line in lines if "tasks" in line)]
+            subprocess.run(
+                [*streamlog, "send", "greetings", "world"],
+                check=True,
+                capture_output=True,
+                cwd=hello.parent,
+                env=environment,
+            )
+            said.append(next(line for line in lines if "hello," in line))
+        finally:
+            worker.terminate()
+            said += lines
+    assert "hello, world\n" in said
+    assert worker.returncode == 0, "".join(said)
+
+
+def test_the_topology_shown_is_the_examples_own() -> None:
+    def bare(text: str) -> str:
+        return re.sub(r"\s+|#.*", "", text)
+
+    assert bare(block("per_hour = (")) in bare(FLIGHTS)
+
+
+def test_every_make_target_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text()))
+    assert named <= targets
