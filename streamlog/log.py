@@ -164,6 +164,15 @@ class Log:
             return self._broker.advertised if self._listen else None
         return next(iter(self._bootstrap()), None)
 
+    def check(self) -> None:
+        """Look whether an embedded log of this process still has its directory.
+
+        Raises:
+            LogDirectoryLost: it has been deleted.
+        """
+        if self._broker is not None:
+            self._broker.directory.check()
+
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer; see `ProducerSettings` for what can be set."""
         self._opened()
@@ -233,19 +242,21 @@ class Log:
     async def _take_or_join(self, directory: str) -> None:
         """Run a broker over the directory, or connect to whoever does."""
         deadline_ms = self._clock.now_ms() + HOLDER_TIMEOUT_MS
-        while True:
+        while not await self._took_or_joined(directory, may_wait=self._clock.now_ms() < deadline_ms):
+            await asyncio.sleep(HOLDER_POLL_MS / 1000)
+
+    async def _took_or_joined(self, directory: str, *, may_wait: bool) -> bool:
+        try:
+            await self._serve(directory)
+        except LogDirectoryLocked as locked:
             try:
-                await self._serve(directory)
-            except LogDirectoryLocked as locked:
-                try:
-                    await self._join()
-                except ConnectionLost:
-                    # It does not listen yet, or it died just now and the lock is free.
-                    if self._clock.now_ms() >= deadline_ms:
-                        raise locked from None
-                    await asyncio.sleep(HOLDER_POLL_MS / 1000)
-                    continue
-            return
+                await self._join()
+            except ConnectionLost:
+                # It does not listen yet, or it died just now and the lock is free.
+                if not may_wait:
+                    raise locked from None
+                return False
+        return True
 
     async def _serve(self, directory: str) -> None:
         previous = LogDirectory.read_listener(directory)  # Opening removes it.

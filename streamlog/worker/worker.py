@@ -172,6 +172,7 @@ class _Shift:
         self, program: Program, counts: Mapping[str, int], surroundings: Surroundings
     ) -> None:
         self._program = program
+        self._log = surroundings.log
         self._consumer = surroundings.consumer
         self._clock = surroundings.clock
         self._background = surroundings.background
@@ -215,6 +216,7 @@ class _Shift:
         self._tasks.admit()
         due_ms = self._committed_ms + self._program.commit_interval_ms
         if self._tasks.is_large or self._clock.now_ms() >= due_ms:
+            self._log.check()
             await self._commit()
 
     async def _commit(self) -> None:

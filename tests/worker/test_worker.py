@@ -13,14 +13,12 @@ from typing import Any
 
 import msgspec
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.log import Log
 from streamlog.record import Windowed
 from streamlog.records.batch import Record
 from streamlog.serdes import serde_for
 from tests.worker.processes import (
-    DEADLINE_S,
     STREAMLOG,
     Process,
     attached,
@@ -178,12 +176,6 @@ def test_an_agent_goes_on_after_what_it_has_handled(tmp_path: Path) -> None:
             assert worker.output.count("hello, ") == 1
 
 
-async def total_rows(log: Log) -> int:
-    parts = [TopicPartition("totals", number) for number in range(2)]
-    async with log.consumer() as consumer:
-        return sum((await consumer.end_offsets(parts)).values())
-
-
 def test_final_rows_are_exact_whatever_is_killed(tmp_path: Path) -> None:
     """The worker with the log in it is killed, at work, while the input is being written."""
     written(tmp_path, counting=COUNTING)
@@ -197,13 +189,9 @@ def test_final_rows_are_exact_whatever_is_killed(tmp_path: Path) -> None:
 
             async def kill() -> None:
                 nonlocal rows
-                async with asyncio.timeout(DEADLINE_S):
-                    while await total_rows(log) <= rows:
-                        await asyncio.sleep(0.01)
+                rows = len(await read_until(log, "totals", lambda found: len(found) > rows))
                 workers[-1].kill()
                 workers.append(stack.enter_context(running(*WORKER, cwd=tmp_path)))
-                async with asyncio.timeout(DEADLINE_S):
-                    rows = await total_rows(log)
 
             async with log.producer(linger_ms=1) as producer:
                 await feed(producer, events, every=3_000, then=kill)

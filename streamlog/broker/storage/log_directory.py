@@ -297,12 +297,24 @@ class LogDirectory:
         with self._disk():
             self._write_recovery_points()
 
+    def check(self) -> None:
+        """Whether it is still there: a log that nobody writes to would not notice.
+
+        Raises:
+            LogDirectoryLost: it has been deleted.
+        """
+        if self._lock is not None and not self._lock.linked():
+            raise LogDirectoryLost(
+                f"{self.path} has been deleted while it was in use: the log stops here; put the "
+                "data directory back in its place, or start with a new one"
+            )
+
     def close(self) -> None:
         """Bring everything to disk, leave the mark of a clean shutdown, release the lock.
 
         Raises:
-            LogDirectoryError: the disk refused; everything is closed and the lock released, and
-                the next opening recovers.
+            LogDirectoryError: the disk refused, or the directory is gone; everything is closed
+                and the lock released, and the next opening recovers.
         """
         if self._closed:
             return
@@ -317,6 +329,7 @@ class LogDirectory:
             if failures:
                 raise failures[0]
             if self._lock is not None:
+                self.check()
                 self._close_in_order(whole=all(log.whole for log in logs))
         finally:
             self._discard()

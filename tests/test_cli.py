@@ -1,0 +1,311 @@
+"""The command line as its users meet it: what it prints, and what it exits with."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from streamlog.cli import encode, load_app, parse_address
+from streamlog.errors import SerdeError, UsageError
+from streamlog.log import Log
+from streamlog.serdes import serde_for
+from tests.worker.processes import STREAMLOG, running, streamlog
+
+SHOP = """
+from dataclasses import dataclass
+from streamlog import App, Stream, agg, tumbling, Windowed
+
+@dataclass
+class Sale:
+    shop: str
+    cents: int
+
+app = App("shop", log="embedded:./log", state_dir="./state")
+sales = app.topic("sales", key=str, value=Sale)
+notes = app.topic("notes", key=str, value=str, partitions=2)
+numbers = app.topic("numbers", key=int, value=float)
+totals = app.topic("totals", key=Windowed[str], value=int)
+
+(
+    app.stream(sales)
+    .group_by(lambda _, s: s.shop, name="by-shop")
+    .windowed(tumbling("1m"))
+    .agg(Sale, name="sums", shop=agg.max(lambda s: s.shop), cents=agg.sum(lambda s: s.cents))
+)
+
+@app.agent(notes)
+async def strict(stream: Stream[str, str]) -> None:
+    async for note in stream:
+        if note == "bad":
+            raise ValueError("no such note")
+        print(f"noted {note}")
+"""
+WORKER = (*STREAMLOG, "-A", "shop", "worker")
+READY = "rebalance: this worker has"
+
+
+def told(pattern: str, output: str) -> bool:
+    """Whether a line is like this."""
+    return re.search(pattern, output, re.MULTILINE) is not None
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "two.py").write_text("from streamlog import App\na, b = App('a'), App('b')\n")
+    (tmp_path / "broken.py").write_text("import no_such_module\n")
+    (tmp_path / "file").write_text("not a directory")
+    return tmp_path
+
+
+def write(directory: Path, topic: str, value: bytes, partition: int = 0) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{directory}", listen=False) as log, log.producer() as out:
+            await (await out.send(topic, value, partition=partition))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [
+        ("", 2, "Usage:"),
+        ("--help", 0, "broker +Serve a log directory"),
+        ("worker", 2, "^error: this command needs an app: streamlog -A MODULE"),
+        ("-A nowhere worker", 2, "^error: there is no module 'nowhere' in "),
+        ("-A shop:till worker", 2, "^error: module 'shop' holds no app 'till'; .*: shop:app$"),
+        ("-A two worker", 2, "^error: module 'two' holds no single app; .*: two:a, two:b$"),
+        ("-A shop.py worker", 2, "^error: -A takes a module, not a file: write -A shop$"),
+        ("-A broken worker", 1, "No module named 'no_such_module'"),
+        ("topics list --log nonsense", 2, "^error: 'nonsense' is no log: use 'embedded:DIR'"),
+        (
+            "topics list --log kafka://127.0.0.1:1",
+            4,
+            "^error: can't reach the broker at 127.0.0.1:1",
+        ),
+        ("-A shop worker --log kafka://127.0.0.1:1", 4, "^error: can't reach the broker"),
+        ("topics describe gone --log embedded:log", 3, "^error: the log has no topic 'gone'"),
+        ("topics delete gone --log embedded:log", 3, "^error: .*there is no topic gone"),
+        ("topics create a --config b --log embedded:log", 2, "^error: --config takes NAME=VALUE"),
+        ("topics create a --config b=c --log embedded:log", 3, "^error: .*unknown topic setting"),
+        ("consume gone --log embedded:log", 3, "^error: the log has no topic 'gone'"),
+        ("broker --data log --listen 9092", 2, "^error: '9092' is not HOST:PORT"),
+        ("broker --data file --listen 127.0.0.1:0", 5, "^error: file can't be a data directory"),
+        ("broker --data /proc/no --listen 127.0.0.1:0", 5, "^error: /proc/no can't be a data"),
+        ("-A shop send gone x", 3, "^error: app 'shop' declares no topic 'gone'; its topics: no"),
+        ("-A shop send sales x", 2, "^error: not Sale: .*x"),
+        ('-A shop send sales {"shop":"ulm"}', 2, "^error: not Sale: .*missing.*cents"),
+        ("-A shop send numbers x", 2, "^error: 'x' is not a number"),
+        ("-A shop send --key x numbers 1", 2, "^error: 'x' is not a number"),
+    ],
+)
+def test_what_can_t_be_done_is_said_in_a_line(
+    here: Path, command: str, code: int, text: str
+) -> None:
+    exit_code, output = streamlog(*command.split(), cwd=here)
+    assert exit_code == code, output
+    assert told(text, output), output
+    assert ("Traceback" in output) == (code == 1)
+
+
+def test_a_broker_says_where_it_listens_and_stops_cleanly(here: Path) -> None:
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        with running(
+            *STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here
+        ) as broker:
+            address = broker.line(r"^listening on (127\.0\.0\.1:\d+) \(log log, cluster ").group(1)
+            assert streamlog("topics", "list", "--log", f"kafka://{address}", cwd=here)[0] == 0
+            broker.signal(stop)
+            assert broker.wait() == 0
+            assert "stopped: the log is closed" in broker.output
+
+
+def test_a_port_and_a_directory_belong_to_one_broker(here: Path) -> None:
+    with running(
+        *STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here
+    ) as broker:
+        address = broker.line(r"listening on (\S+)").group(1)
+        code, output = streamlog("broker", "--data", "other", "--listen", address, cwd=here)
+        assert code == 6
+        assert f"error: can't listen on {address}: another process does" in output
+        code, output = streamlog("broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here)
+        assert code == 5
+        assert told(rf"error: log is in use by process \d+, .*{address}", output)
+
+
+def test_the_life_of_a_topic(here: Path) -> None:
+    at = ("--log", "embedded:log")
+    assert streamlog("topics", "create", "a", "--partitions", "3", *at, cwd=here)[0] == 0
+    write(here / "log", "a", b"x", partition=1)
+    listed = streamlog("topics", "list", *at, cwd=here)[1]
+    assert re.search(r"│ a +│ 3 ", listed)
+    described = streamlog("topics", "describe", "a", *at, cwd=here)[1]
+    assert re.search(r"│ 1 +│ 0 +│ 1 +│ 1 ", described)
+    code, output = streamlog("topics", "create", "a", *at, cwd=here)
+    assert (code, "a is there already" in output) == (3, True)
+    assert streamlog("topics", "delete", "a", *at, cwd=here)[0] == 0
+    assert "a" not in re.findall(r"│ (\S+) ", streamlog("topics", "list", *at, cwd=here)[1])
+
+
+def test_send_and_consume(here: Path) -> None:
+    sent = [("sales", '{"shop":"ulm","cents":3}', "k"), ("numbers", "2.5", "7")]
+    for topic, value, key in sent:
+        code, output = streamlog("-A", "shop", "send", topic, value, "--key", key, cwd=here)
+        assert code == 0
+        assert re.search(rf"^sent to {topic}, partition \d, offset 0$", output)
+    for app, expected in ((("-A", "shop"), r"^7\t2\.5$"), ((), r"^\\x00")):
+        command = (*STREAMLOG, *app, "consume", "numbers", "--from-beginning")
+        with running(*command, "--log", "embedded:log", cwd=here) as reader:
+            reader.line(expected)
+            assert reader.stop() == 0
+
+
+def test_topology_and_doctor_tell_what_there_is(here: Path) -> None:
+    code, output = streamlog("-A", "shop", "topology", cwd=here)
+    assert code == 0
+    assert "WindowedAggregate sums windows of 60000 ms" in output
+    code, output = streamlog("doctor", cwd=here)
+    assert code == 0
+    assert told(r"python +3\.", output)
+    assert re.search(r"streamlog\.records\.batch +(compiled|interpreted)", output)
+    assert re.search(r"java +\S", output)
+
+
+def test_a_source_that_is_missing_on_a_cluster_is_not_made_up(here: Path) -> None:
+    with running(
+        *STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here
+    ) as broker:
+        url = "kafka://" + broker.line(r"listening on (\S+)").group(1)
+        code, output = streamlog("-A", "shop", "worker", "--log", url, cwd=here)
+        assert code == 3
+        assert "error: topic 'sales' is read by this app but does not exist; create it " in output
+        assert "streamlog topics create sales --partitions N" in output
+        assert streamlog("topics", "create", "sales", "--log", url, cwd=here)[0] == 0
+        with running(*WORKER, "--log", url, cwd=here) as worker:
+            worker.line(READY)
+            assert worker.stop() == 0
+
+
+def test_an_agent_that_raises_ends_the_worker_with_the_record(here: Path) -> None:
+    with running(*WORKER, cwd=here) as worker:
+        worker.line(READY)
+        for note in ("good", "bad"):
+            streamlog("-A", "shop", "send", "notes", note, "--key", "k", cwd=here)
+        assert worker.wait() == 7
+        output = worker.output
+    assert "noted good" in output
+    assert re.search(
+        r"^error: agent 'strict' failed on notes-\d offset 1: ValueError: no such note$", output
+    )
+    # Of the traceback only what is the user's.
+    assert 'raise ValueError("no such note")' in output
+    assert "agents.py" not in output
+    with running(*WORKER, cwd=here) as worker:
+        assert worker.wait() == 7
+        assert "noted good" not in worker.output
+
+
+def test_a_value_of_another_type_ends_the_worker_with_the_record(here: Path) -> None:
+    log = here / "log"
+    at = ("--log", "embedded:log")
+    streamlog("topics", "create", "sales", "--partitions", "2", *at, cwd=here)
+    write(log, "sales", b'{"shop": 1}', partition=1)
+    code, output = streamlog("-A", "shop", "worker", cwd=here)
+    assert code == 7
+    assert told(r"^error: 'sales' failed at offset 0 of sales-1: value: not Sale: ", output)
+    assert "Traceback" not in output
+
+
+def test_a_log_directory_that_vanishes_ends_the_worker(here: Path) -> None:
+    with running(*WORKER, cwd=here) as worker:
+        worker.line(READY)
+        shutil.rmtree(here / "log")
+        assert worker.wait() == 5
+        assert told(r"^error: .*log.* has been deleted while it was in use", worker.output)
+        assert "Traceback" not in worker.output
+
+
+def test_a_log_directory_that_vanishes_ends_the_broker(here: Path) -> None:
+    with running(
+        *STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=here
+    ) as broker:
+        broker.line(r"listening on")
+        shutil.rmtree(here / "log")
+        assert broker.wait() == 5
+        assert "error: log has been deleted while it was in use" in broker.output
+
+
+def test_state_of_another_log_is_not_used(here: Path) -> None:
+    with running(*WORKER, cwd=here) as worker:
+        worker.line(READY)
+        assert worker.stop() == 0
+    shutil.rmtree(here / "log")
+    code, output = streamlog("-A", "shop", "worker", cwd=here)
+    assert code == 5
+    assert told(r"^error: the state in \S+ belongs to log \S+, but this is log ", output)
+
+
+def test_damaged_state_is_told_and_restored_once_deleted(here: Path) -> None:
+    with running(*WORKER, cwd=here) as worker:
+        worker.line(READY)
+        assert worker.stop() == 0
+    damaged = next((here / "state").glob("shop/*/MANIFEST-*"))
+    damaged.write_bytes(b"garbage")
+    code, output = streamlog("-A", "shop", "worker", cwd=here)
+    assert code == 5
+    assert told(r"^error: the state in (\S+) is damaged: delete this directory", output)
+    shutil.rmtree(damaged.parent)
+    with running(*WORKER, cwd=here) as worker:
+        worker.line(READY)
+        assert worker.stop() == 0
+
+
+def test_a_state_directory_that_can_t_be_made(here: Path) -> None:
+    (here / "state").write_text("a file")
+    code, output = streamlog("-A", "shop", "worker", cwd=here)
+    assert code == 5
+    assert told(r"^error: the state directory \S+ can't be made: ", output)
+
+
+@pytest.mark.parametrize("text", ["localhost", ":1", "host:", "host:x", "host:65536", "host:-1"])
+def test_addresses_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
+        parse_address(text)
+
+
+def test_addresses() -> None:
+    assert parse_address("localhost:0") == ("localhost", 0)
+    assert parse_address("[::1]:9092") == ("::1", 9092)
+
+
+@pytest.mark.parametrize(
+    ("declared", "text", "data"),
+    [
+        (str, "a b", b"a b"),
+        (bytes, "a", b"a"),
+        (int, "-1", b"\xff" * 8),
+        (float, "1", b"\x3f\xf0" + bytes(6)),
+        (bool, "true", b"true"),
+        (list[int], "[1, 2]", b"[1,2]"),
+    ],
+)
+def test_text_becomes_bytes_by_the_type(declared: object, text: str, data: bytes) -> None:
+    assert encode(serde_for(declared), text) == data
+
+
+def test_text_of_another_type_is_refused() -> None:
+    with pytest.raises(SerdeError):
+        encode(serde_for(list[int]), '["a"]')
+
+
+def test_an_app_is_found_by_its_module(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(str(here))
+    assert load_app("two:b").id == "b"
+    with pytest.raises(UsageError, match="two:a, two:b"):
+        load_app("two")
