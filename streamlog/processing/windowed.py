@@ -16,6 +16,7 @@ Rules of Kafka Streams (KIP-825 for emission on close), with its stream time per
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import repeat
@@ -107,7 +108,7 @@ class WindowedAggregateStep(Step):
         self._prefix = node.store.prefix
         self._stream = StreamTime(s for feed in feeds for s, _, _ in feed.heard_of())
         self._windows: dict[int, Window] = {}
-        self._ends: set[int] = set()
+        self._ends: list[int] = []
         self._closed_ms = UNKNOWN_MS
         self._gate_ms = NEVER_MS
         self._sequence = 0
@@ -169,7 +170,7 @@ class WindowedAggregateStep(Step):
         self._stream.load(data["stream"])
         self._sequence = int(data["sequence"])
         self._closed_ms = closed_until(self._stream.now_ms, self._grace_ms)
-        self._ends = set(self._stored_ends())
+        self._ends = list(self._stored_ends())
         self._set_gate()
         self._set_time()
 
@@ -234,10 +235,11 @@ class WindowedAggregateStep(Step):
 
     def _open(self, start_ms: int, end_ms: int) -> Window:
         """The window in memory; its rows come when they are needed."""
-        window = Window(start_ms, end_ms, is_whole=end_ms not in self._ends)
-        self._windows[end_ms] = window
-        if end_ms not in self._ends:
-            self._ends.add(end_ms)
+        at = bisect_left(self._ends, end_ms)
+        is_new = at == len(self._ends) or self._ends[at] != end_ms
+        window = self._windows[end_ms] = Window(start_ms, end_ms, is_whole=is_new)
+        if is_new:
+            self._ends.insert(at, end_ms)
             self._gate_ms = min(self._gate_ms, end_ms)
         return window
 
@@ -255,7 +257,8 @@ class WindowedAggregateStep(Step):
             return
         if limit_ms >= self._gate_ms:
             if self._node.emit is Emit.CLOSE:
-                for end_ms in sorted(e for e in self._ends if self._closed_ms < e <= limit_ms):
+                first = bisect_right(self._ends, self._closed_ms)
+                for end_ms in self._ends[first : bisect_right(self._ends, limit_ms)]:
                     self._emit(end_ms, emitted)
             self._expire(limit_ms - self._kept_ms)
         self._closed_ms = limit_ms
@@ -283,14 +286,15 @@ class WindowedAggregateStep(Step):
 
     def _expire(self, end_ms: int) -> None:
         """Remove the rows of windows that end at `end_ms` or before."""
-        expired = {end for end in self._ends if end <= end_ms}
+        expired = self._ends[: bisect_right(self._ends, end_ms)]
         if not expired:
             return
-        self._ends -= expired
+        del self._ends[: len(expired)]
         for end in expired:
             self._windows.pop(end, None)
-        high = self._prefix + window_bound(end_ms + 1)
-        self._store.delete_range(self._prefix, high)
+        # Not from the beginning: a scan there would step over all rows ever removed.
+        low, high = window_bound(expired[0]), window_bound(end_ms + 1)
+        self._store.delete_range(self._prefix + low, self._prefix + high)
 
     def _hand_on(self, emitted: Emitted, origin: Origin | None) -> None:
         if not emitted.keys:
@@ -330,8 +334,9 @@ class WindowedAggregateStep(Step):
 
     def _set_gate(self) -> None:
         """Nothing closes or expires before stream time less grace has come to the gate."""
-        closing = [end for end in self._ends if end > self._closed_ms]
-        expiring = [end + self._kept_ms for end in self._ends]
+        next_close = bisect_right(self._ends, self._closed_ms)
+        closing = self._ends[next_close : next_close + 1]
+        expiring = [end + self._kept_ms for end in self._ends[:1]]
         self._gate_ms = min([*closing, *expiring], default=NEVER_MS)
 
     def _set_time(self) -> None:
