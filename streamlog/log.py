@@ -242,10 +242,10 @@ class Log:
     async def _take_or_join(self, directory: str) -> None:
         """Run a broker over the directory, or connect to whoever does."""
         deadline_ms = self._clock.now_ms() + HOLDER_TIMEOUT_MS
-        while not await self._took_or_joined(directory, may_wait=self._clock.now_ms() < deadline_ms):
+        while not await self._took_or_joined(directory, deadline_ms):
             await asyncio.sleep(HOLDER_POLL_MS / 1000)
 
-    async def _took_or_joined(self, directory: str, *, may_wait: bool) -> bool:
+    async def _took_or_joined(self, directory: str, deadline_ms: int) -> bool:
         try:
             await self._serve(directory)
         except LogDirectoryLocked as locked:
@@ -253,7 +253,7 @@ class Log:
                 await self._join()
             except ConnectionLost:
                 # It does not listen yet, or it died just now and the lock is free.
-                if not may_wait:
+                if self._clock.now_ms() >= deadline_ms:
                     raise locked from None
                 return False
         return True

@@ -130,6 +130,7 @@ class Accumulator(Generic[T]):
 
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
+        self._batch_bytes = limits.batch_bytes
         self._in_flight_max = limits.in_flight_max if limits.idempotent else 1
         self._queues: dict[TopicPartition, _Queue[T]] = {}
         self._identity: ProducerIdentity | None = None
@@ -137,22 +138,27 @@ class Accumulator(Generic[T]):
         """Size of all records that are not done, before compression."""
 
     def append(
-        self, partition: TopicPartition, record: Fields, receipt: T, *, now_ms: int
+        self,
+        partition: TopicPartition,
+        record: Fields,
+        receipt: T,
+        *,
+        size_bytes: int,
+        now_ms: int,
     ) -> Appended:
-        """Add a record to the open batch of its partition."""
-        size = record_bytes(record)
-        queue = self._queue(partition)
+        """Add a record, of `record_bytes`, to the open batch of its partition."""
+        queue = self._queues.get(partition) or self._queue(partition)
         batch = queue.waiting[-1] if queue.waiting else None
         appended = Appended.JOINED
-        if batch is None or batch.closed or batch.size_bytes + size > self._limits.batch_bytes:
+        if batch is None or batch.closed or batch.size_bytes + size_bytes > self._batch_bytes:
             appended = Appended.STARTED if batch is None or batch.closed else Appended.FILLED
             batch = self._begin(partition, queue, now_ms)
         index = len(batch.records)
         batch.records.append(record)
         batch.receipts.append((index, index, receipt))
-        batch.size_bytes += size
-        self.used_bytes += size
-        if batch.size_bytes >= self._limits.batch_bytes:
+        batch.size_bytes += size_bytes
+        self.used_bytes += size_bytes
+        if batch.size_bytes >= self._batch_bytes:
             batch.closed = True
             return Appended.FILLED
         return appended
@@ -186,7 +192,7 @@ class Accumulator(Generic[T]):
             batch = queue.waiting[-1] if queue.waiting else None
             if batch is None or batch.closed:
                 batch = self._begin(partition, queue, now_ms)
-            stop = bisect_right(ends, before + self._limits.batch_bytes - batch.size_bytes, start)
+            stop = bisect_right(ends, before + self._batch_bytes - batch.size_bytes, start)
             if stop == start:
                 if batch.records:
                     batch.closed = True
@@ -197,7 +203,7 @@ class Accumulator(Generic[T]):
             batch.records += records[start:stop]
             batch.receipts.append((first, len(batch.records) - 1, receipt))
             batch.size_bytes += ends[stop - 1] - before
-            batch.closed = batch.size_bytes >= self._limits.batch_bytes
+            batch.closed = batch.size_bytes >= self._batch_bytes
             start = stop
         self.used_bytes += ends[-1] if ends else 0
         return touched
@@ -443,7 +449,13 @@ class Accumulator(Generic[T]):
 
 def record_bytes(record: Fields) -> int:
     """About what a record takes in a batch before compression."""
-    return sizes_bytes((record,))[0]
+    _, key, value, headers = record
+    return (
+        RECORD_OVERHEAD_BYTES
+        + (len(key) if key else 0)
+        + (len(value) if value else 0)
+        + (_headers_bytes(headers) if headers else 0)
+    )
 
 
 def sizes_bytes(records: Sequence[Fields]) -> list[int]:

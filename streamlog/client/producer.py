@@ -198,14 +198,21 @@ class Producer:
             UnknownTopicOrPartition: there is no such topic or partition.
         """
         self._check_open()
-        count = await self._count(topic)
+        known = self._cluster.known(topic)
+        count = len(known.leaders) if known is not None else await self._count(topic)
         chosen = self._choose(topic, key, partition, count)
         wall_ms = self._cluster.clock.wall_ms() if timestamp_ms is None else timestamp_ms
         record = (wall_ms, key, value, headers)
-        await self._make_room(record_bytes(record))
+        size_bytes = record_bytes(record)
+        if self._room.locked() or not self._has_room(size_bytes):
+            await self._make_room(size_bytes)
         delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         appended = self._accumulator.append(
-            TopicPartition(topic, chosen), record, delivery, now_ms=self._cluster.clock.now_ms()
+            TopicPartition(topic, chosen),
+            record,
+            delivery,
+            size_bytes=size_bytes,
+            now_ms=self._cluster.clock.now_ms(),
         )
         if appended is not Appended.JOINED:
             self._sender.look()

@@ -19,6 +19,7 @@ from streamlog.client.accumulator import (
     BatchLimits,
     Fields,
     ProducerIdentity,
+    record_bytes,
     sizes_bytes,
 )
 from streamlog.errors import MessageTooLarge
@@ -60,7 +61,10 @@ def record(number: int) -> Fields:
 
 
 def fill(one: Accumulator[int], count: int, *, start: int = 0, now_ms: int = 0) -> list[Appended]:
-    return [one.append(PART, record(n), n, now_ms=now_ms) for n in range(start, start + count)]
+    return [
+        one.append(PART, record(n), n, size_bytes=record_bytes(record(n)), now_ms=now_ms)
+        for n in range(start, start + count)
+    ]
 
 
 def take(one: Accumulator[int], now_ms: int) -> Batch[int] | None:
