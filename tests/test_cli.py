@@ -157,7 +157,7 @@ def test_send_and_consume(here: Path) -> None:
     for topic, value, key in sent:
         code, output = streamlog("-A", "shop", "send", topic, value, "--key", key, cwd=here)
         assert code == 0
-        assert re.search(rf"^sent to {topic}, partition \d, offset 0$", output)
+        assert told(rf"^sent to {topic}, partition \d, offset 0$", output)
     for app, expected in ((("-A", "shop"), r"^7\t2\.5$"), ((), r"^\\x00")):
         command = (*STREAMLOG, *app, "consume", "numbers", "--from-beginning")
         with running(*command, "--log", "embedded:log", cwd=here) as reader:
@@ -172,8 +172,8 @@ def test_topology_and_doctor_tell_what_there_is(here: Path) -> None:
     code, output = streamlog("doctor", cwd=here)
     assert code == 0
     assert told(r"python +3\.", output)
-    assert re.search(r"streamlog\.records\.batch +(compiled|interpreted)", output)
-    assert re.search(r"java +\S", output)
+    assert told(r"streamlog\.records\.batch +(compiled|interpreted)", output)
+    assert told(r"java +\S", output)
 
 
 def test_a_source_that_is_missing_on_a_cluster_is_not_made_up(here: Path) -> None:
@@ -199,7 +199,7 @@ def test_an_agent_that_raises_ends_the_worker_with_the_record(here: Path) -> Non
         assert worker.wait() == 7
         output = worker.output
     assert "noted good" in output
-    assert re.search(
+    assert told(
         r"^error: agent 'strict' failed on notes-\d offset 1: ValueError: no such note$", output
     )
     # Of the traceback only what is the user's.
