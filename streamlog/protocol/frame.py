@@ -184,7 +184,9 @@ def decode_request(frame: Buffer) -> Request:
         position += name_bytes
     if api.is_flexible(version):
         position = _skip_tags(frame, position)
-    message = decode(api.request, version, frame, position)
+    # Bytes after it are borne, as Kafka does: librdkafka's Metadata for all topics has three, left
+    # over from an array count that it writes as four bytes where one is read.
+    message = decode(api.request, version, frame, position, exact=False)
     return Request(api, version, correlation_id, client_id, message)
 
 

@@ -25,6 +25,7 @@ from streamlog.protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    MetadataRequest,
 )
 from streamlog.protocol.messages.coordination import HeartbeatRequest, HeartbeatResponse
 from streamlog.protocol.messages.data import (
@@ -113,6 +114,15 @@ def test_a_size_that_is_negative_or_too_large_is_corrupt(size: bytes) -> None:
 
 
 # Requests and responses.
+
+
+def test_bytes_after_a_request_are_borne() -> None:
+    """As librdkafka 2.16 asks for all topics."""
+    sent = bytes.fromhex("0003000c00000003000772646b61666b610000000000010000")
+    request = decode_request(sent)
+    assert request.client_id == "rdkafka"
+    assert isinstance(request.message, MetadataRequest)
+    assert request.message.topics is None
 
 
 @every_served

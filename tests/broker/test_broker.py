@@ -1,0 +1,72 @@
+"""Broker: whatever is advertised is answered, and time passes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.storage.files import MemoryFiles
+from streamlog.errors import ConnectionLost, UsageError
+from streamlog.protocol.apis import APIS, Api
+from streamlog.protocol.codec import decode, encode
+from streamlog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from streamlog.protocol.messages.data import FetchResponse
+from tests.broker.node import Node, at, context, create, fetch_request, later
+
+EVERY_VERSION = [
+    (api, version)
+    for api in APIS.values()
+    for version in range(api.max_version + 1)
+    if api.is_served(version)
+]
+
+
+@pytest.mark.parametrize(
+    ("api", "version"),
+    EVERY_VERSION,
+    ids=[f"{api.name}-{version}" for api, version in EVERY_VERSION],
+)
+def test_an_empty_request_of_any_version_has_an_answer(node: Node, api: Api, version: int) -> None:
+    async def story(broker: Broker) -> None:
+        request = decode(api.request, version, encode(api.request(), version))
+        answer = broker.begin(request, context(request, version))
+        if answer is None:
+            assert api.name == "Produce", "only acks=0 wants none"
+            return
+        assert isinstance(answer, api.response)
+        assert decode(api.response, version, encode(answer, version)) is not None
+
+    node.run(story)
+
+
+def test_what_is_no_request_is_refused(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        with pytest.raises(UsageError, match="ApiVersionsResponse"):
+            await broker.handle(ApiVersionsResponse(), RequestContext(0, None, "/127.0.0.1"))
+
+    node.run(story)
+
+
+def test_time_passes_by_itself() -> None:
+    async def main() -> None:
+        async with Broker.open("data", files=MemoryFiles()) as broker, asyncio.timeout(10):
+            create(broker)
+            slow = later(broker, fetch_request(at(0), max_wait_ms=60_000))
+            soon = later(broker, fetch_request(at(0), max_wait_ms=1))
+            assert isinstance(await soon, FetchResponse)
+            assert not slow.done()
+            slow.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_closed_broker_answers_nobody(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        broker.close()
+        broker.close()
+        with pytest.raises(ConnectionLost, match="stopped"):
+            await broker.handle(ApiVersionsRequest(), context(ApiVersionsRequest()))
+
+    node.run(story)
