@@ -81,7 +81,8 @@ class Task:
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
-            CorruptData: the progress is not of this topology.
+            CorruptData: the progress is not readable.
+            TopologyError: the progress is that of another topology.
         """
         if store is None and subtopology.changelog_topic is not None:
             raise TopologyError(f"task {task_id} of {subtopology.app_id!r} has state: give a store")
@@ -324,7 +325,15 @@ class Task:
     def _load(self, progress: Progress | None) -> None:
         if progress is None:
             return
-        self.start_at({p: at for p, at in progress.offsets.items() if p in self._queue.inputs})
+        foreign = {topic for topic, _ in progress.offsets if topic not in self.subtopology.topics}
+        if foreign:
+            raise TopologyError(
+                f"the state of task {self.id} of app {self.subtopology.app_id!r} was made by "
+                f"another topology: it has read {', '.join(sorted(foreign))}, which the task does "
+                "not read now. Streams were added or removed before this one; give the app a new "
+                "id, or delete its changelog topics and its state directory to start afresh"
+            )
+        self.start_at(progress.offsets)
         inputs: Any = progress.sections.get("inputs", {})
         windows: Any = progress.sections.get("windows", {})
         try:
