@@ -21,6 +21,8 @@ from typing import Final, Self, Unpack
 from streamlog.broker.broker import Broker
 from streamlog.broker.embedded import EmbeddedTransport
 from streamlog.broker.server import BrokerServer
+from streamlog.broker.storage.catalog import Catalog
+from streamlog.broker.storage.files import OsFiles, directory_error
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import Address, Cluster, Connect
@@ -32,6 +34,7 @@ from streamlog.errors import (
     ConnectionLost,
     ListenError,
     LogDirectoryLocked,
+    RequestTimedOut,
     StreamlogError,
     UsageError,
 )
@@ -203,7 +206,8 @@ class Log:
             connect: Connect = partial(
                 TcpTransport.connect, client_id=self._client_id, timeout_ms=CONNECT_TIMEOUT_MS
             )
-            return Cluster(self._bootstrap, connect, self._clock)
+            cluster_id = None if self._directory is None else _identity(self._directory)
+            return Cluster(self._bootstrap, connect, self._clock, cluster_id=cluster_id)
 
         async def enter(host: str, port: int) -> Transport:  # noqa: ARG001 - there is one broker
             return EmbeddedTransport(broker, client_id=self._client_id)
@@ -242,7 +246,7 @@ class Log:
     async def _take_or_join(self, directory: str) -> None:
         """Run a broker over the directory, or connect to whoever does."""
         deadline_ms = self._clock.now_ms() + HOLDER_TIMEOUT_MS
-        while not await self._took_or_joined(directory, deadline_ms):
+        while not await self._took_or_joined(directory, deadline_ms):  # noqa: ASYNC110 - the other process sets no event of ours
             await asyncio.sleep(HOLDER_POLL_MS / 1000)
 
     async def _took_or_joined(self, directory: str, deadline_ms: int) -> bool:
@@ -251,7 +255,7 @@ class Log:
         except LogDirectoryLocked as locked:
             try:
                 await self._join()
-            except ConnectionLost:
+            except (ConnectionLost, RequestTimedOut):
                 # It does not listen yet, or it died just now and the lock is free.
                 if self._clock.now_ms() >= deadline_ms:
                     raise locked from None
@@ -349,6 +353,15 @@ class StoredLog:
                 position = batch.next_offset
             if position == before:
                 return
+
+
+def _identity(directory: str) -> str | None:
+    """Which log a directory holds: an address that was left behind may be another's by now."""
+    try:
+        identity = Catalog(OsFiles(), directory).identity()
+    except OSError as error:
+        raise directory_error(error, directory) from error
+    return None if identity is None else identity.cluster_id
 
 
 def _parsed(url: str) -> tuple[str | None, list[Address]]:

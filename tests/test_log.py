@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -186,6 +186,22 @@ def test_a_stale_address_is_recognised_and_the_port_kept(tmp_path: Path) -> None
         async with Log.open(f"embedded:{tmp_path}") as log:
             assert log.is_embedded
             assert log.address == address
+
+    asyncio.run(main())
+
+
+def test_an_address_left_behind_that_is_another_logs_now_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        gone, other = str(tmp_path / "gone"), str(tmp_path / "other")
+        async with Log.open(f"embedded:{gone}"):
+            pass
+        async with Log.open(f"embedded:{other}") as log:
+            assert log.address is not None
+            with closing(LogDirectory.open(gone)) as directory:
+                directory.write_listener(*log.address)
+                with pytest.raises(ConnectionLost, match="another log answers"):
+                    async with Log.attach(f"embedded:{gone}", timeout_ms=0):
+                        pass
 
     asyncio.run(main())
 

@@ -318,6 +318,17 @@ class Accumulator(Generic[T]):
                 late.append(batch)
         return late
 
+    def withdraw(self, topic: str) -> list[Batch[T]]:
+        """Give up what waits for a topic that is gone; what is in flight comes back by itself."""
+        withdrawn: list[Batch[T]] = []
+        for partition, queue in self._queues.items():
+            while partition.topic == topic and queue.waiting:
+                batch = queue.waiting.popleft()
+                self._note_gap(batch, queue)
+                self._done(batch)
+                withdrawn.append(batch)
+        return withdrawn
+
     def wants_identity(self) -> bool:
         """A producer id has to be asked for before more can be sent."""
         if not self._limits.idempotent:

@@ -94,9 +94,11 @@ class Cluster:
         connect: Connect,
         clock: Clock,
         *,
+        cluster_id: str | None = None,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        self.cluster_id: str | None = None
+        """Look for the cluster with this id, or for whichever answers first."""
+        self.cluster_id = cluster_id
         self.clock = clock
         self.request_timeout_ms = request_timeout_ms
         self._bootstrap = bootstrap

@@ -29,6 +29,9 @@ from streamlog.records.batch import Record
 
 OnRebalance: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
 
+AUTO_COMMIT_TIMEOUT_MS = 5_000
+"""How long an auto-commit is retried: it holds up a poll or the end."""
+
 log = logging.getLogger(__name__)
 
 
@@ -259,7 +262,7 @@ class Consumer:
         return self._positions.consumed()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return nothing from these until `resume`; their buffers stay."""
+        """Return nothing from these until `resume`; what their buffers hold is kept."""
         for partition in partitions:
             self._positions.state(partition).paused = True
 
@@ -404,7 +407,8 @@ class Consumer:
         if not moved:
             return
         try:
-            await self.commit(moved)
+            await self._need_group().commit(moved, timeout_ms=AUTO_COMMIT_TIMEOUT_MS)
+            self._committed.update(moved)
         except StreamlogError as error:
             if error.fatal:
                 raise

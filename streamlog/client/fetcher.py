@@ -147,7 +147,8 @@ class Fetcher:
         requests: dict[int, list[tuple[TopicPartition, PartitionState]]] = {}
         next_ms: int | None = None
         for partition, state in self._positions.items():
-            if state.paused or state.in_flight or state.position is None or self._is_full(state):
+            # A paused one as well, until its buffer is full: when it is resumed there is no wait.
+            if state.in_flight or state.position is None or self._is_full(state):
                 continue
             if state.not_before_ms > now_ms:
                 next_ms = min(next_ms or state.not_before_ms, state.not_before_ms)

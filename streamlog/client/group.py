@@ -105,7 +105,9 @@ class GroupSession:
             if member.phase is Phase.REVOKING or member.offered is not None:
                 self._tell()
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = RETRY_TIMEOUT_MS
+    ) -> None:
         """Store the next offset to read of these partitions.
 
         Raises:
@@ -115,7 +117,7 @@ class GroupSession:
         """
         if not offsets:
             return
-        await self._cluster.retrying(lambda: self._commit(offsets))
+        await self._cluster.retrying(lambda: self._commit(offsets), timeout_ms=timeout_ms)
 
     async def committed(
         self, partitions: Collection[TopicPartition]

@@ -323,6 +323,9 @@ class Sender:
         try:
             await self._cluster.refresh([topic])
         except StreamlogError as error:
+            if not error.retriable:
+                for batch in self._accumulator.withdraw(topic):
+                    self._settle_failure(batch, error)
             await self._back_off(error, {topic})
 
     async def _open(self, leader: int, partitions: Collection[TopicPartition]) -> None:

@@ -171,6 +171,18 @@ def test_what_does_not_exist_is_named(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
+def test_what_waits_for_a_topic_that_is_deleted_fails_with_its_name(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1, gone=1) as log, log.producer(linger_ms=0) as producer:
+            await (await producer.send("gone", b"v"))
+            await log.admin().delete_topics(["gone"])
+            with pytest.raises(UnknownTopicOrPartition, match="'gone'"):
+                await (await producer.send("gone", b"v"))
+            assert (await (await producer.send("t", b"v"))).offset == 0
+
+    asyncio.run(main())
+
+
 def test_a_record_that_is_none_harms_only_its_batch(open_log: OpenLog) -> None:
     async def main() -> None:
         async with open_log(t=2) as log, log.producer() as producer:
