@@ -55,12 +55,12 @@ class SinkWriter:
             if partition is None and record.key is not None:
                 partition = partition_of_key(record.key, await self._count(record.topic))
             if partition is None:
-                self._sent.append(await self._send_anywhere(record))
+                self._remember(await self._send_anywhere(record))
                 continue
             sendable = (record.timestamp_ms, record.key, record.value, record.headers)
             together[TopicPartition(record.topic, partition)].append(sendable)
         for (topic, partition), many in together.items():
-            self._sent.append(await self._producer.send_many(topic, partition, many))
+            self._remember(await self._producer.send_many(topic, partition, many))
 
     async def flush(self) -> None:
         """Wait until everything written is acknowledged.
@@ -71,6 +71,11 @@ class SinkWriter:
         await self._producer.flush()
         sent, self._sent = self._sent, []
         await asyncio.gather(*sent)
+
+    def _remember(self, sent: asyncio.Future[RecordMetadata]) -> None:
+        # If something else ends the worker first, nobody is left to ask for this one's error.
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._sent.append(sent)
 
     async def _count(self, topic: str) -> int:
         if topic not in self._partitions:

@@ -39,6 +39,9 @@ COMMIT_EARLY_BYTES = 8 * 1024 * 1024
 IDLE_PROCESS_MS = 100
 """Tasks are asked this often even if nothing came: quiet sources let windows close."""
 DROPS_LOG_INTERVAL_MS = 60_000
+FENCED_DELAY_MS = 5_000
+"""A task that another worker has taken is opened again only after this, if it is still ours:
+by then a heartbeat has told whether the group counts on us at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +201,8 @@ class Tasks:
             match result:
                 case Fenced():
                     self._close(task.id)
-                    self._open(task.id)
+                    if not self._suspended:
+                        self._open(task.id, delay_ms=FENCED_DELAY_MS)
                 case BaseException():
                     raise result
                 case 0:
@@ -267,14 +271,15 @@ class Tasks:
             self._with.consumer.seek(part, min(positions[part], agent_at))
         self._pauses.let_go("opening", running.inputs)
 
-    def _open(self, task_id: TaskId) -> None:
+    def _open(self, task_id: TaskId, *, delay_ms: int = 0) -> None:
         self._pauses.hold("opening", self.inputs(task_id))
         if task_id not in self._opening and task_id not in self._opened:
             self._opening[task_id] = self._with.background.create_task(
-                self._opened_task(task_id), name=f"open task {task_id}"
+                self._opened_task(task_id, delay_ms), name=f"open task {task_id}"
             )
 
-    async def _opened_task(self, task_id: TaskId) -> None:
+    async def _opened_task(self, task_id: TaskId, delay_ms: int) -> None:
+        await asyncio.sleep(delay_ms / 1000)
         sub = self._topology.subtopologies[task_id.subtopology]
         state = None
         if sub.changelog_topic is not None:

@@ -50,6 +50,7 @@ loop for longer loses its partitions."""
 HEARTBEAT_INTERVAL_MS = 3_000
 REBALANCE_TIMEOUT_MS = 60_000
 """How long a rebalance waits for a worker to finish what it has in hand and commit."""
+JOIN_NOTICE_MS = 3_000
 MOVED_ON = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -186,7 +187,8 @@ class _Shift:
             is_leader=lambda: surroundings.consumer.is_leader,
         )
         self._committed: dict[TopicPartition, int] = {}
-        self._committed_ms = self._clock.now_ms()
+        self._assigned = self._told = False
+        self._committed_ms = self._joining_ms = self._clock.now_ms()
 
     async def work(self, stop: asyncio.Event) -> None:
         """Join, work until `stop`, commit. The consumer leaves the group when it is closed."""
@@ -207,6 +209,7 @@ class _Shift:
             await self._tasks.close()
 
     async def _round(self) -> None:
+        self._tell_if_waiting()
         polled = await self._consumer.poll(
             timeout_ms=POLL_HELD_MS if self._pauses else POLL_MS, max_records=POLL_RECORDS_MAX
         )
@@ -218,6 +221,16 @@ class _Shift:
         if self._tasks.is_large or self._clock.now_ms() >= due_ms:
             self._log.check()
             await self._commit()
+
+    def _tell_if_waiting(self) -> None:
+        """Say once, after each rebalance that takes its time, what is being waited for."""
+        waited_ms = self._clock.now_ms() - self._joining_ms
+        if not self._assigned and not self._told and waited_ms > JOIN_NOTICE_MS:
+            self._told = True
+            logger.info(
+                "waiting for the group's other workers; one that was killed is given up after %d s",
+                SESSION_TIMEOUT_MS // 1000,
+            )
 
     async def _commit(self) -> None:
         # What agents handle from here on belongs to the next commit: what they have sent until
@@ -249,11 +262,14 @@ class _Shift:
 
     async def _on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         logger.debug("rebalance: giving up %d partitions", len(partitions))
+        self._assigned = self._told = False
+        self._joining_ms = self._clock.now_ms()
+        self._tasks.suspend()
         await self._agents.revoke()
         await self._commit()
-        self._tasks.suspend()
 
     async def _on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self._assigned = True
         self._pauses.clear()
         self._committed.clear()
         places = await self._look_up(partitions)

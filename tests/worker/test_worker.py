@@ -242,6 +242,43 @@ def test_workers_share_the_partitions_and_take_over(tmp_path: Path) -> None:
     assert rows == wanted
 
 
+def test_a_worker_that_wakes_up_late_does_no_harm(tmp_path: Path) -> None:
+    """Stopped for longer than its session, with work in hand; another has taken over by then."""
+    written(tmp_path, counting=COUNTING)
+    events = stream_of_events(9_000, seed=4)
+    wanted = expected(events)
+    with ExitStack() as stack:
+        broker = stack.enter_context(
+            running(*STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=tmp_path)
+        )
+        url = "kafka://" + broker.line(r"listening on (\S+)").group(1)
+
+        def worker(state: str) -> Process:
+            return stack.enter_context(running(*WORKER, cwd=tmp_path, LOG=url, STATE=state))
+
+        async def story(log: Log) -> Rows:
+            sleeper = worker("a")
+            await asyncio.to_thread(sleeper.line, READY)
+            async with log.producer(linger_ms=1) as producer:
+                for start in range(0, 9_000, 3_000):
+                    await feed(producer, events[start : start + 1_500])
+                    sleeper.signal(signal.SIGSTOP)
+                    other = worker("b")
+                    await feed(producer, events[start + 1_500 : start + 3_000])
+                    await asyncio.to_thread(other.line, READY)
+                    sleeper.signal(signal.SIGCONT)
+                    count = sleeper.output.count("has 3 partitions") + 1
+                    await asyncio.to_thread(sleeper.line, "has 3 partitions", count=count)
+                    assert await asyncio.to_thread(other.stop) == 0
+                await close_windows(producer)
+            found = await final_rows(log, wanted)
+            assert await asyncio.to_thread(sleeper.stop) == 0
+            return found
+
+        rows = attached(url, story)
+    assert rows == wanted
+
+
 def test_state_comes_back_into_an_empty_directory(tmp_path: Path) -> None:
     written(tmp_path, counting=COUNTING)
     events = stream_of_events(2_000, seed=3)
