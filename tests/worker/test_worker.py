@@ -303,6 +303,49 @@ def test_state_comes_back_into_an_empty_directory(tmp_path: Path) -> None:
         assert attached(url, rest) == expected(events)
 
 
+BELLS = """
+from streamlog import App, Stream
+
+app = App("bells", log="embedded:./log", state_dir="./state")
+rings = app.topic("rings", key=str, value=str, partitions=2)
+
+@app.timer("50ms")
+async def ring() -> None:
+    await rings.send("ding", key="tower")
+    print("rang")
+
+@app.timer("50ms", on="every_worker")
+async def tick() -> None:
+    print("tick")
+
+@app.agent(rings)
+async def hear(stream: Stream[str, str]) -> None:
+    async for sound in stream:
+        print(f"heard {sound}")
+    print("the stream has ended")
+"""
+
+
+def test_timers_run_on_the_leader_or_everywhere_and_may_send(tmp_path: Path) -> None:
+    written(tmp_path, bells=BELLS)
+    command = (*STREAMLOG, "-A", "bells", "worker")
+    with running(*command, cwd=tmp_path) as first:
+        first.line("^rang$")
+        with running(*command, cwd=tmp_path) as second:
+            for worker in (first, second):
+                worker.line("this worker has 1 partitions")
+            # The first to join leads, and still does: it rings on, the other only ticks.
+            rings = first.output.count("rang")
+            second.line("^tick$", count=10)
+            first.line("^rang$", count=rings + 3)
+            assert second.stop() == 0
+            assert "rang" not in second.output
+        first.line("this worker has 2 partitions", count=2)
+        first.line("^heard ding$", count=first.output.count("heard") + 3)
+        assert first.stop() == 0
+        assert "the stream has ended" in first.output
+
+
 def test_the_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     stuck = HELLO.replace('print(f"hello, {who}")', 'print("in", flush=True); time.sleep(600)')
     written(tmp_path, hello="import time" + stuck)

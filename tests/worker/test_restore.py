@@ -1,0 +1,181 @@
+"""Who owns a changelog: late writes of a former owner are seen, skipped, and kept nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from streamlog import App
+from streamlog.assignors import TopicPartition
+from streamlog.client.producer import Producer
+from streamlog.clock import SystemClock
+from streamlog.errors import CorruptData, LogDirectoryLost
+from streamlog.log import Log
+from streamlog.processing.task import Task, TaskId
+from streamlog.records.batch import Record
+from streamlog.tables.rocksdb import RocksBudget, RocksStore
+from streamlog.worker.commit import Checkpoints, Fenced
+from streamlog.worker.restore import OWNER_KEY, Fences, Restorer, TaskState, epoch_headers
+from streamlog.worker.topics import ensure_topics
+
+app = App("census")
+users = app.topic("users", key=str, value=int, partitions=1)
+table = app.table(users, name="users-table")
+CHANGELOG = TopicPartition("census-0-changelog", 0)
+
+
+class Owner:
+    """A task with its state, as a worker has it."""
+
+    def __init__(self, log: Log, producer: Producer, state: TaskState) -> None:
+        topology = app.topology()
+        counts = {"users": 1}
+        self.task = Task(
+            topology.subtopologies[0], TaskId(0, 0), partitions=counts, store=state.store
+        )
+        self.state = state
+        self._checkpoints = Checkpoints(log, producer, SystemClock())
+        self._offset = self.task.positions.get(("users", 0), 0)
+
+    async def count(self, name: str, number: int) -> None:
+        """Take in one record and commit."""
+        value = number.to_bytes(8, "big")
+        record = Record(self._offset, 1_000, name.encode(), value)
+        self._offset += 1
+        place = ("users", 0)
+        self.task.process({place: [record]}, 0, ends={place: self._offset})
+        await self._checkpoints.write(self.task, self.state)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return dict(self.task.table("users-table"))
+
+
+Opening = Callable[[str], Awaitable[Owner]]
+
+
+@asynccontextmanager
+async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
+    async with Log.open(f"embedded:{path}/{log_name}", listen=False) as log:
+        await ensure_topics(log, app.topology(), app.topics, required=())
+        async with log.producer() as producer:
+            owners = []
+
+            async def opened(name: str) -> Owner:
+                restorer = Restorer(
+                    log,
+                    producer,
+                    changelog=CHANGELOG,
+                    path=str(path / name),
+                    budget=RocksBudget(),
+                    clock=SystemClock(),
+                )
+                owners.append(Owner(log, producer, await restorer.run()))
+                return owners[-1]
+
+            try:
+                yield opened
+            finally:
+                for owner in owners:
+                    owner.task.close()
+
+
+def test_the_next_owner_has_what_was_committed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with census(tmp_path) as opened:
+            first = await opened("a")
+            await first.count("ada", 1)
+            await first.count("bob", 2)
+            second = await opened("b")
+            assert second.rows == {"ada": 1, "bob": 2}
+            assert second.task.positions == {("users", 0): 2}
+
+    asyncio.run(main())
+
+
+def test_a_former_owner_is_told_and_its_late_write_counts_nowhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with census(tmp_path) as opened:
+            sleeper = await opened("a")
+            await sleeper.count("ada", 1)
+            owner = await opened("b")
+            await owner.count("ada", 2)
+            with pytest.raises(Fenced):
+                await sleeper.count("ada", 99)
+            # The owner finds a stranger's batch between its own, and goes on.
+            await owner.count("bob", 3)
+            await owner.count("bob", 4)
+            sleeper.task.close()
+            for directory in ("c", "a"):
+                again = await opened(directory)
+                assert again.rows == {"ada": 2, "bob": 4}
+                assert again.task.positions == {("users", 0): 4}
+                again.task.close()
+
+    asyncio.run(main())
+
+
+def test_a_late_write_after_the_last_one_of_the_owner(tmp_path: Path) -> None:
+    """The owner's store does not show who wrote what comes behind it: the fence does."""
+
+    async def main() -> None:
+        async with census(tmp_path) as opened:
+            sleeper = await opened("a")
+            owner = await opened("b")
+            await owner.count("ada", 2)
+            owner.task.close()
+            with pytest.raises(Fenced):
+                await sleeper.count("ada", 99)
+            assert (await opened("b")).rows == {"ada": 2}
+
+    asyncio.run(main())
+
+
+def test_state_of_another_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with census(tmp_path) as opened:
+            await (await opened("a")).count("ada", 1)
+        async with census(tmp_path, "other") as opened:
+            with pytest.raises(LogDirectoryLost, match="belongs to log"):
+                await opened("a")
+
+    asyncio.run(main())
+
+
+def test_fences_admit_what_owners_wrote() -> None:
+    def change(offset: int, epoch: int | None) -> Record:
+        headers = () if epoch is None else epoch_headers(epoch)
+        return Record(offset, 0, b"k", b"%d" % offset, headers)
+
+    def fence(offset: int) -> Record:
+        return Record(offset, 0, OWNER_KEY, b"")
+
+    fences = Fences()
+    records = [
+        change(0, None),
+        fence(1),
+        change(2, 1),
+        fence(3),
+        change(4, 1),
+        change(5, 3),
+        change(6, 1),
+    ]
+    admitted = fences.admit(records)
+    assert [value for key, value in admitted if key == b"k"] == [b"0", b"2", b"5"]
+    assert fences.owner == 3
+
+
+def test_a_store_remembers_the_last_fence(tmp_path: Path) -> None:
+    store = RocksStore.open(str(tmp_path / "store"))
+    assert Fences.stored(store).owner == -1
+    fences = Fences()
+    store.write(fences.admit([Record(7, 0, OWNER_KEY, b"")]))
+    assert Fences.stored(store).owner == 7
+    store.put(OWNER_KEY, b"?")
+    with pytest.raises(CorruptData):
+        Fences.stored(store)
+    store.close()
