@@ -21,7 +21,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,10 +242,7 @@ def consume(
                 if from_beginning:
                     await consumer.seek_to_beginning(*parts)
                 while not stop.is_set():
-                    for records in (await consumer.poll(timeout_ms=POLL_MS)).values():
-                        for record in records:
-                            typer.echo(shown(record, spec))
-                    sys.stdout.flush()
+                    _show(await consumer.poll(timeout_ms=POLL_MS), spec)
 
     _serve(main, "closing")
 
@@ -416,6 +413,12 @@ def encode(serde: Serde[Any], text: str) -> bytes:
             return serde.dumps(_number(float, text))
         case _:
             return serde.dumps(serde.loads(text.encode()))
+
+
+def _show(polled: Mapping[TopicPartition, Sequence[Record]], spec: TopicSpec | None) -> None:
+    for records in polled.values():
+        for record in records:
+            typer.echo(shown(record, spec))
 
 
 def shown(record: Record, spec: TopicSpec | None) -> str:
