@@ -12,7 +12,7 @@ StreamlogError                  every error of ours; catch this one
 │  ├─ NotLeader                 retriable: look up the leader again
 │  ├─ CorruptMessage            retriable: the bytes changed on the way
 │  ├─ MessageTooLarge
-│  ├─ RebalanceInProgress       retriable: join the group again
+│  ├─ RebalanceInProgress       the group is forming anew: join again
 │  ├─ UnknownMember             the group has forgotten this member; join again
 │  ├─ UnsupportedVersion        one side does not speak the version of the other
 │  └─ ProducerFenced            fatal: another producer has taken over
@@ -122,10 +122,9 @@ class MessageTooLarge(LogError):
 
 
 class RebalanceInProgress(LogError):
-    """The group is rebalancing: join again."""
+    """The group is forming anew: join again (the same request would fail again)."""
 
     code = 27
-    retriable = True
 
 
 class UnknownMember(LogError):
