@@ -279,6 +279,37 @@ def test_a_worker_that_wakes_up_late_does_no_harm(tmp_path: Path) -> None:
     assert rows == wanted
 
 
+def test_the_broker_is_killed_under_a_worker(tmp_path: Path) -> None:
+    written(tmp_path, counting=COUNTING)
+    events = stream_of_events(6_000, seed=5)
+    wanted = expected(events)
+    with ExitStack() as stack:
+
+        def broker(address: str) -> Process:
+            listen = ("broker", "--data", "log", "--listen", address)
+            return stack.enter_context(running(*STREAMLOG, *listen, cwd=tmp_path))
+
+        brokers = [broker("127.0.0.1:0")]
+        address = brokers[0].line(r"listening on (\S+)").group(1)
+        worker = stack.enter_context(running(*WORKER, cwd=tmp_path, LOG=f"kafka://{address}"))
+        worker.line(READY)
+
+        async def kill() -> None:
+            brokers[-1].kill()
+            brokers.append(broker(address))
+
+        async def story(log: Log) -> Rows:
+            async with log.producer(linger_ms=1) as producer:
+                await feed(producer, events, every=1_800, then=kill)
+                await close_windows(producer)
+            return await final_rows(log, wanted)
+
+        rows = attached(f"kafka://{address}", story)
+        assert worker.stop() == 0
+    assert rows == wanted
+    assert len(brokers) == 4
+
+
 def test_state_comes_back_into_an_empty_directory(tmp_path: Path) -> None:
     written(tmp_path, counting=COUNTING)
     events = stream_of_events(2_000, seed=3)
