@@ -142,7 +142,8 @@ class Worker:
             self._announce(
                 Start(program=program, log=log, log_url=self._log_url, counts=counts, tasks=tasks)
             )
-            producer = await stack.enter_async_context(log.producer())
+            # Tasks hand over whole batches, and agents wait for each record that they send.
+            producer = await stack.enter_async_context(log.producer(linger_ms=0))
             consumer = await stack.enter_async_context(
                 log.consumer(
                     group_id=program.app_id,
