@@ -220,7 +220,7 @@ class Consumer:
             self._raise_failure()
             await self._settle()
             await self._auto_commit()
-            records = self._positions.take(max_records)
+            records = self._positions.take(max_records) if self._may_read() else {}
             if records:
                 self._fetcher.look()
                 return records
@@ -382,6 +382,9 @@ class Consumer:
             if self._on_assigned is not None:
                 await self._on_assigned(assignment)
             self._fetcher.look()
+
+    def _may_read(self) -> bool:
+        return self._group is None or self._group.may_read()
 
     async def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
         if self._on_revoked is not None:

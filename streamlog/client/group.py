@@ -86,6 +86,11 @@ class GroupSession:
             self.member.on_revoked(self._cluster.clock.now_ms())
         self._look.set()
 
+    def may_read(self) -> bool:
+        """Whether what is assigned is surely still this member's."""
+        member = self.member
+        return member is None or member.is_current(self._cluster.clock.now_ms())
+
     async def run(self) -> None:
         """Be a member until the group is left.
 
@@ -161,8 +166,11 @@ class GroupSession:
                 synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
                 member.on_sync(synced, clock.now_ms())
             case Heartbeat(request):
+                was_current = member.is_current(clock.now_ms())
                 beaten = await self._call(request, wire.HeartbeatResponse)
                 member.on_heartbeat(beaten, clock.now_ms())
+                if not was_current:
+                    self._tell()
             case Wait(until_ms):
                 await self._wait(None if until_ms is None else until_ms - clock.now_ms())
 

@@ -142,6 +142,7 @@ class GroupMember:
         self._plan: dict[str, bytes] = {}
         self._not_before_ms = 0
         self._heartbeat_ms = 0
+        self._heard_ms = 0
 
     def next(self, now_ms: int) -> Action:
         """What is due now."""
@@ -168,6 +169,14 @@ class GroupMember:
     def offered(self) -> frozenset[TopicPartition] | None:
         """A new part that the owner has not taken over yet."""
         return self._offered
+
+    def is_current(self, now_ms: int) -> bool:
+        """Whether the coordinator has spoken within the session.
+
+        If not, it may have given the partitions to another member: a process that was stopped
+        and goes on does not know yet that it is too late. Read nothing until it has spoken.
+        """
+        return now_ms - self._heard_ms < self._settings.session_timeout_ms
 
     def on_join(self, response: wire.JoinGroupResponse, now_ms: int) -> None:
         """The round is complete, or the coordinator refused.
@@ -210,6 +219,7 @@ class GroupMember:
         if response.error_code:
             self._react(response.error_code, now_ms)
             return
+        self._heard_ms = now_ms
         self._offered = frozenset(_assigned(response.assignment))
         self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
         self.phase = Phase.STABLE
@@ -221,6 +231,7 @@ class GroupMember:
             LogError: the coordinator refuses the member for good.
         """
         if not response.error_code:
+            self._heard_ms = now_ms
             return
         if self.phase is not Phase.REVOKING:
             self._react(response.error_code, now_ms)

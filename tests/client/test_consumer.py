@@ -301,6 +301,26 @@ def test_heartbeats_go_on_while_the_owner_works(open_log: OpenLog) -> None:
     asyncio.run(main())
 
 
+def test_after_a_silence_nothing_is_read_before_the_coordinator_has_spoken(
+    open_log: OpenLog,
+) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            await write(log, T0, 10)
+            options = {"group_id": "g", "auto_offset_reset": "earliest", **QUICK}
+            async with log.consumer(**options) as consumer:  # type: ignore[arg-type]
+                await consumer.subscribe(["t"])
+                while not consumer._positions.has_records():
+                    await consumer.poll(timeout_ms=50, max_records=1)
+                assert consumer._group is not None
+                assert consumer._group.member is not None
+                consumer._group.member._heard_ms -= 1_000_000
+                assert await consumer.poll(timeout_ms=0) == {}
+                assert await consumer.poll(timeout_ms=5_000)
+
+    asyncio.run(main())
+
+
 class FirstTakesAll(RangeAssignor):
     """Everything for the first member; remembers what it was told."""
 
