@@ -10,6 +10,7 @@ poll: a crash repeats records rather than losing them. `read_committed` comes wi
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -220,7 +221,7 @@ class Consumer:
             self._raise_failure()
             await self._settle()
             await self._auto_commit()
-            records = self._positions.take(max_records) if self._may_read() else {}
+            records = self._take(max_records) if self._may_read() else {}
             if records:
                 self._fetcher.look()
                 return records
@@ -382,6 +383,20 @@ class Consumer:
             if self._on_assigned is not None:
                 await self._on_assigned(assignment)
             self._fetcher.look()
+
+    def _take(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
+        """Decode what is buffered, with the garbage collector at rest.
+
+        Thousands of records are made at once and none of them is in a cycle, but the collector
+        would walk them after every few hundred: a third of the time of reading (measured).
+        """
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._positions.take(max_records)
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def _may_read(self) -> bool:
         return self._group is None or self._group.may_read()
