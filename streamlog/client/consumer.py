@@ -194,9 +194,15 @@ class Consumer:
 
     @property
     def is_member(self) -> bool:
-        """Whether the group counts on this consumer: if not, it refuses its commits."""
-        member = self._group.member if self._group is not None else None
-        return member is not None and bool(member.member_id) and member.phase is not Phase.LEFT
+        """Whether the group surely counts on this consumer.
+
+        If not, its partitions may be another's by now, and the group refuses its commits.
+        """
+        group = self._group
+        member = group.member if group is not None else None
+        if group is None or member is None or member.phase is Phase.LEFT:
+            return False
+        return bool(member.member_id) and group.may_read()
 
     async def poll(
         self, *, timeout_ms: int, max_records: int | None = None

@@ -314,7 +314,9 @@ def test_after_a_silence_nothing_is_read_before_the_coordinator_has_spoken(
                     await consumer.poll(timeout_ms=50, max_records=1)
                 assert consumer._group is not None
                 assert consumer._group.member is not None
+                assert consumer.is_member
                 consumer._group.member._heard_ms -= 1_000_000
+                assert not consumer.is_member
                 assert await consumer.poll(timeout_ms=0) == {}
                 assert await consumer.poll(timeout_ms=5_000)
 
