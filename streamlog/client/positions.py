@@ -9,6 +9,7 @@ Batches stay bytes until they are taken: a paused or revoked partition costs no 
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Collection, Iterable
 from enum import Enum, auto
@@ -16,6 +17,11 @@ from enum import Enum, auto
 from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, UsageError
 from streamlog.records.batch import Record, RecordBatch, split_batches
+
+
+# No two eras are alike, not even of one partition that is taken away and given back: an answer to
+# a question from before would else be put behind records that nobody has asked for yet.
+_eras = itertools.count()
 
 
 class Start(Enum):
@@ -38,7 +44,7 @@ class PartitionState:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.era = 0
+        self.era = next(_eras)
         self.position: int | None = None
         self.fetch_offset = 0
         self.start = Start.COMMITTED
@@ -58,7 +64,7 @@ class PartitionState:
 
     def move(self, position: int | None, start: Start = Start.RESET) -> None:
         """Go on from `position`, or from `start` if that has to be looked up first."""
-        self.era += 1
+        self.era = next(_eras)
         self.position = position
         self.fetch_offset = position or 0
         self.start = start

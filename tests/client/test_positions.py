@@ -138,3 +138,16 @@ def test_however_it_is_fetched_and_taken_nothing_is_lost_or_repeated(
     assert taken == list(range(min(start, end), end))
     assert one.consumed() == {T0: end}
     assert one.state(T0).buffered_bytes == 0
+
+
+def test_an_answer_from_before_a_rebalance_is_dropped_even_if_as_much_has_happened_since() -> None:
+    """Taken away and given back, moved as often: what was under way begins too far ahead."""
+    one = positions(T0, at=0)
+    put(one, T0, batch(0, 5))
+    era = one.state(T0).era
+    one.assign(())
+    one.assign([T0])
+    one.state(T0).move(0)
+    assert one.put(T0, era, batch(5, 5)) == 0
+    put(one, T0, batch(0, 10))
+    assert offsets(one, T0) == list(range(10))
