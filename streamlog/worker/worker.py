@@ -219,9 +219,9 @@ class _Shift:
         await self._tasks.process()
         self._tasks.admit()
         due_ms = self._committed_ms + self._program.commit_interval_ms
-        if self._tasks.is_large or self._clock.now_ms() >= due_ms:
-            self._log.check()
+        if self._assigned and (self._tasks.is_large or self._clock.now_ms() >= due_ms):
             await self._commit()
+        self._log.check()
 
     def _tell_if_waiting(self) -> None:
         """Say once, after each rebalance that takes its time, what is being waited for."""
