@@ -18,7 +18,6 @@ from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, UsageError
 from streamlog.records.batch import Record, RecordBatch, split_batches
 
-
 # No two eras are alike, not even of one partition that is taken away and given back: an answer to
 # a question from before would else be put behind records that nobody has asked for yet.
 _eras = itertools.count()
