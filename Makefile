@@ -35,6 +35,7 @@ test: $(VENV)/.dev ## every test that needs nothing but this machine
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config pyproject.toml --no-cache
 

@@ -285,9 +285,7 @@ class GroupSession:
             self._coordinator = None
             raise
 
-    async def _call(
-        self, request: Message, answer: type[M], timeout_ms: int | None = None
-    ) -> M:
+    async def _call(self, request: Message, answer: type[M], timeout_ms: int | None = None) -> M:
         node_id = self._coordinator
         if node_id is None:
             raise ConnectionLost(f"the coordinator of group {self._settings.group_id} was lost")

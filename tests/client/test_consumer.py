@@ -340,9 +340,7 @@ class FirstTakesAll(RangeAssignor):
         assert isinstance(owned, dict)
         self.owned = {member: set(parts) for member, parts in owned.items()}
         everything = [TopicPartition(t, n) for t, count in partitions.items() for n in range(count)]
-        return {
-            member: everything if n == 0 else [] for n, member in enumerate(sorted(members))
-        }
+        return {member: everything if n == 0 else [] for n, member in enumerate(sorted(members))}
 
 
 def test_an_assignor_can_be_plugged_in_and_others_are_refused(open_log: OpenLog) -> None:

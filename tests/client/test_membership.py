@@ -77,9 +77,7 @@ def stable(now_ms: int = 0) -> GroupMember:
 def test_the_leader_joins_assigns_and_gets_its_part() -> None:
     one = member()
     assert isinstance(one.next(0), Join)
-    one.on_join(
-        wire.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="me"), 0
-    )
+    one.on_join(wire.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="me"), 0)
     again = one.next(0)
     assert isinstance(again, Join)
     assert again.request.member_id == "me"

@@ -60,9 +60,7 @@ def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 def produce(number: int, *, acks: int) -> ProduceRequest:
     batch = encode_batch([(number, None, b"%d" % number, ())])
-    data = TopicProduceData(
-        name="t", partition_data=[PartitionProduceData(index=0, records=batch)]
-    )
+    data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])
     return ProduceRequest(acks=acks, timeout_ms=TIMEOUT_MS, topic_data=[data])
 
 
