@@ -1,29 +1,42 @@
-"""BrokerConfig, TopicConfig, GroupConfig: every setting with unit, default and meaning.
+"""TopicConfig, GroupConfig, BrokerConfig: the table of every setting, and nothing else.
 
-Rule of the file: a setting that nothing honours is not declared, and a topic setting that is
-not declared is refused by name instead of being stored and forgotten. Topic settings carry
-Kafka's names on the wire (`segment.bytes`) and the same words here (`segment_bytes`).
-`cleanup.policy` is the one that is only kept: it tells readers of a topic that its records
-are changes by key. Nothing is compacted or expired.
+Rule of the file: a setting that nothing honours is not declared, and one that is not declared is
+refused by name instead of being stored and forgotten. Settings carry Kafka's names on the wire
+(`segment.bytes`) and the same words here (`segment_bytes`); what a field of a table can be is
+`settings`'. A topic's setting has a second name, the broker's: what is set there holds for every
+topic that does not say otherwise. docs/configuration.md lists them, and a test compares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
+from streamlog.broker.settings import (
+    INT_MAX,
+    Named,
+    Setting,
+    check_table,
+    declared,
+    truth,
+    unknown,
+    whole,
+    words,
+)
 from streamlog.errors import ConfigError
 
-SEGMENT_BYTES_MAX = 2**31 - 1
+SEGMENT_BYTES_MAX = INT_MAX
 """Positions inside a segment take four bytes in its index."""
 SEGMENT_BYTES_MIN = 1024
 MESSAGE_BYTES_MAX = 128 * 1024 * 1024
 """No `max.message.bytes` above this: a scan takes a larger batch for damage."""
 INDEX_ENTRY_BYTES_MAX = 12
-CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 PARTITIONS_MAX = 10_000
 """Of one topic: each is a directory with open files."""
 DAY_MS = 24 * 60 * 60 * 1000
+
+Table = TypeVar("Table")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +47,73 @@ class TopicConfig:
         ConfigError: a value is out of range.
     """
 
-    segment_bytes: int = 1024 * 1024 * 1024
-    """`segment.bytes`: a segment file that would grow beyond this is sealed first."""
-    segment_ms: int = 7 * DAY_MS
-    """`segment.ms`: a segment is sealed when a record comes that is this much newer than the
-    segment's first batch, by record timestamps as in Kafka."""
-    segment_index_bytes: int = 10 * 1024 * 1024
-    """`segment.index.bytes`: a segment whose index has reached this size is sealed."""
-    index_interval_bytes: int = 4096
-    """`index.interval.bytes`: bytes of log from one index entry to the next, at least."""
-    max_message_bytes: int = 1024 * 1024 + 12
-    """`max.message.bytes`: the largest batch taken, as it stands on disk (compressed)."""
-    cleanup_policy: str = "delete"
-    """`cleanup.policy`: kept and shown, not acted upon."""
+    cleanup_policy: str = words(
+        "delete",
+        Named(
+            "cleanup.policy",
+            "Whether the records of a topic are changes by key; kept and shown, not acted upon.",
+            broker_name="log.cleanup.policy",
+        ),
+        ("delete", "compact"),
+    )
+    segment_bytes: int = whole(
+        1024 * 1024 * 1024,
+        Named(
+            "segment.bytes",
+            "A segment file that would grow beyond this is sealed first. Segments are what"
+            " retention removes.",
+            "bytes",
+            "log.segment.bytes",
+        ),
+        least=SEGMENT_BYTES_MIN,
+        most=SEGMENT_BYTES_MAX,
+    )
+    segment_ms: int = whole(
+        7 * DAY_MS,
+        Named(
+            "segment.ms",
+            "A segment is sealed when a record comes that is this much newer than the segment's"
+            " first batch, by record timestamps.",
+            "ms",
+            "log.roll.ms",
+        ),
+        least=1,
+    )
+    segment_index_bytes: int = whole(
+        10 * 1024 * 1024,
+        Named(
+            "segment.index.bytes",
+            "A segment whose index has reached this size is sealed.",
+            "bytes",
+            "log.index.size.max.bytes",
+        ),
+        least=INDEX_ENTRY_BYTES_MAX,
+        most=INT_MAX,
+    )
+    index_interval_bytes: int = whole(
+        4096,
+        Named(
+            "index.interval.bytes",
+            "Bytes of log from one index entry to the next, at least; holds for segments that are"
+            " begun afterwards.",
+            "bytes",
+            "log.index.interval.bytes",
+        ),
+        most=INT_MAX,
+    )
+    max_message_bytes: int = whole(
+        1024 * 1024 + 12,
+        Named(
+            "max.message.bytes",
+            "The largest batch that is taken, as it stands on disk (compressed).",
+            "bytes",
+            "message.max.bytes",
+        ),
+        most=MESSAGE_BYTES_MAX,
+    )
 
     def __post_init__(self) -> None:
-        _within("segment.bytes", self.segment_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX)
-        _within("segment.ms", self.segment_ms, 1, 2**63 - 1)
-        _within("segment.index.bytes", self.segment_index_bytes, INDEX_ENTRY_BYTES_MAX, 2**31 - 1)
-        _within("index.interval.bytes", self.index_interval_bytes, 0, 2**31 - 1)
-        _within("max.message.bytes", self.max_message_bytes, 0, MESSAGE_BYTES_MAX)
-        if self.cleanup_policy not in CLEANUP_POLICIES:
-            allowed = ", ".join(CLEANUP_POLICIES[:3])
-            raise ConfigError(f"cleanup.policy={self.cleanup_policy!r}: use one of {allowed}")
+        check_table(self)
 
     def overridden(self, configs: Mapping[str, str]) -> TopicConfig:
         """These settings with some replaced, given by Kafka's names and as text.
@@ -64,21 +121,14 @@ class TopicConfig:
         Raises:
             ConfigError: a name is unknown, or a value malformed or out of range.
         """
-        known = {declared.name: declared for declared in fields(self)}
-        changes: dict[str, int | str] = {}
-        for name, text in configs.items():
-            attribute = name.replace(".", "_")
-            if attribute not in known or "_" in name:
-                names = ", ".join(wire_name(declared) for declared in known)
-                raise ConfigError(f"unknown topic setting {name!r}; there are: {names}")
-            changes[attribute] = text if attribute == "cleanup_policy" else _integer(name, text)
-        return replace(self, **changes)  # type: ignore[arg-type]  # each kind was checked above
+        for name in configs:
+            if name not in TOPIC_SETTINGS:
+                raise unknown("topic", name, TOPIC_SETTINGS)
+        return _replaced(self, configs)
 
     def described(self) -> dict[str, str]:
         """Every setting by Kafka's name, as text."""
-        return {
-            wire_name(declared.name): str(getattr(self, declared.name)) for declared in fields(self)
-        }
+        return _texts(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,23 +139,43 @@ class GroupConfig:
         ConfigError: a value is out of range.
     """
 
-    initial_rebalance_delay_ms: int = 100
-    """How long an empty group waits for more members after each that comes.
-
-    Kafka waits 3 s, for fleets with state to move. 100 ms gathers what one machine starts
-    together, and nobody at a terminal notices it.
-    """
-    session_timeout_ms_min: int = 100
-    """No member may ask for less. Kafka's is 6 s, against clients that flap; whoever tests how a
-    group loses a member wants less."""
-    session_timeout_ms_max: int = 1_800_000
-    """No member may ask for more: as long its partitions would lie idle after its death."""
+    # Kafka waits 3 s, for fleets with state to move. 100 ms gathers what one machine starts
+    # together, and nobody at a terminal notices it.
+    initial_rebalance_delay_ms: int = whole(
+        100,
+        Named(
+            "group.initial.rebalance.delay.ms",
+            "How long an empty group waits for more members after each that comes.",
+            "ms",
+        ),
+        most=DAY_MS,
+    )
+    # Kafka's is 6 s, against clients that flap; whoever tests how a group loses a member wants
+    # less.
+    session_timeout_ms_min: int = whole(
+        100,
+        Named("group.min.session.timeout.ms", "No member may ask for less.", "ms"),
+        least=1,
+        most=INT_MAX,
+    )
+    session_timeout_ms_max: int = whole(
+        1_800_000,
+        Named(
+            "group.max.session.timeout.ms",
+            "No member may ask for more: as long its partitions would lie idle after its death.",
+            "ms",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
 
     def __post_init__(self) -> None:
-        _within("group.initial.rebalance.delay.ms", self.initial_rebalance_delay_ms, 0, DAY_MS)
-        least = self.session_timeout_ms_min
-        _within("group.min.session.timeout.ms", least, 1, 2**31 - 1)
-        _within("group.max.session.timeout.ms", self.session_timeout_ms_max, least, 2**31 - 1)
+        check_table(self)
+        if self.session_timeout_ms_max < self.session_timeout_ms_min:
+            raise ConfigError(
+                f"group.max.session.timeout.ms={self.session_timeout_ms_max} is below"
+                f" group.min.session.timeout.ms={self.session_timeout_ms_min}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,35 +186,104 @@ class BrokerConfig:
         ConfigError: a value is out of range.
     """
 
-    node_id: int = 1
-    """The broker's number in its cluster; written to the data directory when it is made."""
-    topic: TopicConfig = field(default_factory=TopicConfig)
-    """What a topic has for settings that it does not override."""
-    num_partitions: int = 4
-    """Partitions of a topic that is created without a number of its own: enough for four
-    consumers to share it, few enough to open at once on a small machine."""
-    auto_create_topics: bool = True
-    """Whether a client that asks for a topic that is not there gets it created."""
+    node_id: int = whole(
+        1,
+        Named(
+            "node.id",
+            "The broker's number in its cluster; written to the data directory when it is made.",
+            is_dynamic=False,
+        ),
+        most=INT_MAX,
+    )
+    # Enough for four consumers to share a topic, few enough to open at once on a small machine.
+    num_partitions: int = whole(
+        4,
+        Named(
+            "num.partitions", "Partitions of a topic that is created without a number of its own."
+        ),
+        least=1,
+        most=PARTITIONS_MAX,
+    )
+    auto_create_topics: bool = truth(
+        Named(
+            "auto.create.topics.enable",
+            "Whether a client that asks for a topic that is not there gets it created.",
+        ),
+        default=True,
+    )
     group: GroupConfig = field(default_factory=GroupConfig)
     """Consumer groups."""
+    topic: TopicConfig = field(default_factory=TopicConfig)
+    """What a topic has for settings that it does not override."""
 
     def __post_init__(self) -> None:
-        _within("node.id", self.node_id, 0, 2**31 - 1)
-        _within("num.partitions", self.num_partitions, 1, PARTITIONS_MAX)
+        check_table(self)
+
+    def overridden(self, configs: Mapping[str, str]) -> BrokerConfig:
+        """These settings with some replaced, given by the broker's names and as text.
+
+        Raises:
+            ConfigError: a name is unknown, or a value malformed or out of range.
+        """
+        own, group, topic = dict[str, str](), dict[str, str](), dict[str, str]()
+        sections = {"": own, "group": group, "topic": topic}
+        for name, text in configs.items():
+            place = _PLACES.get(name)
+            if place is None:
+                raise unknown("broker", name, _PLACES)
+            sections[place.section][place.name] = text
+        changed = _replaced(self, own)
+        return replace(
+            changed,
+            group=_replaced(changed.group, group),
+            topic=changed.topic.overridden(topic),
+        )
+
+    def described(self) -> dict[str, str]:
+        """Every setting by the broker's name, as text."""
+        texts = {"": _texts(self), "group": _texts(self.group), "topic": _texts(self.topic)}
+        return {name: texts[place.section][place.name] for name, place in _PLACES.items()}
 
 
-def wire_name(attribute: str) -> str:
-    """Kafka's name of a setting: `segment_bytes` is `segment.bytes`."""
-    return attribute.replace("_", ".")
+class _Place(NamedTuple):
+    """Where a setting of the broker is kept: in which part, and by which name there."""
+
+    section: str
+    name: str
 
 
-def _integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is not a whole number") from None
+TOPIC_SETTINGS: Mapping[str, Setting] = {
+    name: each.setting for name, each in declared(TopicConfig).items()
+}
+"""The settings of a topic, by name."""
+_GROUP_SETTINGS = {name: each.setting for name, each in declared(GroupConfig).items()}
+_OWN_SETTINGS = {name: each.setting for name, each in declared(BrokerConfig).items()}
+BROKER_SETTINGS: Mapping[str, Setting] = {
+    **_OWN_SETTINGS,
+    **_GROUP_SETTINGS,
+    **{
+        each.broker_name: replace(each, name=each.broker_name, broker_name="")
+        for each in TOPIC_SETTINGS.values()
+    },
+}
+"""The settings of a broker, by name, those that topics inherit included."""
+_PLACES = {
+    **{name: _Place("", name) for name in _OWN_SETTINGS},
+    **{name: _Place("group", name) for name in _GROUP_SETTINGS},
+    **{each.broker_name: _Place("topic", name) for name, each in TOPIC_SETTINGS.items()},
+}
 
 
-def _within(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise ConfigError(f"{name}={value}: it has to be from {least} to {most}")
+def _replaced(table: Table, configs: Mapping[str, str]) -> Table:
+    known = declared(type(table))
+    changes: dict[str, Any] = {
+        known[name].attribute: known[name].setting.parse(text) for name, text in configs.items()
+    }
+    return replace(table, **changes)  # type: ignore[type-var]  # a table is a dataclass
+
+
+def _texts(table: object) -> dict[str, str]:
+    return {
+        name: setting.text(getattr(table, attribute))
+        for name, (attribute, setting) in declared(type(table)).items()
+    }

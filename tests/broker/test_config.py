@@ -43,3 +43,17 @@ def test_a_setting_that_is_unknown_or_out_of_range_is_refused(
 def test_a_node_id_is_not_negative() -> None:
     with pytest.raises(ConfigError, match=r"node\.id=-1"):
         BrokerConfig(node_id=-1)
+
+
+def test_a_broker_s_settings_hold_for_its_topics() -> None:
+    config = BrokerConfig().overridden(
+        {"log.segment.bytes": "2048", "num.partitions": "7", "group.min.session.timeout.ms": "5"}
+    )
+    assert (config.topic.segment_bytes, config.num_partitions) == (2048, 7)
+    assert config.group.session_timeout_ms_min == 5
+    assert config.described()["log.segment.bytes"] == "2048"
+    assert BrokerConfig().overridden(config.described()) == config
+    with pytest.raises(ConfigError, match=r"did you mean 'num\.partitions'"):
+        BrokerConfig().overridden({"num.partition": "7"})
+    with pytest.raises(ConfigError, match=r"below group\.min"):
+        BrokerConfig().overridden({"group.max.session.timeout.ms": "5"})

@@ -1,0 +1,256 @@
+"""Setting: what a broker or topic setting is called, holds and means, and how it is changed.
+
+A table of settings is a frozen dataclass (`config`) whose fields are declared with `whole`,
+`fraction`, `truth`, `choice` or `words`; Kafka's name, type, bounds and documentation stand
+beside the default. Everything else is derived from there: what DescribeConfigs shows, what
+AlterConfigs takes, what a wrong value is answered, what docs/configuration.md says.
+Rule of the file: text comes in and goes out in Kafka's spelling, and a value that is refused is
+refused with what would be taken. Where values are kept is `storage`'s.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeVar, cast
+
+from streamlog.errors import ConfigError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+_KEY = "setting"
+
+Value = bool | int | float | str
+T = TypeVar("T")
+
+
+class Kind(IntEnum):
+    """Kafka's numbers for what a setting is."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Operation(IntEnum):
+    """Kafka's numbers for what is done to a setting (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a table."""
+
+    name: str
+    kind: Kind
+    default: Value
+    unit: str
+    """`bytes`, `ms`, or empty."""
+    documentation: str
+    least: float = 0
+    most: float = 0
+    choices: tuple[str, ...] = ()
+    broker_name: str = ""
+    """Of a topic's setting: the broker's, which holds for topics that have none of their own."""
+    is_dynamic: bool = True
+    """Whether it can be altered while the broker runs."""
+
+    def parse(self, text: str) -> Value:
+        """The value that `text` means.
+
+        Raises:
+            ConfigError: it means none that is allowed.
+        """
+        value = self._read(text.strip())
+        self.check(value)
+        return value
+
+    def text(self, value: object) -> str:
+        """A value as Kafka writes it."""
+        return str(value).lower() if self.kind is Kind.BOOLEAN else str(value)
+
+    def check(self, value: object) -> None:
+        """Raise ConfigError unless the value is allowed."""
+        if isinstance(value, str):
+            self._check_words(value)
+        elif not isinstance(value, bool) and not self.least <= cast("float", value) <= self.most:
+            raise ConfigError(f"{self.name}={value}: it has to be from {self.least} to {self.most}")
+
+    def changed(self, operation: Operation, now: str, text: str) -> str:
+        """What the text of a list, which is `now`, becomes.
+
+        Raises:
+            ConfigError: this setting is no list.
+        """
+        if self.kind is not Kind.LIST:
+            raise ConfigError(
+                f"{self.name} is no list, so nothing can be added to it or taken from it: set it"
+            )
+        items, given = _items(now), _items(text)
+        if operation is Operation.APPEND:
+            return ",".join(dict.fromkeys(items + given))
+        return ",".join(each for each in items if each not in given)
+
+    def _read(self, text: str) -> Value:
+        match self.kind:
+            case Kind.BOOLEAN:
+                if text.lower() not in ("true", "false"):
+                    raise ConfigError(f"{self.name}={text!r}: use true or false")
+                return text.lower() == "true"
+            case Kind.INT | Kind.LONG:
+                return self._number(text, int, "a whole number")
+            case Kind.DOUBLE:
+                return self._number(text, float, "a number")
+            case Kind.LIST:
+                return ",".join(_items(text))
+        return text
+
+    def _number(self, text: str, kind: type[int | float], what: str) -> int | float:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ConfigError(f"{self.name}={text!r} is not {what}") from None
+
+    def _check_words(self, value: str) -> None:
+        words = _items(value) if self.kind is Kind.LIST else [value]
+        if not words or len({*words}) < len(words) or not {*words} <= {*self.choices}:
+            several = " or several of them" if self.kind is Kind.LIST else ""
+            raise ConfigError(
+                f"{self.name}={value!r}: use one of {', '.join(self.choices)}{several}"
+            )
+
+
+class Declared(NamedTuple):
+    """A setting, and the field of the table that holds its value."""
+
+    attribute: str
+    setting: Setting
+
+
+class Named(NamedTuple):
+    """What all settings say of themselves in words."""
+
+    name: str
+    documentation: str
+    unit: str = ""
+    broker_name: str = ""
+    is_dynamic: bool = True
+
+
+def whole(default: int, named: Named, *, least: int = 0, most: int = LONG_MAX) -> int:
+    """Declare a whole number; one that fits into four bytes if `most` does."""
+    kind = Kind.INT if most <= INT_MAX else Kind.LONG
+    return cast("int", _declare(kind, default, named, bounds=(least, most)))
+
+
+def fraction(default: float, named: Named) -> float:
+    """Declare a number from 0 to 1."""
+    return cast("float", _declare(Kind.DOUBLE, default, named, bounds=(0, 1)))
+
+
+def truth(named: Named, *, default: bool) -> bool:
+    """Declare something that is so or is not."""
+    return cast("bool", _declare(Kind.BOOLEAN, default, named))
+
+
+def choice(default: str, named: Named, choices: tuple[str, ...]) -> str:
+    """Declare one word of several."""
+    return cast("str", _declare(Kind.STRING, default, named, choices=choices))
+
+
+def words(default: str, named: Named, choices: tuple[str, ...]) -> str:
+    """Declare some words of several, with commas between them."""
+    return cast("str", _declare(Kind.LIST, default, named, choices=choices))
+
+
+def _declare(
+    kind: Kind,
+    default: Value,
+    named: Named,
+    *,
+    bounds: tuple[float, float] = (0, 0),
+    choices: tuple[str, ...] = (),
+) -> object:
+    setting = Setting(
+        kind=kind,
+        default=default,
+        name=named.name,
+        documentation=named.documentation,
+        unit=named.unit,
+        broker_name=named.broker_name,
+        is_dynamic=named.is_dynamic,
+        least=bounds[0],
+        most=bounds[1],
+        choices=choices,
+    )
+    declared: object = field(default=default, metadata={_KEY: setting})
+    return declared
+
+
+def declared(table: type[Any]) -> dict[str, Declared]:
+    """The settings of a table, by Kafka's name, in the order of the table."""
+    settings = ((each.name, each.metadata.get(_KEY)) for each in fields(table))
+    return {
+        setting.name: Declared(attribute, setting)
+        for attribute, setting in settings
+        if setting is not None
+    }
+
+
+def check_table(table: object) -> None:
+    """Raise ConfigError unless every value of the table is allowed."""
+    for attribute, setting in declared(type(table)).values():
+        setting.check(getattr(table, attribute))
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> ConfigError:
+    """The refusal of a name that nothing is called, with the nearest that something is."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0)
+    return ConfigError(
+        f"unknown {what} setting {name!r}: did you mean {near[0]!r}? There are: {', '.join(known)}"
+    )
+
+
+def altered(
+    settings: Mapping[str, Setting],
+    own: Mapping[str, str],
+    effective: Mapping[str, str],
+    changes: Iterable[tuple[str, Operation, str | None]],
+) -> dict[str, str]:
+    """The texts that are `own` to a resource after changes to them.
+
+    `settings` are all that are known, by the names that `changes` use, and `effective` what
+    holds now for those that the resource has no text of its own for.
+
+    Raises:
+        ConfigError: a change can't be made; none was.
+    """
+    after = dict(own)
+    for name, operation, text in changes:
+        if name not in settings:
+            raise unknown("such", name, settings)
+        if not settings[name].is_dynamic:
+            raise ConfigError(f"{name} can't be altered while the broker runs")
+        if operation is Operation.DELETE:
+            after.pop(name, None)
+            continue
+        if text is None:
+            raise ConfigError(f"{name} is given no value: delete it if the default is meant")
+        setting = settings[name]
+        now = after.get(name, effective[name])
+        wanted = text if operation is Operation.SET else setting.changed(operation, now, text)
+        after[name] = setting.text(setting.parse(wanted))
+    return after
+
+
+def _items(text: str) -> list[str]:
+    return [item for item in (each.strip() for each in text.split(",")) if item]
