@@ -296,11 +296,13 @@ class Tasks:
             logger.log(level, "task %s: restored %d records", task_id, restorer.records)
         store = None if state is None else state.store
         task = Task(sub, task_id, partitions=self._counts, store=store)
-        del self._opening[task_id]
+        self._opening.pop(task_id, None)
         self._opened[task_id] = _Running(task, state, self.inputs(task_id))
 
     async def _stop_opening(self, task_id: TaskId) -> None:
-        opening = self._opening.pop(task_id)
+        opening = self._opening.pop(task_id, None)
+        if opening is None:
+            return  # It came to its end while another one was waited for.
         opening.cancel()
         await asyncio.wait([opening])
 
