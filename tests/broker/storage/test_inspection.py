@@ -1,0 +1,401 @@
+"""A directory is looked through: what was touched is found, mended, and all else is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.storage.files import MemoryFiles, read_file, write_whole
+from streamlog.broker.storage.inspection import Finding, Inspection, Kind, Placed, Report
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.mending import QUARANTINE_SUFFIX, Mended, mend
+from streamlog.errors import LogDirectoryLost, UnknownTopicOrPartition, UsageError
+from tests.broker.storage.batches import SMALL, batch, read_records
+
+CONFIG = BrokerConfig(topic=SMALL)
+BATCHES = 40
+
+
+def opened(files: MemoryFiles) -> LogDirectory:
+    return LogDirectory.open("data", files=files, config=CONFIG)
+
+
+class PowerCut(Exception):
+    """The machine is down."""
+
+
+class Dying(MemoryFiles):
+    """A disk that loses its power after so many steps."""
+
+    steps_left: int | None = None
+
+    def admit(self, size_bytes: int, growth_bytes: int) -> int:
+        self._step()
+        return super().admit(size_bytes, growth_bytes)
+
+    def admit_sync(self) -> None:
+        self._step()
+        super().admit_sync()
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        self._step()
+        super().remove(path)
+
+    def _step(self) -> None:
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                raise PowerCut
+
+
+def filled(batches: int = BATCHES, *, files: MemoryFiles | None = None) -> MemoryFiles:
+    """A closed directory with one partition of several segments."""
+    files = MemoryFiles() if files is None else files
+    directory = opened(files)
+    directory.create_topic("t", 1)
+    log = directory.log("t", 0)
+    for number in range(batches):
+        log.append(
+            batch(
+                1 + number % 3,
+                timestamp_ms=1_000 * number,
+                value=b"v%d" % number * 5,
+                producer=(7, 0, sum(1 + n % 3 for n in range(number))),
+            ),
+            now_ms=number,
+        )
+    directory.close()
+    return files
+
+
+def paths(files: MemoryFiles, suffix: str) -> list[str]:
+    return [
+        f"data/{folder}/{name}"
+        for folder in files.list("data")
+        if folder.startswith("p-")
+        for name in files.list(f"data/{folder}")
+        if name.endswith(suffix)
+    ]
+
+
+def verify(files: MemoryFiles) -> Report:
+    with Inspection.open("data", files=files) as inspection:
+        return inspection.verify()
+
+
+def repair(files: MemoryFiles) -> list[Mended]:
+    with Inspection.open("data", files=files) as inspection:
+        return mend(inspection, inspection.verify())
+
+
+def overwrite(files: MemoryFiles, path: str, data: bytes, position: int = 0) -> None:
+    file = files.open(path, writable=True)
+    write_whole(file, data, position)
+    file.sync()  # So that damage survives a power cut too.
+    file.close()
+
+
+def cut(files: MemoryFiles, path: str, size_bytes: int) -> None:
+    file = files.open(path, writable=True)
+    file.truncate(size_bytes)
+    file.close()
+
+
+def flip(files: MemoryFiles, path: str, position: int, mask: int) -> None:
+    byte = read_file(files, path)[position]
+    overwrite(files, path, bytes([byte ^ mask]), position)
+
+
+def kinds(report: Report) -> set[Kind]:
+    return {finding.kind for finding in report.findings}
+
+
+def placed(files: MemoryFiles) -> Iterator[Placed | Finding]:
+    with Inspection.open("data", files=files) as inspection:
+        yield from inspection.batches(inspection.partition("t", 0))
+
+
+def served(files: MemoryFiles) -> dict[int, bytes | None]:
+    directory = opened(files)
+    try:
+        log = directory.log("t", 0)
+        assert log.damage == ()
+        return {record.offset: record.value for record in read_records(log)}
+    finally:
+        directory.close()
+
+
+def test_a_sound_directory_is_sound() -> None:
+    files = filled()
+    report = verify(files)
+    assert report.findings == ()
+    assert report.is_sound
+    assert report.counts.partitions == 1
+    assert report.counts.segments == len(paths(files, ".log")) > 3
+    assert report.counts.batches == BATCHES
+    assert report.counts.records == len(served(files))
+
+
+def test_looking_changes_nothing() -> None:
+    files = filled()
+    before = {path: read_file(files, path) for path in paths(files, "")}
+    flip(files, paths(files, ".log")[1], 100, 1)
+    before[paths(files, ".log")[1]] = read_file(files, paths(files, ".log")[1])
+    verify(files)
+    list(placed(files))
+    assert {path: read_file(files, path) for path in paths(files, "")} == before
+
+
+@given(data=st.data())
+def test_a_flipped_bit_is_found_and_mended(data: st.DataObject) -> None:
+    files = filled()
+    before = served(files)
+    path = data.draw(st.sampled_from(paths(files, ".log")))
+    position = data.draw(st.integers(0, len(read_file(files, path)) - 1))
+    touched = [
+        each
+        for each in placed(files)
+        if isinstance(each, Placed)
+        and each.path == path
+        and each.position <= position < each.position + each.batch.size_bytes
+    ]
+    (victim,) = touched
+    at = position - victim.position
+    flip(files, path, position, 1 << data.draw(st.integers(0, 7)))
+    if 12 <= at < 16:
+        return  # The leader epoch: no checksum covers it, and it harms no record.
+    report = verify(files)
+    (finding,) = report.findings
+    assert finding.kind is Kind.DAMAGED
+    assert finding.path == path
+    assert finding.position == victim.position
+    assert finding.first_offset == victim.batch.base_offset
+
+    done = repair(files)
+    (aside,) = paths(files, QUARANTINE_SUFFIX)
+    assert any(aside in each.what for each in done)
+    assert read_file(files, aside) == _flipped_back(victim, files, aside)
+    assert verify(files).findings == ()
+    lost = range(victim.batch.base_offset, victim.batch.next_offset)
+    assert served(files) == {o: value for o, value in before.items() if o not in lost}
+
+
+def _flipped_back(victim: Placed, files: MemoryFiles, aside: str) -> bytes:
+    """All of the batch was set aside, and nothing else."""
+    kept = read_file(files, aside)
+    sound = bytes(victim.batch.data)
+    different = [n for n, (a, b) in enumerate(zip(kept, sound, strict=True)) if a != b]
+    assert len(different) == 1
+    return kept
+
+
+@given(data=st.data())
+def test_whatever_is_overwritten_or_cut_the_rest_is_served(data: st.DataObject) -> None:
+    files = filled()
+    before = served(files)
+    where = [each for each in placed(files) if isinstance(each, Placed)]
+    touched: set[int] = set()
+    for _ in range(data.draw(st.integers(1, 4))):
+        path = data.draw(st.sampled_from(paths(files, ".log")))
+        size = len(read_file(files, path))
+        if not size:
+            continue
+        position = data.draw(st.integers(0, size - 1))
+        end = min(position + data.draw(st.integers(1, 300)), size)
+        if data.draw(st.booleans()):
+            cut(files, path, position)
+            end = 1 << 30
+        else:
+            overwrite(files, path, bytes(end - position), position)
+        touched |= {
+            offset
+            for each in where
+            if each.path == path
+            and each.position < end
+            and position < each.position + each.batch.size_bytes
+            for offset in range(each.batch.base_offset, each.batch.next_offset)
+        }
+    report = verify(files)
+    repair(files)
+    assert verify(files).is_sound
+    now = served(files)
+    untouched = {offset: value for offset, value in before.items() if offset not in touched}
+    assert {offset: now.get(offset) for offset in untouched} == untouched
+    # Zeros over zeros change nothing, so less may be lost than was touched; never more.
+    assert now.items() <= before.items()
+    if now != before:
+        assert not report.is_sound
+
+
+def test_a_mended_log_takes_records_where_it_took_them_before() -> None:
+    files = filled()
+    directory = opened(files)
+    end = directory.log("t", 0).log_end_offset
+    directory.close()
+    last = [path for path in paths(files, ".log") if read_file(files, path)][-1]
+    cut(files, last, 10)
+    assert kinds(verify(files)) == {Kind.DAMAGED}
+    repair(files)
+    directory = opened(files)
+    log = directory.log("t", 0)
+    assert log.log_end_offset == end
+    assert log.append(batch(), now_ms=0).base_offset == end
+    directory.close()
+    assert verify(files).is_sound
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_missing_file_is_told_and_stepped_over(which: int) -> None:
+    files = filled()
+    before = served(files)
+    path = [path for path in paths(files, ".log") if read_file(files, path)][which]
+    for suffix in (".log", ".index", ".timeindex"):
+        files.remove(path.removesuffix(".log") + suffix)
+    lost = verify(files)
+    assert kinds(lost) == {Kind.MISSING}
+    (finding,) = lost.findings
+    assert finding.first_offset is not None
+    assert finding.next_offset is not None
+    repair(files)
+    assert verify(files).findings == ()
+    gone = range(finding.first_offset, finding.next_offset)
+    assert served(files) == {o: value for o, value in before.items() if o not in gone}
+
+
+def test_a_missing_folder_is_told_and_made_anew() -> None:
+    files = filled()
+    (folder,) = {path.rpartition("/")[0] for path in paths(files, ".log")}
+    for name in files.list(folder):
+        files.remove(f"{folder}/{name}")
+    files.remove(folder)
+    assert kinds(verify(files)) == {Kind.MISSING}
+    repair(files)
+    assert verify(files).findings == ()
+    assert served(files) == {}
+
+
+def test_an_unfinished_write_is_no_damage_and_set_aside() -> None:
+    files = filled()
+    before = served(files)
+    path = [path for path in paths(files, ".log") if read_file(files, path)][-1]
+    overwrite(files, path, batch()[:40], len(read_file(files, path)))
+    report = verify(files)
+    assert kinds(report) == {Kind.UNFINISHED}
+    assert report.is_sound
+    repair(files)
+    (aside,) = paths(files, QUARANTINE_SUFFIX)
+    assert read_file(files, aside) == batch()[:40]
+    assert served(files) == before
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("how", ["flip", "cut", "remove"])
+def test_an_index_is_compared_and_built_anew(suffix: str, how: str) -> None:
+    files = filled()
+    before = served(files)
+    path = next(path for path in paths(files, suffix) if read_file(files, path))
+    if how == "flip":
+        flip(files, path, 3, 0x40)
+    elif how == "cut":
+        cut(files, path, 3)
+    else:
+        files.remove(path)
+    report = verify(files)
+    assert [(each.kind, each.path) for each in report.findings] == [(Kind.INDEX, path)]
+    repair(files)
+    assert verify(files).findings == ()
+    assert served(files) == before
+
+
+def test_a_snapshot_is_checked_and_set_aside() -> None:
+    files = filled()
+    path = paths(files, ".snapshot")[0]
+    flip(files, path, 8, 1)
+    (finding,) = verify(files).findings
+    assert (finding.kind, finding.path) == (Kind.SNAPSHOT, path)
+    repair(files)
+    assert verify(files).findings == ()
+    assert paths(files, QUARANTINE_SUFFIX) == [path + QUARANTINE_SUFFIX]
+
+
+def test_batches_of_a_producer_have_to_be_in_its_order() -> None:
+    files = filled(1)
+    path = next(path for path in paths(files, ".log") if read_file(files, path))
+    out_of_order = bytearray(batch(producer=(7, 0, 5)))
+    out_of_order[:8] = (1).to_bytes(8, "big")
+    overwrite(files, path, bytes(out_of_order), len(read_file(files, path)))
+    report = verify(files)
+    assert kinds(report) == {Kind.ORDER}
+    assert "sequence 5, 1 is due" in report.findings[0].reason
+    assert not report.is_sound
+    assert repair(files) == [], "nobody knows what would be right"
+
+
+def test_beside_a_broker_it_is_read_and_not_mended() -> None:
+    files = filled()
+    directory = opened(files)
+    with Inspection.open("data", files=files) as inspection:
+        assert inspection.holder is not None
+        assert "in use" in inspection.holder
+        report = inspection.verify()
+        assert report.findings == ()
+        with pytest.raises(UsageError, match="stop it first"):
+            mend(inspection, report)
+    directory.close()
+
+
+def test_while_it_is_looked_through_nobody_opens_it() -> None:
+    files = filled()
+    with Inspection.open("data", files=files), pytest.raises(Exception, match="in use by process"):
+        opened(files)
+    opened(files).close()
+
+
+def test_what_is_no_directory_of_a_log_is_left_alone() -> None:
+    files = MemoryFiles()
+    files.make_directory("data")
+    with pytest.raises(LogDirectoryLost, match="no data directory"):
+        Inspection.open("data", files=files)
+    assert files.list("data") == []
+
+
+def test_there_has_to_be_such_a_partition() -> None:
+    with (
+        Inspection.open("data", files=filled()) as inspection,
+        pytest.raises(UnknownTopicOrPartition, match="no partition 1 of 't'"),
+    ):
+        inspection.partition("t", 1)
+
+
+@pytest.mark.parametrize("keep_bytes", [0, None])
+def test_mending_survives_a_crash_at_every_step(keep_bytes: int | None) -> None:
+    for steps in range(100):
+        files = Dying()
+        filled(12, files=files)
+        before = served(files)
+        victim = [each for each in placed(files) if isinstance(each, Placed)][4]
+        flip(files, victim.path, victim.position + 30, 1)
+        files.crash(keep_bytes=None)
+        files.steps_left = steps
+        survived = True
+        try:
+            repair(files)
+        except PowerCut:
+            survived = False
+        files.steps_left = None
+        files.crash(keep_bytes=keep_bytes)
+        repair(files)
+        assert verify(files).findings == ()
+        lost = range(victim.batch.base_offset, victim.batch.next_offset)
+        assert served(files) == {o: value for o, value in before.items() if o not in lost}
+        if survived:
+            return
+    raise AssertionError("mending took more steps than were tried")
