@@ -137,6 +137,11 @@ class Placed:
     position: int
     batch: RecordBatch
 
+    @property
+    def next_offset(self) -> int:
+        """The offset behind it."""
+        return self.batch.next_offset
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
@@ -384,16 +389,13 @@ class _Looking:
         with closing(file):
             end = file.size()
             for each in walk_file(file, base_offset=base, end=end):
-                if not isinstance(each, Unsound):
-                    position, batch = each
-                    reached = batch.next_offset
-                    if reached > offset:
-                        yield Placed(path, position, batch)
-                elif each.next_offset is None:
+                if isinstance(each, Unsound) and each.next_offset is None:
                     tail = each
-                else:
-                    reached = each.next_offset
-                    yield self._damaged(path, each, each.next_offset)
+                    continue
+                place = self._place(path, each)
+                reached = place.next_offset or reached
+                if reached > offset:
+                    yield place
         if next_base is None:
             yield from self._end(reached, tail, path, end)
         elif tail is not None:
@@ -435,6 +437,11 @@ class _Looking:
                 first_offset=reached,
                 reason=f"behind the last whole batch: {tail.reason}",
             )
+
+    def _place(self, path: str, each: tuple[int, RecordBatch] | Unsound) -> Placed | Finding:
+        if isinstance(each, Unsound):
+            return self._damaged(path, each, each.next_offset)
+        return Placed(path, *each)
 
     def _damaged(self, path: str, place: Unsound, next_offset: int | None) -> Finding:
         return Finding(
