@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from streamlog.errors import LogError, StreamlogError
+from streamlog.errors import CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.data import (
     FetchableTopicResponse,
@@ -259,8 +259,11 @@ def _refuse_zstd(data: Buffer, where: str) -> None:
 
 
 def _refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
+    # Not the batch that was sent is corrupt, but the end of the log that it should go behind.
+    stored = isinstance(error, CorruptData)
+    code = ErrorCode.KAFKA_STORAGE_ERROR if stored else _code(error)
     return PartitionProduceResponse(
-        index=index, error_code=_code(error), base_offset=-1, error_message=str(error)
+        index=index, error_code=code, base_offset=-1, error_message=str(error)
     )
 
 
@@ -268,5 +271,7 @@ def _code(error: StreamlogError) -> int:
     """What a client is told; trouble with the disk is also told to whoever reads the log."""
     if isinstance(error, LogError):
         return error.code
+    if isinstance(error, CorruptData):
+        return ErrorCode.CORRUPT_MESSAGE  # Told by the log, where it is and once.
     _log.error("a partition can't be used: %s", error)
     return ErrorCode.KAFKA_STORAGE_ERROR

@@ -266,7 +266,9 @@ class Fetcher:
             return
         self._cluster.forget([partition.topic])
         error = error_for(data.error_code, where)
-        if error.retriable:
+        # Kafka calls CORRUPT_MESSAGE retriable, but what is damaged on disk stays so: who reads
+        # has to hear of it, and may seek behind it.
+        if error.retriable and data.error_code != ErrorCode.CORRUPT_MESSAGE:
             log.debug("%s", error)
         else:
             self._tell(error)

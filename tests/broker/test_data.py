@@ -368,3 +368,58 @@ def test_an_empty_partition_has_no_times(node: Node) -> None:
         assert [(await look_up(broker, t)).offset for t in (-1, -2, -3, 0)] == [0, 0, -1, -1]
 
     node.run(story)
+
+
+def spoil(node: Node, position: int) -> None:
+    """Change a byte of the only log there is."""
+    (folder,) = (name for name in node.files.list("data") if name.startswith("p-"))
+    file = node.files.open(f"data/{folder}/{0:020d}.log", writable=True)
+    file.write(bytes([file.read(1, position)[0] ^ 0x10]), position)
+    file.close()
+
+
+def test_a_damaged_batch_is_answered_told_once_and_stepped_over(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def before(broker: Broker) -> None:
+        create(broker)
+        for value in (b"a", b"b", b"c"):
+            await produce(broker, batch(value))
+
+    async def after(broker: Broker) -> None:
+        (data,) = await fetch(broker, at(0))
+        assert values(data) == [b"a"]
+        for _ in range(3):
+            (data,) = await fetch(broker, at(1))
+            assert data.error_code == ErrorCode.CORRUPT_MESSAGE
+            assert data.records == b""
+        assert broker.directory.log("t", 0).refused_reads == 3
+        (data,) = await fetch(broker, at(2))
+        assert values(data) == [b"c"]
+        assert (await produce(broker, batch(b"d"))).error_code == 0
+
+    node.run(before)
+    spoil(node, len(batch(b"a")) + 30)
+    node.files.remove("data/clean_shutdown")  # So that the log is scanned.
+    node.run(after)
+    told = [line for line in caplog.messages if "is damaged at position" in line]
+    assert len(told) == 1, told
+    assert told[0].startswith("t-0: data/p-")
+    assert f"at position {len(batch(b'a'))}" in told[0]
+    assert "offsets 1 to 1" in told[0]
+
+
+def test_behind_a_damaged_end_nothing_is_written(node: Node) -> None:
+    async def before(broker: Broker) -> None:
+        create(broker)
+        await produce(broker, batch(b"a"))
+
+    async def after(broker: Broker) -> None:
+        answer = await produce(broker, batch(b"b"))
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        (data,) = await fetch(broker, at(0))
+        assert data.error_code == ErrorCode.CORRUPT_MESSAGE
+
+    node.run(before)
+    spoil(node, 30)
+    node.run(after)

@@ -6,10 +6,12 @@ import asyncio
 import subprocess
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
+from streamlog.errors import CorruptMessage
 from streamlog.log import Log
 from streamlog.records.batch import Record
 from tests.worker.processes import STREAMLOG
@@ -147,3 +149,63 @@ def test_what_is_no_log_is_told(tmp_path: Path) -> None:
     done = streamlog("verify", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 5
     assert "no data directory" in done.stderr
+
+
+def test_a_consumer_hears_of_damage_and_goes_on_behind_it(here: Path) -> None:
+    damage(here, 7)
+    (here / "log" / "clean_shutdown").unlink()
+
+    async def main() -> None:
+        part = TopicPartition("greetings", 0)
+        async with (
+            Log.open(f"embedded:{here}/log", listen=False) as log,
+            log.consumer(auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([part])
+            found: list[int] = []
+
+            async def read_until(count: int) -> None:
+                while len(found) < count:
+                    for records in (await consumer.poll(timeout_ms=5_000)).values():
+                        found.extend(record.offset for record in records)
+
+            with pytest.raises(CorruptMessage, match="greetings-0 at 7"):
+                await read_until(8)
+            assert found == [*range(7)]
+            consumer.seek(part, 8)
+            await read_until(RECORDS - 1)
+            assert found == [*range(7), *range(8, RECORDS)]
+
+    asyncio.run(main())
+
+
+def test_librdkafka_steps_over_what_was_lost(here: Path) -> None:
+    damage(here, 7)
+    assert streamlog("repair", "log", "--yes", cwd=here).returncode == 0
+
+    def consume(address: str) -> list[int]:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": "g",
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+            }
+        )
+        consumer.assign([confluent_kafka.TopicPartition("greetings", 0, 0)])
+        found = []
+        try:
+            while (message := consumer.poll(20)) is not None and message.error() is None:
+                found.append(message.offset())
+        finally:
+            consumer.close()
+        return found
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{here}/log") as log:
+            assert log.address is not None
+            host, port = log.address
+            found = await asyncio.to_thread(consume, f"{host}:{port}")
+            assert found == [*range(7), *range(8, RECORDS)]
+
+    asyncio.run(main())

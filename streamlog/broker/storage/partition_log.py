@@ -45,6 +45,8 @@ SNAPSHOTS_KEPT = 2
 """The newest may be of offsets that a power cut took back; the one before it is not."""
 START_OFFSET = 0
 """Nothing removes the head of a log yet."""
+DAMAGE_TOLD_MAX = 1000
+"""Damaged places of one log that are told; whoever has more should look with `log verify`."""
 _NAME_DIGITS = 20
 
 _logger = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class PartitionLog:
         self.recovery = Recovery()
         self.recovery_point = START_OFFSET
         """Everything before this offset is known to be on disk."""
+        self.refused_reads = 0
+        """Reads that met a damaged place; the place itself is told once."""
         self._files = files
         self._directory = directory
         self._config = config
@@ -88,6 +92,7 @@ class PartitionLog:
         self._dirty = False
         self._failure: LogDirectoryError | None = None
         self._closed = False
+        self._told: set[str] = set()
 
     @classmethod
     def create(
@@ -219,10 +224,10 @@ class PartitionLog:
                 f"{self.name}: offset {offset} is not in the log, which has offsets"
                 f" {START_OFFSET} to {end_offset - 1}"
             )
-        if offset == end_offset:
-            self._check_end()
-            return b""
         with self._disk():
+            if offset == end_offset:
+                self._check_end()
+                return b""
             return self._segment_of(offset).read(offset, max_bytes, min_one=min_one)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
@@ -319,7 +324,13 @@ class PartitionLog:
                 self.log_end_offset,
             )
         for place in self.recovery.damage:
-            _logger.error("%s", place)
+            self._tell(str(place))
+
+    def _tell(self, damage: str) -> None:
+        """Say where a place is damaged, once and not to everyone who reads there."""
+        if damage not in self._told and len(self._told) < DAMAGE_TOLD_MAX:
+            self._told.add(damage)
+            _logger.error("%s", damage)
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -441,7 +452,7 @@ class PartitionLog:
         if not segment.loaded:
             load_sealed(segment, self._bases[number + 1])
             for place in segment.damage:
-                _logger.error("%s", place)
+                self._tell(str(place))
         return segment
 
     def _snapshot_path(self, offset: int) -> str:
@@ -489,6 +500,10 @@ class PartitionLog:
         """Errors of the system come out as what they mean for the data directory."""
         try:
             yield
+        except CorruptData as error:
+            self.refused_reads += 1
+            self._tell(str(error))
+            raise
         except OSError as error:
             failure = directory_error(error, self._directory)
             if not isinstance(failure, LogDirectoryFailed):

@@ -58,7 +58,8 @@ class Damage:
         return (
             f"{self.partition}: {self.path} is damaged at position {self.position}"
             f" ({self.reason}): offsets {self.first_offset} to {until} can't be served;"
-            " restore the file from a copy, or delete the topic"
+            " stop the broker and mend it with `streamlog log repair`, or restore the file from a"
+            " copy"
         )
 
 
