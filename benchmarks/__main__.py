@@ -21,21 +21,23 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import log, windowed_count
+from benchmarks import log, windowed_count, wire
 from benchmarks.harness import Figure
 
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[Path, int], AsyncIterator[Figure]]] = {
+    "wire": wire.figures,
     "log": log.figures,
     "windowed_count": windowed_count.figures,
 }
 
 
-async def run(records: int, runs: int) -> list[Figure]:
-    """Every benchmark, `runs` times in turn, each with a fresh broker and directory."""
+async def run(names: list[str], records: int, runs: int) -> list[Figure]:
+    """The named benchmarks, `runs` times in turn, each with a fresh broker and directory."""
     figures: list[Figure] = []
     for number in range(runs):
-        for name, benchmark in BENCHMARKS.items():
+        for name in names:
+            benchmark = BENCHMARKS[name]
             with tempfile.TemporaryDirectory(prefix=f"streamlog-{name}-") as directory:
                 async for figure in benchmark(Path(directory), records):
                     print(f"run {number + 1}: {figure.name}: {figure.records_per_s:,.0f}/s")
@@ -50,7 +52,15 @@ def table(figures: list[Figure]) -> Table:
         by_name[figure.name].append(figure)
     printed = Table(title="medians", title_justify="left")
     printed.add_column("benchmark")
-    for column in ("records", "records/s", "client CPU s/M", "broker CPU s/M"):
+    columns = (
+        "records",
+        "records/s",
+        "client CPU s/M",
+        "broker CPU s/M",
+        "p50/p99/p99.9 ms",
+        "bar",
+    )
+    for column in columns:
         printed.add_column(column, justify="right")
     for name, runs in by_name.items():
         printed.add_row(
@@ -58,9 +68,33 @@ def table(figures: list[Figure]) -> Table:
             f"{runs[0].records:,}",
             f"{median(run.records_per_s for run in runs):,.0f}",
             f"{median(run.cpu_s_per_million(run.client_cpu_s) for run in runs):.2f}",
-            f"{median(run.cpu_s_per_million(run.broker_cpu_s) for run in runs):.2f}",
+            f"{median(run.cpu_s_per_million(run.broker_cpu_s) for run in runs):.3f}",
+            _latencies(runs),
+            _bar(runs),
         )
     return printed
+
+
+def _latencies(runs: list[Figure]) -> str:
+    """The median, and what 99 % and 99.9 % of the records stay below."""
+    names = runs[0].latency_ms
+    return " / ".join(f"{median(run.latency_ms[name] for run in runs):.2f}" for name in names)
+
+
+def _bar(runs: list[Figure]) -> str:
+    """What it is held against, and whether it holds."""
+    first = runs[0]
+    if first.bar_cpu_s is not None:
+        cpu_s = median(run.cpu_s_per_million(run.broker_cpu_s) for run in runs)
+        return f"{first.bar_cpu_s:.2f} s {_held(cpu_s, first.bar_cpu_s)}"
+    if first.bar_p99_ms is not None:
+        p99_ms = median(run.latency_ms["p99"] for run in runs)
+        return f"p99 {first.bar_p99_ms:.0f} ms {_held(p99_ms, first.bar_p99_ms)}"
+    return ""
+
+
+def _held(figure: float, bar: float) -> str:
+    return "holds" if figure <= bar else "missed"
 
 
 def write(figures: list[Figure]) -> Path:
@@ -78,8 +112,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--records", type=int, default=500_000, help="records per benchmark")
     parser.add_argument("--runs", type=int, default=3, help="runs of each; medians are printed")
+    parser.add_argument(
+        "--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="which ones"
+    )
     arguments = parser.parse_args()
-    figures = asyncio.run(run(arguments.records, arguments.runs))
+    figures = asyncio.run(run(arguments.only, arguments.records, arguments.runs))
     console = Console()
     console.print(table(figures))
     console.print(f"every run: {write(figures)}")

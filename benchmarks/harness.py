@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
@@ -29,6 +29,12 @@ class Figure:
     wall_s: float
     client_cpu_s: float
     broker_cpu_s: float
+    latency_ms: dict[str, float] = field(default_factory=dict)
+    """By percentile, where single records were timed."""
+    bar_cpu_s: float | None = None
+    """The most CPU seconds that a million records may cost the broker."""
+    bar_records_per_s: float | None = None
+    bar_p99_ms: float | None = None
 
     @property
     def records_per_s(self) -> float:

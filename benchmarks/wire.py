@@ -1,0 +1,142 @@
+"""The wire: librdkafka's performance program against a broker process, held against the bars.
+
+The bars are on the broker's CPU seconds per million records of 200 bytes, which other load hardly
+moves; rates depend on how many cores client and broker have to themselves. Latencies are at
+1,000 messages a second: of the acknowledgement, and through to a consumer that waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import quantiles
+
+from benchmarks.harness import Figure, Process, broker
+from benchmarks.librdkafka import Run, Unavailable, performance_program, run
+
+VALUE_BYTES = 200
+LATENCY_RECORDS = 5_000
+LATENCY_RATE = 1_000
+WARM_UP_RECORDS = 1_000
+"""Their latencies are not counted: they wait for connections and metadata."""
+LATENCY_BAR_MS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One run of the program, and what it may cost."""
+
+    name: str
+    topic: str
+    options: tuple[str, ...]
+    cpu_s_max: float | None = None
+    records_per_s_min: float | None = None
+    share: int = 1
+    """One in so many of the records asked for: expensive ones are measured with fewer."""
+
+
+PRODUCE = ("-P", "-s", str(VALUE_BYTES), "-a", "1")
+CONSUME = ("-C", "-o", "beginning")
+SMALL_FETCHES = ("-X", "fetch.message.max.bytes=16384")
+"""A batch that is larger comes whole all the same."""
+WORKS = (
+    Work("produce, big batches", "big", (*PRODUCE, "-X", "linger.ms=5"), 0.20, 1_500_000),
+    Work(
+        "produce, 16 KB requests",
+        "small",
+        (*PRODUCE, "-X", "linger.ms=5", "-X", "batch.size=16384"),
+        0.35,
+    ),
+    Work(
+        "produce, 1 message a request",
+        "single",
+        (*PRODUCE, "-X", "linger.ms=0", "-X", "batch.num.messages=1"),
+        9.0,
+        share=10,
+    ),
+    Work("consume, 1 MB fetches", "big", CONSUME, 0.08, 2_500_000),
+    Work("consume, 16 KB fetches", "big", (*CONSUME, *SMALL_FETCHES), 0.15),
+    Work("consume, 1 MB fetches, 16 KB batches", "small", CONSUME),
+    Work("consume, 16 KB fetches, 16 KB batches", "small", (*CONSUME, *SMALL_FETCHES)),
+)
+
+
+async def figures(directory: Path, records: int) -> AsyncIterator[Figure]:
+    """Every work in turn, then the latencies; nothing, with a word why, if there is no program."""
+    try:
+        program = await asyncio.to_thread(performance_program)
+    except Unavailable as reason:
+        print(f"the wire benchmark is left out: {reason}")
+        return
+    with broker(directory) as (process, url):
+        address = url.removeprefix("kafka://")
+        for work in WORKS:
+            yield await _cost(program, process, address, work, records // work.share)
+        yield await _acknowledgement(program, process, address)
+        yield await _through(program, process, address)
+
+
+async def _cost(program: Path, process: Process, address: str, work: Work, records: int) -> Figure:
+    before_s = process.cpu_s()
+    done = await _run(program, address, work.topic, *work.options, "-q", "-c", str(records))
+    return Figure(
+        name=work.name,
+        records=done.records,
+        wall_s=done.wall_s,
+        client_cpu_s=done.cpu_s,
+        broker_cpu_s=process.cpu_s() - before_s,
+        bar_cpu_s=work.cpu_s_max,
+        bar_records_per_s=work.records_per_s_min,
+    )
+
+
+async def _acknowledgement(program: Path, process: Process, address: str) -> Figure:
+    """From the call to the delivery report."""
+    before_s = process.cpu_s()
+    with tempfile.NamedTemporaryFile() as file:
+        done = await _run(program, address, "acknowledged", *_paced(file.name))
+        figure = _latency("latency, acknowledgement", done, Path(file.name))
+    return replace(figure, broker_cpu_s=process.cpu_s() - before_s)
+
+
+async def _through(program: Path, process: Process, address: str) -> Figure:
+    """From the call to a consumer whose fetch waits for it."""
+    before_s = process.cpu_s()
+    with tempfile.NamedTemporaryFile() as file, tempfile.NamedTemporaryFile() as acknowledged:
+        # It makes the topic, so that the consumer finds it.
+        await _run(program, address, "through", *PRODUCE, "-q", "-c", "1")
+        consume = ("-C", "-o", "end", "-l", "-A", file.name, "-q", "-c", str(LATENCY_RECORDS))
+        async with asyncio.TaskGroup() as group:
+            consumed = group.create_task(_run(program, address, "through", *consume))
+            # The consumer has to be there before the first message: it reads from the end.
+            await asyncio.sleep(1)
+            await _run(program, address, "through", *_paced(acknowledged.name))
+        figure = _latency("latency, through to a consumer", consumed.result(), Path(file.name))
+    return replace(figure, broker_cpu_s=process.cpu_s() - before_s)
+
+
+def _paced(path: str) -> tuple[str, ...]:
+    rate = ("-r", str(LATENCY_RATE), "-c", str(LATENCY_RECORDS), "-q")
+    return (*PRODUCE, "-X", "linger.ms=0", "-l", "-A", path, *rate)
+
+
+async def _run(program: Path, address: str, topic: str, *arguments: str) -> Run:
+    where = ("-b", address, "-t", topic, "-p", "0")
+    return await asyncio.to_thread(run, program, *where, *arguments)
+
+
+def _latency(name: str, done: Run, path: Path) -> Figure:
+    took_ms = [int(line) / 1000 for line in path.read_text().split()][WARM_UP_RECORDS:]
+    percentiles = quantiles(took_ms, n=1000, method="inclusive")
+    return Figure(
+        name=name,
+        records=done.records,
+        wall_s=done.wall_s,
+        client_cpu_s=done.cpu_s,
+        broker_cpu_s=0.0,
+        latency_ms={"p50": percentiles[499], "p99": percentiles[989], "p99.9": percentiles[998]},
+        bar_p99_ms=LATENCY_BAR_MS,
+    )
