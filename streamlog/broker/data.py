@@ -37,7 +37,7 @@ from streamlog.records.compression import Compression
 
 if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition, Partitions
-    from streamlog.protocol.schema import Buffer
+    from streamlog.protocol.schema import Buffer, Piece
 
 FETCH_BYTES_MAX = 55 * 1024 * 1024
 """No response is larger, but for a first batch; Kafka's `fetch.max.bytes` of the broker."""
@@ -207,15 +207,15 @@ class _Reading:
             records=records,
         )
 
-    def _read(self, partition: Partition, wanted: FetchPartition) -> Buffer:
+    def _read(self, partition: Partition, wanted: FetchPartition) -> Piece:
         is_first = self.found_bytes == 0
         room_bytes = min(wanted.partition_max_bytes, self._room_bytes - self.found_bytes)
-        records = partition.log.read(
+        records = partition.log.range(
             wanted.fetch_offset, max_bytes=max(room_bytes, 0), min_one=is_first
         )
         if self._version < ZSTD_FETCH_VERSION:
             where = f"{partition.topic}-{partition.index}: Fetch version {self._version}"
-            _refuse_zstd(records, where)
+            _refuse_zstd(one_buffer(records), where)
         return records
 
 

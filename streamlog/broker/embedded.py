@@ -14,6 +14,8 @@ from streamlog.broker.broker import RequestContext
 from streamlog.broker.coordinator.groups import IN_PROCESS_HOST
 from streamlog.errors import ConnectionLost, LogError, RequestTimedOut
 from streamlog.protocol.apis import APIS, api_of
+from streamlog.protocol.messages.data import FetchResponse
+from streamlog.protocol.schema import one_buffer
 from streamlog.transport.connection import Transport
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class EmbeddedTransport(Transport):
             await asyncio.sleep(0)
         if answer is None:
             raise TypeError(f"{api_of(type(request)).name} wants no answer: use send")
+        if isinstance(answer, FetchResponse):
+            _read_records(answer)
         return answer
 
     async def send(self, request: Message) -> None:
@@ -72,3 +76,11 @@ class EmbeddedTransport(Transport):
         if self._closed:
             raise ConnectionLost("this transport was closed by its client")
         return self._broker.begin(request, self._contexts[type(request)])
+
+
+def _read_records(response: FetchResponse) -> None:
+    """What a socket would take from the files is here wanted in memory."""
+    for topic in response.responses:
+        for partition in topic.partitions:
+            if partition.records is not None:
+                partition.records = one_buffer(partition.records)

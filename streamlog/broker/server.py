@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast
 
 from streamlog.broker.broker import RequestContext, api_versions
+from streamlog.broker.outlet import Outlet
 from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamlog.broker.broker import Answer, Broker
-    from streamlog.protocol.schema import Buffer, Message
+    from streamlog.protocol.schema import Buffer, Message, Piece
 
 REQUEST_BYTES_MAX = 100 * 1024 * 1024
 """No request is larger; Kafka's `socket.request.max.bytes`."""
@@ -39,9 +40,7 @@ IN_FLIGHT_MAX = 32
 QUEUED_BYTES_MAX = 1024 * 1024
 """Answers of one connection that are held back by an earlier one that waits."""
 WRITE_BUFFER_BYTES = 256 * 1024
-"""Written and not taken by the socket: beyond this the connection's requests wait."""
-JOINED_BYTES_MAX = 16 * 1024
-"""Smaller pieces are joined into one write; copying a larger one costs more than a system call."""
+"""Answers are handed to the socket when there are so many bytes, or nothing more to take up."""
 STOP_TIMEOUT_MS = 2_000
 """How long stopping waits for clients to take what was written for them."""
 BACKLOG = 512
@@ -133,7 +132,7 @@ class _Slot:
 
     request: Request
     answer: asyncio.Future[Message] | None = None
-    buffers: list[Buffer] | None = None
+    pieces: list[Piece] | None = None
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -148,9 +147,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._contexts: dict[int, RequestContext] = {}
         self._queue: deque[_Slot] = deque()
         self._queued_bytes = 0
-        self._out: list[Buffer] = []
+        self._out: list[Piece] = []
         self._out_bytes = 0
-        self._may_write = True
         self._reads = True
         self._ended = False
         self._peer = "?"
@@ -162,7 +160,7 @@ class _Connection(asyncio.BufferedProtocol):
         """A client has come."""
         # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._outlet = Outlet(self._transport, on_room=self._on_room, on_failure=self._on_failure)
         self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
         if self._wildcard:
             host, port = transport.get_extra_info("sockname")[:2]
@@ -177,6 +175,7 @@ class _Connection(asyncio.BufferedProtocol):
             if slot.answer is not None:
                 slot.answer.cancel()
         self._queue.clear()
+        self._outlet.close()
         self.closed.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
@@ -189,17 +188,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._work()
 
     def eof_received(self) -> bool:
-        """The client will send no more: it is gone, or as good as."""
-        return False
-
-    def pause_writing(self) -> None:
-        """The client does not read."""
-        self._may_write = False
-
-    def resume_writing(self) -> None:
-        """The client reads again."""
-        self._may_write = True
-        self._work()
+        """The client will send no more: it is gone, or reads what is on its way to it."""
+        self.stop()
+        return self._outlet.blocked
 
     # ---- requests ----
 
@@ -209,7 +200,8 @@ class _Connection(asyncio.BufferedProtocol):
         for slot in self._queue:
             if slot.answer is not None:
                 slot.answer.cancel()
-        self._transport.close()
+        if not self._outlet.blocked:
+            self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
@@ -234,7 +226,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _has_room(self) -> bool:
         return (
-            self._may_write
+            not self._outlet.blocked
             and not self._ended
             and len(self._queue) < IN_FLIGHT_MAX
             and self._queued_bytes < QUEUED_BYTES_MAX
@@ -293,37 +285,41 @@ class _Connection(asyncio.BufferedProtocol):
             self._work()
 
     def _fill(self, slot: _Slot, response: Message) -> None:
-        slot.buffers = _encoded(slot.request, response)
-        self._queued_bytes += sum(map(len, slot.buffers))
+        slot.pieces = _encoded(slot.request, response)
+        self._queued_bytes += sum(map(len, slot.pieces))
 
     def _drain(self) -> None:
         """Hand out what is answered, up to the first that is not."""
-        while self._queue and self._queue[0].buffers is not None:
-            buffers = self._queue.popleft().buffers or []
-            self._queued_bytes -= sum(map(len, buffers))
-            self._hand_out(buffers)
+        while self._queue and self._queue[0].pieces is not None:
+            pieces = self._queue.popleft().pieces or []
+            self._queued_bytes -= sum(map(len, pieces))
+            self._hand_out(pieces)
 
-    def _hand_out(self, buffers: list[Buffer]) -> None:
+    def _hand_out(self, pieces: list[Piece]) -> None:
         """Soon to the socket: what one read brings is answered by one write."""
-        self._out += buffers
-        self._out_bytes += sum(map(len, buffers))
+        self._out += pieces
+        self._out_bytes += sum(map(len, pieces))
         if self._out_bytes > WRITE_BUFFER_BYTES:
             self._write()
 
     def _write(self) -> None:
-        """Everything handed out goes to the socket: small pieces as one, large ones as they are."""
-        out, self._out, self._out_bytes = self._out, [], 0
-        small: list[Buffer] = []
-        for piece in out:
-            if len(piece) < JOINED_BYTES_MAX:
-                small.append(piece)
-                continue
-            if small:
-                self._transport.write(b"".join(small))
-                small = []
-            self._transport.write(piece)
-        if small:
-            self._transport.write(b"".join(small))
+        """Everything handed out goes to the socket."""
+        if self._out:
+            out, self._out, self._out_bytes = self._out, [], 0
+            self._outlet.write(out)
+
+    def _on_room(self) -> None:
+        """The client has read everything."""
+        if self._ended:
+            self._transport.close()
+        else:
+            self._work()
+
+    def _on_failure(self, error: OSError) -> None:
+        """Nothing more can be written."""
+        if not isinstance(error, ConnectionError):
+            _log.warning("closed the connection of %s: %s", self._peer, error)
+        self.abort()
 
     def _read_on(self, wanted: bool) -> None:  # noqa: FBT001 - a state, not a switch
         if self._ended or wanted == self._reads:
@@ -347,7 +343,7 @@ def _version_refusal(error: UnsupportedVersion) -> tuple[Request, Message]:
     return Request(APIS[API_VERSIONS_KEY], 0, error.correlation_id, None, refusal), refusal
 
 
-def _encoded(request: Request, response: Message) -> list[Buffer]:
+def _encoded(request: Request, response: Message) -> list[Piece]:
     return encode_response(request.api, request.version, request.correlation_id, response)
 
 

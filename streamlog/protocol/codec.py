@@ -16,7 +16,7 @@ from typing import Final, TypeVar, cast
 
 from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
 from streamlog.protocol.reader import Reader, compile_reader
-from streamlog.protocol.schema import Buffer, Message
+from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
 from streamlog.protocol.writer import Writer, compile_writer, null_field
 
 M = TypeVar("M", bound=Message)
@@ -33,12 +33,12 @@ def encode(message: Message, version: int) -> bytes:
         UnsupportedVersion: the message has no such version.
         UsageError: a field holds what this version can't say.
     """
-    buffers: list[Buffer] = [bytearray()]
+    buffers: list[Piece] = [bytearray()]
     encode_into(message, version, buffers)
-    return b"".join(buffers)
+    return b"".join(map(one_buffer, buffers))
 
 
-def encode_into(message: Message, version: int, buffers: list[Buffer]) -> None:
+def encode_into(message: Message, version: int, buffers: list[Piece]) -> None:
     """Write a message on from the last of `buffers`, a bytearray; records become own buffers.
 
     Raises:
@@ -81,9 +81,9 @@ def encode_versioned(message: Message, version: int) -> bytes:
         UnsupportedVersion: the message has no such version.
         UsageError: a field holds what this version can't say.
     """
-    buffers: list[Buffer] = [bytearray(_INT16.pack(version))]
+    buffers: list[Piece] = [bytearray(_INT16.pack(version))]
     encode_into(message, version, buffers)
-    return b"".join(buffers)
+    return b"".join(map(one_buffer, buffers))
 
 
 def decode_versioned(message_type: type[M], data: Buffer) -> M:

@@ -22,7 +22,7 @@ from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api
 from streamlog.protocol.codec import decode, encode_into
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.reader import read_uvarint
-from streamlog.protocol.schema import Buffer, Message
+from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
 
 READ_BYTES: Final = 64 * 1024
 """Room for one read of small frames."""
@@ -140,10 +140,10 @@ def encode_request(
     head += name
     if api.is_flexible(version):
         head += _NO_TAGS
-    return _framed(head, version, message)
+    return [one_buffer(piece) for piece in _framed(head, version, message)]
 
 
-def encode_response(api: Api, version: int, correlation_id: int, message: Message) -> list[Buffer]:
+def encode_response(api: Api, version: int, correlation_id: int, message: Message) -> list[Piece]:
     """The frame of a response, its size first; record batches are in it as they were given.
 
     Raises:
@@ -233,8 +233,8 @@ def _refuses_version(frame: Buffer, position: int) -> bool:
     return code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def _framed(head: bytearray, version: int, message: Message) -> list[Buffer]:
-    buffers: list[Buffer] = [head]
+def _framed(head: bytearray, version: int, message: Message) -> list[Piece]:
+    buffers: list[Piece] = [head]
     encode_into(message, version, buffers)
     if not buffers[-1]:
         buffers.pop()

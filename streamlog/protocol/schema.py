@@ -14,11 +14,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Self, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, cast, dataclass_transform
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Records: TypeAlias = Buffer | list[Buffer]
-"""Record batches: a memoryview after reading; what is written may also be in several pieces."""
+
+
+class Stored(Protocol):
+    """Bytes that lie in a file until they are needed."""
+
+    def __len__(self) -> int:
+        """How many."""
+        ...
+
+    def read(self) -> bytes:
+        """The bytes, in memory."""
+        ...
+
+
+Piece: TypeAlias = Buffer | Stored
+Records: TypeAlias = Piece | list[Buffer]
+"""Record batches: a memoryview after reading; what is written may also be in several pieces, or in
+a file, from which whoever sends it takes it."""
 Default: TypeAlias = int | str | bytes | bool | None
 
 ZERO_UUID: Final = bytes(16)
@@ -292,7 +308,9 @@ def string_array(versions: str, *, nullable: str = "none") -> list[str]:
 
 
 def one_buffer(pieces: Records | None) -> Buffer:
-    """The bytes of a records field in one piece: as they are unless they come in several."""
+    """The bytes of a records field in memory: as they are if they come in one piece of it."""
     if isinstance(pieces, list):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return b"" if pieces is None else pieces
+    if pieces is None:
+        return b""
+    return pieces if isinstance(pieces, bytes | bytearray | memoryview) else pieces.read()

@@ -14,10 +14,10 @@ import struct
 from collections.abc import Callable
 from typing import Final, cast
 
-from streamlog.protocol.schema import FIXED, Buffer, Field, Message, Records, Struct, StructType
+from streamlog.protocol.schema import FIXED, Field, Message, Piece, Records, Struct, StructType
 from streamlog.protocol.source import Source, present, qualified, tagged
 
-Writer = Callable[[Message, list[Buffer]], None]
+Writer = Callable[[Message, list[Piece]], None]
 """May raise struct.error, TypeError, ValueError and AttributeError on a value of a wrong kind."""
 
 _ONE_BYTE_MAX: Final = 127
@@ -57,7 +57,7 @@ def null_field(value: Struct, version: int) -> str | None:
     return None
 
 
-def _write_records(records: Records, buffers: list[Buffer]) -> bytearray:
+def _write_records(records: Records, buffers: list[Piece]) -> bytearray:
     """Hang records in as they are; returns the buffer to go on with."""
     if isinstance(records, list):
         buffers += records

@@ -54,6 +54,10 @@ class File(Protocol):
         """Whether some directory still has the file."""
         ...
 
+    def range(self, size_bytes: int, position: int) -> Buffer | FileRange:
+        """Bytes that are in the file, for whoever sends them on; closing it takes none away."""
+        ...
+
     def close(self) -> None:
         """Give the file back; a lock that it holds is released."""
         ...
@@ -183,25 +187,82 @@ def process_id() -> int:
     return os.getpid()
 
 
+class _Descriptor:
+    """An open file of the kernel; closed when nobody refers to it any more."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class FileRange:
+    """Bytes that stay in their file until a socket takes them; never changed, for a log only grows.
+
+    It keeps the file open: deleted or closed by others, the bytes are still there.
+    """
+
+    __slots__ = ("_descriptor", "_position", "_size_bytes")
+
+    def __init__(self, descriptor: _Descriptor, size_bytes: int, position: int) -> None:
+        self._descriptor = descriptor
+        self._size_bytes = size_bytes
+        self._position = position
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def read(self) -> bytes:
+        """The bytes, in memory.
+
+        Raises:
+            OSError: they can't be read, or the file has been cut off.
+        """
+        data = _read(self._descriptor.number, self._size_bytes, self._position)
+        if len(data) < self._size_bytes:
+            raise OSError(errno.EIO, "the file has been cut off under a reader")
+        return data
+
+    def send(self, socket_descriptor: int, sent_bytes: int) -> int:
+        """Hand what follows the first `sent_bytes` to a socket, past this process's memory.
+
+        Returned is how many bytes it took; 0 if the file has been cut off.
+
+        Raises:
+            OSError: the socket takes nothing now (BlockingIOError), or never will.
+        """
+        left_bytes = self._size_bytes - sent_bytes
+        position = self._position + sent_bytes
+        return os.sendfile(socket_descriptor, self._descriptor.number, position, left_bytes)
+
+
+def _read(descriptor: int, size_bytes: int, position: int) -> bytes:
+    data = os.pread(descriptor, size_bytes, position)
+    if len(data) == size_bytes or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while data and got < size_bytes:
+        data = os.pread(descriptor, size_bytes - got, position + got)
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
 class OsFile:
     """An open file of the operating system."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_held")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._held: _Descriptor | None = _Descriptor(descriptor)
 
     def read(self, size_bytes: int, position: int) -> bytes:
-        data = os.pread(self._descriptor, size_bytes, position)
-        if len(data) == size_bytes or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while data and got < size_bytes:
-            data = os.pread(self._descriptor, size_bytes - got, position + got)
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+        return _read(self._descriptor, size_bytes, position)
 
     def write(self, data: Buffer, position: int) -> int:
         return os.pwrite(self._descriptor, data, position)
@@ -218,10 +279,15 @@ class OsFile:
     def linked(self) -> bool:
         return os.fstat(self._descriptor).st_nlink > 0
 
+    def range(self, size_bytes: int, position: int) -> FileRange:
+        if self._held is None:
+            raise OSError(errno.EBADF, "the file is closed")
+        return FileRange(self._held, size_bytes, position)
+
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # The number may belong to another file from now on.
+        self._descriptor = -1
+        self._held = None
 
 
 class OsFiles:
@@ -329,6 +395,9 @@ class MemoryFile:
 
     def linked(self) -> bool:
         return self._alive().links > 0
+
+    def range(self, size_bytes: int, position: int) -> bytes:
+        return self.read(size_bytes, position)
 
     def close(self) -> None:
         if self._holds_lock and self._life == self._files.life:

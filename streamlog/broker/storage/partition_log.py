@@ -19,7 +19,14 @@ from typing import NamedTuple
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.admission import admit, admit_copies
-from streamlog.broker.storage.files import Files, directory_error, read_file, write_whole
+from streamlog.broker.storage.files import (
+    Buffer,
+    FileRange,
+    Files,
+    directory_error,
+    read_file,
+    write_whole,
+)
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.recovery import (
     SEGMENTS_UNSYNCED_MAX,
@@ -207,11 +214,20 @@ class PartitionLog:
             offset += batch.last_offset_delta + 1
         return AppendResult(base_offset, offset - 1, -1, duplicate=False)
 
-    def read(self, offset: int, *, max_bytes: int, min_one: bool = True) -> bytes | memoryview:
+    def read(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer:
+        """What `range` finds, in memory. Raises what `range` raises."""
+        found = self.range(offset, max_bytes=max_bytes, min_one=min_one)
+        if not isinstance(found, FileRange):
+            return found
+        with self._disk():
+            return found.read()
+
+    def range(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer | FileRange:
         """Whole batches from the one with `offset` in it on, about `max_bytes` at most.
 
         The first batch may begin before `offset`. With `min_one` it is returned however large.
-        Batches come from one segment; nothing is returned at the end of the log.
+        Batches come from one segment; nothing is returned at the end of the log. They stay in
+        their file, which may be deleted meanwhile, until somebody reads or sends them.
 
         Raises:
             OffsetOutOfRange: the log does not reach there.
@@ -228,7 +244,7 @@ class PartitionLog:
             if offset == end_offset:
                 self._check_end()
                 return b""
-            return self._segment_of(offset).read(offset, max_bytes, min_one=min_one)
+            return self._segment_of(offset).range(offset, max_bytes, min_one=min_one)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that is not older; None if all are.

@@ -100,20 +100,37 @@ def _unsound(base_offset: int, magic: int, delta: int, next_offset: int) -> str:
     return f"the batch has base offset {base_offset}, {next_offset} is due"
 
 
-def whole_batches_bytes(data: bytes, next_offset: int) -> int:
-    """How many bytes of `data` are whole batches that continue each other from `next_offset`."""
-    position = 0
-    size = len(data)
-    while size - position >= HEADER_BYTES:
-        base_offset, length, magic, delta, _ = _HEADER.unpack_from(data, position)
-        if base_offset != next_offset or magic != _MAGIC[0] or delta < 0:
-            break
-        size_bytes = length + PREFIX_BYTES
-        if not HEADER_BYTES <= size_bytes <= size - position:
-            break
-        position += size_bytes
-        next_offset = base_offset + delta + 1
-    return position
+def header_at(file: File, position: int, base_offset: int, *, end: int) -> Header:
+    """The header of the batch that begins at `position` with `base_offset`.
+
+    Raises:
+        CorruptData: there is no such batch.
+    """
+    data = file.read(HEADER_BYTES, position)
+    header = _read_header(data, 0, position, base_offset)
+    _check_room(header, end)
+    return header
+
+
+def last_whole(file: File, first: Header, *, end: int, chunk_bytes: int) -> Header:
+    """The last batch before `end` that is whole; `first` leads to it, and is the least.
+
+    Only headers are read, each of which has to continue the one before.
+    """
+    last = first
+    reached = first.position + first.size_bytes
+    if end - reached < HEADER_BYTES:
+        return first
+    # Large batches lie far apart: nothing else that is read with a header is of use then.
+    chunk_bytes = chunk_bytes if first.size_bytes < chunk_bytes else HEADER_BYTES
+    try:
+        for header in Headers(file, end=end, chunk_bytes=chunk_bytes).walk(
+            reached, first.next_offset
+        ):
+            last = header
+    except CorruptData:
+        return last
+    return last
 
 
 class Scan:

@@ -16,15 +16,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
-from streamlog.broker.storage.files import Buffer, File, Files, write_whole
+from streamlog.broker.storage.files import Buffer, File, FileRange, Files, write_whole
 from streamlog.broker.storage.index import OffsetIndex, TimeIndex
 from streamlog.broker.storage.scan import (
     OFFSETS_MAX,
     Header,
     Headers,
     Scan,
+    header_at,
+    last_whole,
     sound_position,
-    whole_batches_bytes,
 )
 from streamlog.errors import CorruptData
 from streamlog.records.batch import HEADER_BYTES, Record, RecordBatch
@@ -32,6 +33,8 @@ from streamlog.records.batch import HEADER_BYTES, Record, RecordBatch
 LOG_SUFFIX = ".log"
 WALK_BYTES_MAX = 64 * 1024
 """Read at a time when headers are walked."""
+READ_ON_MAX = 64
+"""Readers of which it is remembered where they go on: they need no index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,9 @@ class Segment:
         self._interval_bytes = index_interval_bytes
         self._file: File | None = None
         self._rescanned = False
+        self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
+        self._read_on: dict[int, int] = {}
+        """Where a reader that asks for an offset next will find it; a hint, like the index."""
         self._offsets = OffsetIndex(files, stem + ".index", in_memory=read_only)
         self._times = TimeIndex(files, stem + ".timeindex", in_memory=read_only)
 
@@ -242,16 +248,20 @@ class Segment:
 
     # Reading. Everything here raises CorruptData at a damaged place, and OSError.
 
-    def read(self, offset: int, max_bytes: int, *, min_one: bool) -> bytes | memoryview:
+    def range(self, offset: int, max_bytes: int, *, min_one: bool) -> Buffer | FileRange:
         """Whole batches, the first of them with `offset` in it; one at least if `min_one`."""
         with self._reading() as file:
-            header = self._find(file, offset)
-            wanted = max(max_bytes, header.size_bytes) if min_one else max_bytes
+            first = self._find(file, offset)
+            wanted = max(max_bytes, first.size_bytes) if min_one else max_bytes
+            if wanted < first.size_bytes:
+                return b""
             ends = (damage.position for damage in self.damage)
-            end = min((end for end in ends if end > header.position), default=self.size_bytes)
-            data = file.read(min(wanted, end - header.position), header.position)
-        size_bytes = whole_batches_bytes(data, header.base_offset)
-        return data if size_bytes == len(data) else memoryview(data)[:size_bytes]
+            end = min((end for end in ends if end > first.position), default=self.size_bytes)
+            end = min(end, first.position + wanted)
+            last = last_whole(file, first, end=end, chunk_bytes=self._chunk_bytes)
+            end = last.position + last.size_bytes
+            self._remember(last.next_offset, end)
+            return file.range(end - first.position, first.position)
 
     def first_not_before(self, timestamp_ms: int) -> Record | None:
         """The first record that is not older than `timestamp_ms`."""
@@ -296,6 +306,7 @@ class Segment:
     def _forget(self) -> None:
         self._offsets.clear()
         self._times.clear()
+        self._read_on.clear()
         self.size_bytes = self.trailing_bytes = 0
         self.next_offset = self._max_timestamp_offset = self.base_offset
         self.first_timestamp_ms = self.max_timestamp_ms = -1
@@ -413,7 +424,16 @@ class Segment:
             self.size_bytes, self.next_offset = end, next_offset
         return self._find(file, offset)
 
+    def _remember(self, next_offset: int, position: int) -> None:
+        if len(self._read_on) >= READ_ON_MAX:
+            del self._read_on[next(iter(self._read_on))]
+        self._read_on[next_offset] = position
+
     def _walk_to(self, file: File, offset: int) -> Header:
+        position = self._read_on.pop(offset, None)
+        if position is not None:
+            with suppress(CorruptData):
+                return header_at(file, position, offset, end=self.size_bytes)
         relative, position = self._offsets.floor(offset - self.base_offset) or (0, 0)
         for header in self._walk(file, position, self.base_offset + relative):
             if offset < header.next_offset:
@@ -424,8 +444,7 @@ class Segment:
         )
 
     def _walk(self, file: File, position: int, offset: int) -> Iterator[Header]:
-        chunk_bytes = min(self._interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
-        headers = Headers(file, end=self.size_bytes, chunk_bytes=chunk_bytes)
+        headers = Headers(file, end=self.size_bytes, chunk_bytes=self._chunk_bytes)
         try:
             yield from headers.walk(position, offset)
         except CorruptData as error:

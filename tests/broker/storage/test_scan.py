@@ -9,8 +9,9 @@ from streamlog.broker.storage.scan import (
     CHUNK_BYTES,
     Headers,
     Scan,
+    header_at,
+    last_whole,
     sound_position,
-    whole_batches_bytes,
 )
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch, place_batch
@@ -35,6 +36,16 @@ def file_of(data: bytes) -> File:
     return file
 
 
+def whole_bytes(data: bytes, offset: int, chunk_bytes: int = 4096) -> int:
+    file = file_of(data)
+    try:
+        first = header_at(file, 0, offset, end=len(data))
+    except CorruptData:
+        return 0
+    last = last_whole(file, first, end=len(data), chunk_bytes=chunk_bytes)
+    return last.position + last.size_bytes
+
+
 @given(st.lists(st.integers(1, 5), max_size=10), st.integers(1, 200))
 def test_headers_and_scan_see_the_same_batches(counts: list[int], chunk_bytes: int) -> None:
     data = placed(*counts, offset=7)
@@ -43,7 +54,7 @@ def test_headers_and_scan_see_the_same_batches(counts: list[int], chunk_bytes: i
     scan = Scan(file_of(data), position=0, next_offset=7, end=len(data))
     assert [(at, found.base_offset, found.next_offset) for at, found in scan] == walked
     assert (scan.position, scan.next_offset, scan.reason) == (len(data), 7 + sum(counts), "")
-    assert whole_batches_bytes(data, 7) == len(data)
+    assert whole_bytes(data, 7, chunk_bytes) == len(data)
 
 
 @given(st.integers(0, 400))
@@ -51,7 +62,7 @@ def test_a_scan_stops_at_the_first_batch_that_is_cut_off(size_bytes: int) -> Non
     data = placed(2, 1, 3)[:size_bytes]
     scan = Scan(file_of(data), position=0, next_offset=0, end=len(data))
     found = [batch_found for _, batch_found in scan]
-    assert sum(one.size_bytes for one in found) == scan.position == whole_batches_bytes(data, 0)
+    assert sum(one.size_bytes for one in found) == scan.position == whole_bytes(data, 0)
     assert bool(scan.reason) == (scan.position < len(data))
 
 
@@ -64,7 +75,7 @@ def test_a_gap_between_offsets_is_not_sound() -> None:
     with pytest.raises(CorruptData, match="2 is due"):
         list(headers.walk(0, 0))
     assert headers.position == scan.position
-    assert whole_batches_bytes(data, 0) == scan.position
+    assert whole_bytes(data, 0) == scan.position
 
 
 def test_a_sound_batch_is_found_behind_garbage() -> None:
