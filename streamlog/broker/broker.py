@@ -23,6 +23,7 @@ from streamlog.broker.data import DataRequests
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.retention import Retention
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, StreamlogError, UsageError
 from streamlog.protocol.apis import APIS
@@ -106,6 +107,7 @@ class Broker:
         )
         self._coordinator = CoordinatorRuntime(self._partitions, config=config.group, clock=clock)
         self._groups = GroupRequests(self._coordinator)
+        self._retention = Retention(directory, now_ms=clock.now_ms())
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
         self._fetches: dict[int, _ParkedFetch] = {}
         self._ready: list[int] = []
@@ -220,6 +222,7 @@ class Broker:
             self._ready += self._waiting.on_tick(self._clock.now_ms())
             self._answer_ready()
             self._coordinator.tick()
+            self._retention.tick(now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
         finally:
             self._arm()
 
@@ -264,7 +267,8 @@ class Broker:
         return context.listener or self.advertised
 
     def _produce(self, request: ProduceRequest, context: RequestContext) -> Answer:
-        response = self._data.produce(request, context.version, self._clock.now_ms())
+        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
+        response = self._data.produce(request, context.version, now_ms, wall_ms)
         if request.acks != 0:
             return response
         _raise_first_error(response)
@@ -330,9 +334,8 @@ class Broker:
     def _arm(self) -> None:
         """See to it that the timer rings at the earliest deadline."""
         deadlines = (self._waiting.next_deadline_ms(), self._coordinator.next_deadline_ms())
-        due_ms = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        if due_ms is None:
-            return
+        due_ms = self._retention.next_deadline_ms()
+        due_ms = min([due_ms, *(deadline for deadline in deadlines if deadline is not None)])
         if self._timer is not None:
             if self._timer_ms <= due_ms:
                 return

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from streamlog.broker.settings import (
     INT_MAX,
+    LONG_MAX,
     Named,
     Setting,
     check_table,
+    choice,
     declared,
     truth,
     unknown,
@@ -34,7 +36,11 @@ MESSAGE_BYTES_MAX = 128 * 1024 * 1024
 INDEX_ENTRY_BYTES_MAX = 12
 PARTITIONS_MAX = 10_000
 """Of one topic: each is a directory with open files."""
-DAY_MS = 24 * 60 * 60 * 1000
+HOUR_MS = 60 * 60 * 1000
+DAY_MS = 24 * HOUR_MS
+FOR_EVER = -1
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
 
 Table = TypeVar("Table")
 
@@ -51,10 +57,44 @@ class TopicConfig:
         "delete",
         Named(
             "cleanup.policy",
-            "Whether the records of a topic are changes by key; kept and shown, not acted upon.",
+            "What becomes of old records: 'delete' removes whole segments by retention.ms and"
+            " retention.bytes, 'compact' keeps at least the newest record of each key.",
             broker_name="log.cleanup.policy",
         ),
         ("delete", "compact"),
+    )
+    retention_ms: int = whole(
+        FOR_EVER,
+        Named(
+            "retention.ms",
+            "How long records are kept under cleanup.policy 'delete', counted from the newest"
+            " timestamp in their segment; -1: for ever. Records carry the time of the event, so"
+            " that old events are expired as soon as they are written.",
+            "ms",
+            "log.retention.ms",
+        ),
+        least=FOR_EVER,
+    )
+    retention_bytes: int = whole(
+        FOR_EVER,
+        Named(
+            "retention.bytes",
+            "How large a partition grows under cleanup.policy 'delete' before its oldest segments"
+            " are removed; -1: without bounds.",
+            "bytes",
+            "log.retention.bytes",
+        ),
+        least=FOR_EVER,
+    )
+    file_delete_delay_ms: int = whole(
+        60_000,
+        Named(
+            "file.delete.delay.ms",
+            "How long the files of a removed segment stay on disk, under another name, for those"
+            " who are reading them.",
+            "ms",
+            "log.segment.delete.delay.ms",
+        ),
     )
     segment_bytes: int = whole(
         1024 * 1024 * 1024,
@@ -111,9 +151,50 @@ class TopicConfig:
         ),
         most=MESSAGE_BYTES_MAX,
     )
+    message_timestamp_type: str = choice(
+        CREATE_TIME,
+        Named(
+            "message.timestamp.type",
+            "CreateTime: records keep the time that their producer gave them. LogAppendTime: they"
+            " get the broker's time when they are written.",
+            broker_name="log.message.timestamp.type",
+        ),
+        (CREATE_TIME, LOG_APPEND_TIME),
+    )
+    message_timestamp_before_max_ms: int = whole(
+        LONG_MAX,
+        Named(
+            "message.timestamp.before.max.ms",
+            "With CreateTime: records that are older than this, by the broker's clock, are refused."
+            " Below the default every batch has to be decoded to find out.",
+            "ms",
+            "log.message.timestamp.before.max.ms",
+        ),
+    )
+    message_timestamp_after_max_ms: int = whole(
+        LONG_MAX,
+        Named(
+            "message.timestamp.after.max.ms",
+            "With CreateTime: records that are further in the future than this, by the broker's"
+            " clock, are refused. A record from the future keeps its segment, and what comes after"
+            " it, from being expired.",
+            "ms",
+            "log.message.timestamp.after.max.ms",
+        ),
+    )
 
     def __post_init__(self) -> None:
         check_table(self)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention by time and size applies."""
+        return "delete" in self.cleanup_policy.split(",")
+
+    @property
+    def compacts(self) -> bool:
+        """Whether older records of a key may go."""
+        return "compact" in self.cleanup_policy.split(",")
 
     def overridden(self, configs: Mapping[str, str]) -> TopicConfig:
         """These settings with some replaced, given by Kafka's names and as text.
@@ -210,6 +291,15 @@ class BrokerConfig:
             "Whether a client that asks for a topic that is not there gets it created.",
         ),
         default=True,
+    )
+    retention_check_interval_ms: int = whole(
+        300_000,
+        Named(
+            "log.retention.check.interval.ms",
+            "How often the broker looks for segments whose time is over.",
+            "ms",
+        ),
+        least=1,
     )
     group: GroupConfig = field(default_factory=GroupConfig)
     """Consumer groups."""

@@ -77,13 +77,15 @@ class DataRequests:
 
     # ---- produce ----
 
-    def produce(self, request: ProduceRequest, version: int, now_ms: int) -> ProduceResponse:
+    def produce(
+        self, request: ProduceRequest, version: int, now_ms: int, wall_ms: int
+    ) -> ProduceResponse:
         """Append what is in the request; every partition has an answer of its own."""
         refusal = _produce_refusal(request)
         responses = []
         for topic in request.topic_data:
             answers = [
-                self._produce_one(topic.name, data, version, now_ms)
+                self._produce_one(topic.name, data, version, now_ms, wall_ms)
                 if refusal is None
                 else _refused(data.index, refusal)
                 for data in topic.partition_data
@@ -92,7 +94,7 @@ class DataRequests:
         return ProduceResponse(responses=responses)
 
     def _produce_one(
-        self, topic: str, data: PartitionProduceData, version: int, now_ms: int
+        self, topic: str, data: PartitionProduceData, version: int, now_ms: int, wall_ms: int
     ) -> PartitionProduceResponse:
         try:
             if topic in self._internal_topics:
@@ -103,7 +105,7 @@ class DataRequests:
             batches = one_buffer(data.records)
             if version < ZSTD_PRODUCE_VERSION:
                 _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {version}")
-            result = partition.append(batches, now_ms=now_ms)
+            result = partition.append(batches, now_ms=now_ms, wall_ms=wall_ms)
         except StreamlogError as error:
             return _refused(data.index, error)
         return PartitionProduceResponse(

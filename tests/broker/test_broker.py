@@ -11,9 +11,21 @@ from streamlog.broker.storage.files import MemoryFiles
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.apis import APIS, Api
 from streamlog.protocol.codec import decode, encode
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from streamlog.protocol.messages.data import FetchResponse
-from tests.broker.node import Node, at, context, create, fetch_request, later
+from tests.broker.node import (
+    Node,
+    at,
+    batch,
+    context,
+    create,
+    fetch,
+    fetch_request,
+    later,
+    produce,
+    records,
+)
 
 EVERY_VERSION = [
     (api, version)
@@ -68,5 +80,33 @@ def test_a_closed_broker_answers_nobody(node: Node) -> None:
         broker.close()
         with pytest.raises(ConnectionLost, match="stopped"):
             await broker.handle(ApiVersionsRequest(), context(ApiVersionsRequest()))
+
+    node.run(story)
+
+
+def test_what_is_over_goes_and_readers_are_told_where_the_log_begins(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker, retention_ms="60000", segment_bytes="1024")
+        for number in range(30):
+            timestamp_ms = node.clock.wall_ms() + number * 1000
+            await produce(broker, batch(b"x" * 100, timestamp_ms=timestamp_ms))
+        node.pass_time(broker, 30_000)
+        node.pass_time(broker, 300_000)
+        (gone,) = await fetch(broker, at(0))
+        assert gone.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        (end,) = await fetch(broker, at(30))
+        assert (end.error_code, end.log_start_offset) == (0, 30)
+        node.pass_time(broker, 60_000)
+
+    node.run(story)
+
+
+def test_a_producer_is_told_the_log_s_own_time(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker, message_timestamp_type="LogAppendTime")
+        written = await produce(broker, batch(b"a", timestamp_ms=5))
+        assert written.log_append_time_ms == node.clock.wall_ms()
+        (data,) = await fetch(broker, at(0))
+        assert [record.timestamp_ms for record in records(data)] == [node.clock.wall_ms()]
 
     node.run(story)

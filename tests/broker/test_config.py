@@ -23,7 +23,7 @@ def test_settings_are_described_by_kafka_s_names() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("retention.ms", "1", "unknown topic setting"),
+        ("no.such.setting", "1", "unknown topic setting"),
         ("segment_bytes", "2048", "unknown topic setting"),
         ("segment.bytes", "many", "not a whole number"),
         ("segment.bytes", "10", "from 1024 to"),

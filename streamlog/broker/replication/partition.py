@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from streamlog.errors import OffsetOutOfRange
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 NO_EPOCH = -1
 """The leader epoch of a client that does not know any: it is not checked."""
+
+
+HIGH_WATERMARK = -1
+"""Of a deletion: up to there."""
 
 
 class AppendListener(Protocol):
@@ -65,12 +70,28 @@ class Partition:
             f"{self.topic}-{self.index}: leader epoch {leader_epoch}, the current one is {current}",
         )
 
-    def append(self, data: Buffer, *, now_ms: int) -> AppendResult:
-        """Append batches and tell the listener. Raises what `PartitionLog.append` raises."""
-        result = self.log.append(data, now_ms=now_ms)
+    def append(self, data: Buffer, *, now_ms: int, wall_ms: int | None = None) -> AppendResult:
+        """Append batches and tell the listener. See `PartitionLog.append`, and what it raises."""
+        result = self.log.append(data, now_ms=now_ms, wall_ms=wall_ms)
         if not result.duplicate:
             self._listener.on_append(self.topic, self.index, len(data))
         return result
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the records below `offset`; -1 means all that consumers may see.
+
+        It is for good once the directory has written its checkpoints.
+
+        Raises:
+            OffsetOutOfRange: consumers can't see that far.
+            LogDirectoryError: the log has failed.
+        """
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self.topic}-{self.index}: offset {offset} is beyond the high watermark"
+                f" {self.high_watermark}"
+            )
+        self.log.advance_start(self.high_watermark if offset == HIGH_WATERMARK else offset)
 
 
 class Partitions:

@@ -2,12 +2,19 @@
 
 A client sends batches that are already encoded; the log keeps their bytes. So everything that
 later readers rely on is checked here, once: format, CRC, the count of records against the
-offsets they will take, the size. The records themselves are not decoded.
+offsets they will take, the size. The records themselves are not decoded, unless a topic bounds
+their times.
 `admit_copies` is for batches that another log has placed: they come with their offsets.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
+
+from crc32c import crc32c
+
+from streamlog.broker.settings import LONG_MAX
 from streamlog.errors import CorruptData, CorruptMessage, LogError, MessageTooLarge
 from streamlog.records.batch import HEADER_BYTES, RecordBatch
 from streamlog.records.compression import Compression
@@ -17,6 +24,13 @@ INVALID_TXN_STATE = 48
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
 
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_MAX_TIMESTAMP_AT = 35
+_LOG_APPEND_TIME = 0x08
+_INT16 = struct.Struct(">h")
+_UINT32 = struct.Struct(">I")
+_INT64 = struct.Struct(">q")
 _MAGIC = 2
 _MAGIC_AT = 16
 _CODEC_BITS = 0x07
@@ -57,6 +71,51 @@ def admit_copies(data: bytearray, *, next_offset: int) -> list[RecordBatch]:
             )
         next_offset = batch.next_offset
     return batches
+
+
+def check_times(batches: Iterable[RecordBatch], *, oldest_ms: int, newest_ms: int) -> None:
+    """Refuse records from before `oldest_ms` or after `newest_ms`; those without a time pass.
+
+    Only where there are bounds are batches decoded: a header tells the first time and the newest.
+
+    Raises:
+        CorruptMessage: a batch can't be decoded.
+        LogError: INVALID_TIMESTAMP.
+    """
+    if oldest_ms <= 0 and newest_ms >= LONG_MAX:
+        return
+    for batch in batches:
+        try:
+            records = batch.records()
+        except CorruptData as error:
+            raise CorruptMessage(f"a batch was refused: {error}") from error
+        for record in records:
+            if record.timestamp_ms >= 0 and not oldest_ms <= record.timestamp_ms <= newest_ms:
+                raise LogError(
+                    f"a record has timestamp {record.timestamp_ms}, and the topic takes"
+                    f" {max(oldest_ms, 0)} to {newest_ms} now"
+                    " (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+                    code=INVALID_TIMESTAMP,
+                )
+
+
+def stamp(data: bytearray, batches: Iterable[RecordBatch], *, wall_ms: int) -> list[RecordBatch]:
+    """Give the batches in `data` the time at which they are written (LogAppendTime).
+
+    Readers take it for every record of the batch; the CRC covers it and is computed anew.
+    """
+    position = 0
+    stamped = []
+    for batch in batches:
+        end = position + batch.size_bytes
+        _INT16.pack_into(data, position + _ATTRIBUTES_AT, batch.attributes | _LOG_APPEND_TIME)
+        _INT64.pack_into(data, position + _MAX_TIMESTAMP_AT, wall_ms)
+        with memoryview(data) as view:
+            crc = crc32c(view[position + _ATTRIBUTES_AT : end])
+        _UINT32.pack_into(data, position + _CRC_AT, crc)
+        stamped.append(RecordBatch(data, position))
+        position = end
+    return stamped
 
 
 def _split(data: bytearray) -> list[RecordBatch]:

@@ -2,7 +2,9 @@
 
     meta.properties   which log this is: cluster, node, directory (names as in Kafka)
     topics.json       topics with id, partitions and settings, and ids being deleted
-    checkpoints       per partition folder the offset before which everything is synced
+    checkpoints       per partition folder the offset before which everything is synced, and
+                      the one before which everything was deleted
+    broker.json       the broker's settings that were altered while it ran
     producer_ids      the first producer id that was never given out
     clean_shutdown    there while nobody has the directory open and all of it was synced
     listener          where the holder of the lock can be reached
@@ -17,7 +19,7 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamlog.broker.storage.files import Files, read_file, replace_file
@@ -26,9 +28,13 @@ from streamlog.errors import CorruptData
 META = "meta.properties"
 TOPICS = "topics.json"
 CHECKPOINTS = "checkpoints"
+BROKER = "broker.json"
 PRODUCER_IDS = "producer_ids"
 CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
+
+RECOVERY_POINTS = "recovery_points"
+LOG_START_OFFSETS = "log_start_offsets"
 
 _FORMAT = 1
 _ID_BYTES = 16
@@ -51,6 +57,16 @@ class TopicEntry:
     topic_id: bytes
     partitions: int
     configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredSettings:
+    """Settings of the broker that were altered while it ran, by its names for them."""
+
+    default: Mapping[str, str] = field(default_factory=dict)
+    """Of all brokers of the cluster."""
+    node: Mapping[str, str] = field(default_factory=dict)
+    """Of this one; they come first."""
 
 
 def new_id() -> str:
@@ -131,17 +147,48 @@ class Catalog:
 
     def recovery_points(self) -> dict[str, int]:
         """By folder of a partition, the offset before which everything is on disk."""
+        return self._checkpoints(RECOVERY_POINTS)
+
+    def log_start_offsets(self) -> dict[str, int]:
+        """By folder of a partition, the offset before which everything was deleted; 0s left out."""
+        return self._checkpoints(LOG_START_OFFSETS)
+
+    def write_checkpoints(
+        self, *, recovery_points: Mapping[str, int], log_start_offsets: Mapping[str, int]
+    ) -> None:
+        """What is on disk by now, and what was deleted."""
+        content = {
+            "version": _FORMAT,
+            RECOVERY_POINTS: dict(recovery_points),
+            LOG_START_OFFSETS: dict(log_start_offsets),
+        }
+        self._replace_json(CHECKPOINTS, content)
+
+    def _checkpoints(self, kind: str) -> dict[str, int]:
         content = self._read_json(CHECKPOINTS)
         if content is None:
             return {}
+        # Directories from before anything was deleted have no log start offsets.
+        content.setdefault(LOG_START_OFFSETS, {})
         try:
-            return {str(name): int(point) for name, point in content["recovery_points"].items()}
+            return {str(name): int(offset) for name, offset in content[kind].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(CHECKPOINTS, error) from error
 
-    def write_recovery_points(self, points: Mapping[str, int]) -> None:
-        """What is on disk by now."""
-        self._replace_json(CHECKPOINTS, {"version": _FORMAT, "recovery_points": dict(points)})
+    def broker_settings(self) -> AlteredSettings:
+        """What was altered while the broker ran."""
+        content = self._read_json(BROKER)
+        if content is None:
+            return AlteredSettings()
+        try:
+            return AlteredSettings(default=_texts(content["default"]), node=_texts(content["node"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(BROKER, error) from error
+
+    def write_broker_settings(self, settings: AlteredSettings) -> None:
+        """What holds from the next start on."""
+        content = {"default": dict(settings.default), "node": dict(settings.node)}
+        self._replace_json(BROKER, {"version": _FORMAT, **content})
 
     def next_producer_id(self) -> int:
         """The first producer id that was never given out."""
@@ -232,8 +279,12 @@ def _topic(entry: dict[str, Any]) -> TopicEntry:
         name=str(entry["name"]),
         topic_id=_topic_id(entry["topic_id"]),
         partitions=int(entry["partitions"]),
-        configs={str(name): str(value) for name, value in entry["configs"].items()},
+        configs=_texts(entry["configs"]),
     )
+
+
+def _texts(entries: dict[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in entries.items()}
 
 
 def _topic_id(text: str) -> bytes:

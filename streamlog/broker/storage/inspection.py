@@ -151,6 +151,8 @@ class Stored:
     partition: int
     directory: str
     recovery_point: int
+    log_start_offset: int
+    """Everything before it was deleted."""
     is_compacted: bool
 
     def path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -218,9 +220,12 @@ class Inspection:
         with self.disk():
             entries, _ = self.catalog.topics()
             points = self.catalog.recovery_points()
+            starts = self.catalog.log_start_offsets()
         for entry in sorted(entries, key=lambda each: each.name):
             for number in range(entry.partitions):
-                yield self._stored(entry, number, points.get(_folder(entry, number), START_OFFSET))
+                folder = _folder(entry, number)
+                point, start = points.get(folder, START_OFFSET), starts.get(folder, START_OFFSET)
+                yield self._stored(entry, number, recovery_point=point, log_start_offset=start)
 
     def partition(self, topic: str, partition: int) -> Stored:
         """One of them. Raises what `partitions` raises.
@@ -275,12 +280,15 @@ class Inspection:
         except OSError as error:
             raise directory_error(error, self.path) from error
 
-    def _stored(self, entry: TopicEntry, number: int, recovery_point: int) -> Stored:
+    def _stored(
+        self, entry: TopicEntry, number: int, *, recovery_point: int, log_start_offset: int
+    ) -> Stored:
         return Stored(
             topic=entry.name,
             partition=number,
             directory=f"{self.path}/{_folder(entry, number)}",
             recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
             is_compacted="compact" in entry.configs.get("cleanup.policy", ""),
         )
 
@@ -365,12 +373,13 @@ class _Looking:
     def walk(self, offset: int) -> Iterator[Placed | Finding]:
         """Everything from the batch with `offset` in it on, across segments."""
         bases = segment_bases(self._files, self._stored)
+        start = self._stored.log_start_offset
         if not bases:
-            yield from self._end(START_OFFSET, None, self._stored.path(START_OFFSET))
+            yield from self._end(start, None, self._stored.path(start))
             return
-        if bases[0] > START_OFFSET:
+        if bases[0] > start:
             path = self._stored.path(bases[0])
-            yield self._missing(path, 0, START_OFFSET, bases[0], "no file begins before it")
+            yield self._missing(path, 0, start, bases[0], "no file begins before it")
         for base, next_base in pairwise([*bases, None]):
             if base is None or (next_base is not None and next_base <= offset):
                 continue

@@ -14,13 +14,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import (
+    AlteredSettings,
     Catalog,
     Identity,
     TopicEntry,
@@ -38,7 +40,7 @@ from streamlog.broker.storage.files import (
     write_whole,
 )
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.segment import LOG_SUFFIX, Damage
+from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage
 from streamlog.errors import (
     ConfigError,
     LogDirectoryError,
@@ -53,7 +55,6 @@ from streamlog.errors import (
 )
 
 LOCK = "lock"
-DELETED_SUFFIX = ".deleted"
 PARTITIONS_MAX = 10_000
 """Partitions of one topic; each keeps a file open."""
 PRODUCER_IDS_BLOCK = 1000
@@ -81,6 +82,11 @@ class TopicState:
     """All settings that hold for it."""
 
 
+class _Checkpoint(NamedTuple):
+    recovery_point: int
+    log_start_offset: int
+
+
 class LogDirectory:
     """The data directory of one broker; made by `open`."""
 
@@ -90,7 +96,9 @@ class LogDirectory:
         self.node_id = config.node_id
         self.directory_id = ""
         self._files = files
+        self._given_config = config
         self._config = config
+        self._altered = AlteredSettings()
         self._lock = lock
         self._catalog = Catalog(files, path)
         self._topics: dict[str, TopicState] = {}
@@ -153,6 +161,21 @@ class LogDirectory:
     def topics(self) -> Mapping[str, TopicState]:
         """The topics by name; changes with `create_topic` and `delete_topic`."""
         return MappingProxyType(self._topics)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """All settings that hold now: as they were given, and altered since."""
+        return self._config
+
+    @property
+    def given_config(self) -> BrokerConfig:
+        """The settings that the broker was started with."""
+        return self._given_config
+
+    @property
+    def altered(self) -> AlteredSettings:
+        """What was altered while the broker ran."""
+        return self._altered
 
     @property
     def damage(self) -> tuple[Damage, ...]:
@@ -244,6 +267,55 @@ class LogDirectory:
                 log.discard()
             self._finish_deletions()
 
+    def alter_topic(self, name: str, configs: Mapping[str, str]) -> None:
+        """Replace the settings that were given for a topic; they hold at once, and durably.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+            ConfigError: a setting is unknown or out of range; nothing was changed.
+            LogDirectoryError: the disk refused; nothing was changed.
+        """
+        self._check_writable()
+        topic = self._topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        config = self._config.topic.overridden(configs)
+        after = replace(topic, configs=dict(configs), config=config)
+        others = {**self._topics, name: after}
+        with self._disk():
+            self._write_topics(list(others.values()))
+        self._take_topic(after)
+
+    def alter_broker(self, altered: AlteredSettings) -> None:
+        """Replace the altered settings of the broker; they hold at once, and durably.
+
+        Raises:
+            ConfigError: a setting is unknown or out of range; nothing was changed.
+            LogDirectoryError: the disk refused; nothing was changed.
+        """
+        self._check_writable()
+        config = effective(self._given_config, altered)
+        with self._disk():
+            self._catalog.write_broker_settings(altered)
+        self._config, self._altered = config, altered
+        for topic in list(self._topics.values()):
+            self._take_topic(replace(topic, config=config.topic.overridden(topic.configs)))
+
+    def _take_topic(self, topic: TopicState) -> None:
+        self._topics[topic.name] = topic
+        for log in topic.partitions:
+            log.configure(topic.config)
+
+    def remove_retired(self, paths: Iterable[str]) -> None:
+        """Remove files that `PartitionLog.retire` has renamed; what can't be is left for later."""
+        for path in paths:
+            try:
+                # The topic may have been deleted meanwhile, with all of its files.
+                with suppress(FileNotFoundError):
+                    self._files.remove(path)
+            except OSError as error:
+                _logger.warning("%s can't be removed (%s): the next start will try", path, error)
+
     def next_producer_id(self) -> int:
         """A producer id that was never given out in this directory and never will be again.
 
@@ -294,8 +366,16 @@ class LogDirectory:
         for topic in self._topics.values():
             for log in topic.partitions:
                 log.flush()
+        self.write_checkpoints()
+
+    def write_checkpoints(self) -> None:
+        """Keep up to where logs are synced, and from where on they have anything.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
         with self._disk():
-            self._write_recovery_points()
+            self._write_checkpoints()
 
     def check(self) -> None:
         """Whether it is still there: a log that nobody writes to would not notice.
@@ -336,7 +416,7 @@ class LogDirectory:
 
     def _close_in_order(self, *, whole: bool) -> None:
         with self._disk():
-            self._write_recovery_points()
+            self._write_checkpoints()
             self._catalog.remove_listener()
             if whole:
                 self._catalog.mark_clean()
@@ -360,12 +440,18 @@ class LogDirectory:
         clean = self._catalog.take_clean_mark()
         self._catalog.remove_listener()
         entries, self._deleting = self._catalog.topics()
-        points = self._catalog.recovery_points()
+        self._altered = self._catalog.broker_settings()
+        self._config = effective(self._given_config, self._altered)
+        points, starts = self._catalog.recovery_points(), self._catalog.log_start_offsets()
         for entry in entries:
-            self._open_topic(entry, points, names, clean=clean)
+            offsets = {
+                folder: _Checkpoint(points.get(folder, 0), starts.get(folder, 0))
+                for folder in _folders(entry)
+            }
+            self._open_topic(entry, offsets, names, clean=clean)
         self._finish_deletions()
         self._remove_unfinished(names)
-        self._write_recovery_points()
+        self._write_checkpoints()
 
     def _open_read_only(self) -> None:
         identity = self._catalog.identity()
@@ -386,6 +472,12 @@ class LogDirectory:
                 for number in range(entry.partitions)
             ]
             self._topics[entry.name] = _state(entry, logs, self._config.topic)
+        # Read last: a log may have been cut since, but what it begins with was there.
+        starts = self._catalog.log_start_offsets()
+        for topic in self._topics.values():
+            for number, log in enumerate(topic.partitions):
+                start = starts.get(partition_folder(topic.topic_id, number), 0)
+                log.advance_start(min(start, log.log_end_offset))
 
     def _identify(self, names: set[str]) -> None:
         identity = self._catalog.identity()
@@ -408,14 +500,14 @@ class LogDirectory:
         self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
 
     def _open_topic(
-        self, entry: TopicEntry, points: Mapping[str, int], names: set[str], *, clean: bool
+        self, entry: TopicEntry, offsets: Mapping[str, _Checkpoint], names: set[str], *, clean: bool
     ) -> None:
         config = self._config.topic.overridden(entry.configs)
         logs: list[PartitionLog] = []
         self._topics[entry.name] = _state(entry, logs, config)
         for number in range(entry.partitions):
             folder = partition_folder(entry.topic_id, number)
-            point = points.get(folder, 0)
+            point, start = offsets[folder]
             if folder not in names:
                 # It was there before the topic was. That it ends before offset 1 is damage.
                 self._files.make_directory(f"{self.path}/{folder}")
@@ -428,6 +520,7 @@ class LogDirectory:
                     config=config,
                     clean=clean,
                     recovery_point=point,
+                    log_start_offset=start,
                 )
             )
 
@@ -463,13 +556,17 @@ class LogDirectory:
         ]
         self._catalog.write_topics(entries, self._deleting)
 
-    def _write_recovery_points(self) -> None:
-        self._catalog.write_recovery_points(
-            {
-                partition_folder(topic.topic_id, number): log.recovery_point
-                for topic in self._topics.values()
-                for number, log in enumerate(topic.partitions)
-            }
+    def _write_checkpoints(self) -> None:
+        logs = {
+            partition_folder(topic.topic_id, number): log
+            for topic in self._topics.values()
+            for number, log in enumerate(topic.partitions)
+        }
+        self._catalog.write_checkpoints(
+            recovery_points={folder: log.recovery_point for folder, log in logs.items()},
+            log_start_offsets={
+                folder: log.log_start_offset for folder, log in logs.items() if log.log_start_offset
+            },
         )
 
     def _finish_deletions(self) -> None:
@@ -526,9 +623,22 @@ class LogDirectory:
             raise directory_error(error, self.path) from error
 
 
+def effective(given: BrokerConfig, altered: AlteredSettings) -> BrokerConfig:
+    """What holds: the settings that were given, with those that were altered in their place.
+
+    Raises:
+        ConfigError: one is unknown or out of range.
+    """
+    return given.overridden(altered.default).overridden(altered.node)
+
+
 def partition_folder(topic_id: bytes, partition: int) -> str:
     """The name of a partition's folder in the data directory."""
     return f"p-{topic_id.hex()}-{partition}"
+
+
+def _folders(entry: TopicEntry) -> list[str]:
+    return [partition_folder(entry.topic_id, number) for number in range(entry.partitions)]
 
 
 def _state(entry: TopicEntry, logs: list[PartitionLog], config: TopicConfig) -> TopicState:

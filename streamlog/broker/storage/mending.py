@@ -89,10 +89,10 @@ class _Mending:
 
     def mend(self, findings: list[Finding]) -> list[Mended]:
         make_durable_directory(self._files, self._stored.directory)
-        bases = segment_bases(self._files, self._stored) or [START_OFFSET]
+        bases = segment_bases(self._files, self._stored) or [self._stored.log_start_offset]
         rewritten = {each.path for each in findings if each.kind in _REWRITTEN}
         indexed = {each.path.rpartition(".")[0] for each in findings if each.kind is Kind.INDEX}
-        if bases[0] > START_OFFSET and self._stored.path(bases[0]) in rewritten:
+        if bases[0] > self._stored.log_start_offset and self._stored.path(bases[0]) in rewritten:
             self._fill_head(bases[0])
         for base, next_base in zip(bases, [*bases[1:], None], strict=True):
             path = self._stored.path(base)
@@ -111,13 +111,14 @@ class _Mending:
 
     def _fill_head(self, next_base: int) -> None:
         """Everything before the first file is lost."""
-        path = self._stored.path(START_OFFSET)
+        start = self._stored.log_start_offset
+        path = self._stored.path(start)
         with closing(self._files.open(path + _MENDING, writable=True)) as target:
             target.truncate(0)
             writing = _Writing(target)
-            writing.fill(START_OFFSET, next_base)
+            writing.fill(start, next_base)
             target.sync()
-        self._put_in_place(START_OFFSET, writing.holes)
+        self._put_in_place(start, writing.holes)
 
     def _rewrite(self, base: int, next_base: int | None) -> None:
         path = self._stored.path(base)

@@ -6,7 +6,9 @@ A sealed segment is synced when the next one is sealed: by then the kernel has l
 most of it and the caller is not held up, and no more than the last two segments have to be
 looked at after a crash. `flush` syncs everything at once.
 After an error of the disk the log ends with the last whole batch; after a failed sync it takes
-nothing more, for what the disk then has is unknown. Retention and compaction are not here.
+nothing more, for what the disk then has is unknown. What is removed from the head of a log goes
+in three steps: the log start moves, it is made durable by the log's directory, files go.
+Compaction is not here.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
-from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage.admission import admit, admit_copies
+from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
+from streamlog.broker.storage.admission import admit, admit_copies, check_times, stamp
+from streamlog.broker.storage.expiry import expired_segments
 from streamlog.broker.storage.files import (
     Buffer,
     FileRange,
@@ -35,7 +38,7 @@ from streamlog.broker.storage.recovery import (
     look_at_end,
     recover,
 )
-from streamlog.broker.storage.segment import LOG_SUFFIX, Damage, Segment
+from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
@@ -51,7 +54,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOTS_KEPT = 2
 """The newest may be of offsets that a power cut took back; the one before it is not."""
 START_OFFSET = 0
-"""Nothing removes the head of a log yet."""
+"""Of a new log."""
 DAMAGE_TOLD_MAX = 1000
 """Damaged places of one log that are told; whoever has more should look with `log verify`."""
 _NAME_DIGITS = 20
@@ -94,6 +97,7 @@ class PartitionLog:
         self._bases: list[int] = []
         self._unsynced: list[Segment] = []
         self._producers = ProducerStates()
+        self._start_offset = START_OFFSET
         self._snapshot_offset = START_OFFSET
         self._opened_ms: int | None = None
         self._dirty = False
@@ -126,12 +130,14 @@ class PartitionLog:
         config: TopicConfig,
         clean: bool = False,
         recovery_point: int = START_OFFSET,
+        log_start_offset: int = START_OFFSET,
         read_only: bool = False,
     ) -> PartitionLog:
         """The log that is in `directory`.
 
         With `clean` it was closed in order, so its end is looked at and nothing is scanned.
-        Before `recovery_point` nothing can be torn: what is missing there is damage. With
+        Before `recovery_point` nothing can be torn: what is missing there is damage. What is
+        before `log_start_offset` has been deleted, and files of it that are left go now. With
         `read_only` nothing is changed and a writer may be at work; the end is where it was.
         Damage is reported in `recovery` and in the process's log; it is not an error.
 
@@ -141,6 +147,7 @@ class PartitionLog:
         log = cls(files, directory, name=name, config=config, read_only=read_only)
         with log._disk():
             log.recovery_point = recovery_point
+            log._start_offset = log_start_offset
             log._find_segments()
             last = log._segments[-1]
             if read_only:
@@ -152,13 +159,14 @@ class PartitionLog:
                 log.recovery = Recovery(damage=tuple(last.damage))
             log._bases = [segment.base_offset for segment in log._segments]
             if not read_only:
+                log._begin_at_start()
                 log._take_over()
         return log
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset."""
-        return START_OFFSET
+        """The first offset that can be read; below it everything was deleted."""
+        return self._start_offset
 
     @property
     def log_end_offset(self) -> int:
@@ -181,13 +189,19 @@ class PartitionLog:
         return self._failure is None and not self.damage
 
     def append(
-        self, data: bytes | bytearray | memoryview, *, now_ms: int, as_leader: bool = True
+        self,
+        data: bytes | bytearray | memoryview,
+        *,
+        now_ms: int,
+        wall_ms: int | None = None,
+        as_leader: bool = True,
     ) -> AppendResult:
         """Append batches that a client encoded, all of them or none.
 
         With `as_leader` they get the next offsets and this log's leader epoch. Without, they are
         copies from another log: they keep what they have and have to continue this one.
-        `now_ms` is monotonic and seals a segment whose records have no timestamps.
+        `now_ms` is monotonic and seals a segment whose records have no timestamps; `wall_ms` is
+        what timestamps are judged by, or set to. Without it they are taken as they are.
 
         Raises:
             LogError: a batch is refused; `code` says why, nothing was appended.
@@ -205,6 +219,8 @@ class PartitionLog:
             if appended is not None:
                 return AppendResult(appended.first_offset, appended.last_offset, -1, duplicate=True)
             self._place(placed, batches, base_offset)
+            if wall_ms is not None:
+                batches = self._timed(placed, batches, wall_ms)
         else:
             batches = admit_copies(placed, next_offset=base_offset)
         self._write(placed, batches, now_ms)
@@ -212,7 +228,8 @@ class PartitionLog:
         for batch in batches:
             self._producers.replay(batch, offset)
             offset += batch.last_offset_delta + 1
-        return AppendResult(base_offset, offset - 1, -1, duplicate=False)
+        append_time_ms = batches[0].max_timestamp_ms if batches[0].is_log_append_time else -1
+        return AppendResult(base_offset, offset - 1, append_time_ms, duplicate=False)
 
     def read(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer:
         """What `range` finds, in memory. Raises what `range` raises."""
@@ -235,11 +252,8 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         end_offset = self._segments[-1].next_offset
-        if not START_OFFSET <= offset <= end_offset:
-            raise OffsetOutOfRange(
-                f"{self.name}: offset {offset} is not in the log, which has offsets"
-                f" {START_OFFSET} to {end_offset - 1}"
-            )
+        if not self._start_offset <= offset <= end_offset:
+            raise self._out_of_range(offset)
         with self._disk():
             if offset == end_offset:
                 self._check_end()
@@ -255,7 +269,7 @@ class PartitionLog:
         """
         with self._disk():
             for number in range(len(self._segments)):
-                record = self._segment(number).first_not_before(timestamp_ms)
+                record = self._segment(number).first_not_before(timestamp_ms, self._start_offset)
                 if record is not None:
                     return record.offset, record.timestamp_ms
         return None
@@ -269,8 +283,69 @@ class PartitionLog:
         """
         with self._disk():
             segments = [self._segment(number) for number in range(len(self._segments))]
-            newest = max(segments, key=_max_timestamp_ms).newest()
+            newest = max(segments, key=_max_timestamp_ms).newest(self._start_offset)
         return None if newest is None else (newest.offset, newest.timestamp_ms)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Go on with other settings; segments that are there stay as they are."""
+        self._config = config
+
+    def advance_start(self, offset: int) -> None:
+        """Delete what is before `offset`: nobody can read it any more.
+
+        It is for good once the directory has written its checkpoints, and `retire` may not be
+        called before.
+
+        Raises:
+            OffsetOutOfRange: the log ends before `offset`.
+            LogDirectoryError: the log has failed.
+        """
+        if not self._read_only:
+            self._check_open()
+        if not START_OFFSET <= offset <= self.log_end_offset:
+            raise self._out_of_range(offset)
+        self._start_offset = max(self._start_offset, offset)
+
+    def expire(self, *, wall_ms: int, now_ms: int) -> None:
+        """Delete the segments whose time is over by the topic's settings; see `advance_start`.
+
+        Only whole segments go, the oldest first. One that is written to is sealed before.
+
+        Raises:
+            LogDirectoryError: the disk refused, or the log has failed.
+        """
+        self._check_open()
+        with self._disk():
+            segments = (self._segment(number) for number in range(len(self._segments)))
+            count = expired_segments(segments, self._config, wall_ms=wall_ms)
+            if not count:
+                return
+            if count == len(self._segments):
+                self._roll()
+                self._opened_ms = now_ms
+            self.advance_start(self._bases[count])
+
+    @property
+    def has_expired_files(self) -> bool:
+        """Whether `retire` would find something to do."""
+        return len(self._bases) > 1 and self._bases[1] <= self._start_offset
+
+    def retire(self) -> list[str]:
+        """Take the files of what is before the log start out of the log, by renaming them.
+
+        Returned are the paths to be removed, `file.delete.delay.ms` later.
+
+        Raises:
+            LogDirectoryError: the disk refused; the rest can be retired later.
+        """
+        renamed: list[str] = []
+        with self._disk():
+            while self.has_expired_files:
+                segment = self._segments[0]
+                renamed += segment.retire()
+                del self._segments[0], self._bases[0]
+                self._unsynced = [each for each in self._unsynced if each is not segment]
+        return renamed
 
     def flush(self) -> None:
         """Return when everything appended is on disk.
@@ -309,10 +384,31 @@ class PartitionLog:
         names = self._files.list(self._directory)
         bases = sorted(_offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
         self._segments = [self._new_segment(base) for base in bases]
+        if not self._read_only:
+            self._remove_leftovers(names)
         if not bases:
-            self._segments = [self._new_segment(START_OFFSET)]
+            self._segments = [self._new_segment(self._start_offset)]
             if not self._read_only:
                 self._segments[0].create()
+
+    def _remove_leftovers(self, names: list[str]) -> None:
+        """Remove what was deleted, and its files only renamed or not even that."""
+        for name in names:
+            if name.endswith(DELETED_SUFFIX):
+                self._files.remove(f"{self._directory}/{name}")
+        while len(self._segments) > 1 and self._segments[1].base_offset <= self._start_offset:
+            self._segments.pop(0).remove()
+
+    def _begin_at_start(self) -> None:
+        """Go on at the log start if a power cut took everything up to there.
+
+        Those offsets were given out, and what had them was deleted on purpose.
+        """
+        if self.log_end_offset < self._start_offset and self.recovery_point <= self._start_offset:
+            for segment in self._segments:
+                segment.remove()
+            self._segments, self._bases = [], []
+            self._add_segment(self._start_offset)
 
     def _ends_whole(self, last: Segment) -> bool:
         if not last.load() or last.trailing_bytes:
@@ -360,6 +456,25 @@ class PartitionLog:
         damage = self._segments[-1].damage
         if damage and damage[-1].next_offset is None:
             raise CorruptData(str(damage[-1]))
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"{self.name}: offset {offset} is not in the log, which has offsets"
+            f" {self._start_offset} to {self.log_end_offset - 1}"
+        )
+
+    def _timed(
+        self, data: bytearray, batches: list[RecordBatch], wall_ms: int
+    ) -> list[RecordBatch]:
+        """The batches, their times refused, kept or set as the topic wants it."""
+        if self._config.message_timestamp_type == LOG_APPEND_TIME:
+            return stamp(data, batches, wall_ms=wall_ms)
+        check_times(
+            batches,
+            oldest_ms=wall_ms - self._config.message_timestamp_before_max_ms,
+            newest_ms=wall_ms + self._config.message_timestamp_after_max_ms,
+        )
+        return batches
 
     def _place(self, data: bytearray, batches: list[RecordBatch], offset: int) -> None:
         position = 0
@@ -521,10 +636,23 @@ class PartitionLog:
             self._tell(str(error))
             raise
         except OSError as error:
+            if self._read_only and self._retired_meanwhile(error):
+                raise OffsetOutOfRange(
+                    f"{self.name}: {error.filename or 'a segment'} was deleted while it was read"
+                ) from error
             failure = directory_error(error, self._directory)
             if not isinstance(failure, LogDirectoryFailed):
                 self._failure = failure
             raise failure from error
+
+    def _retired_meanwhile(self, error: OSError) -> bool:
+        """Whether the broker that owns this log has removed a segment since it was opened."""
+        if not isinstance(error, FileNotFoundError):
+            return False
+        try:
+            return any(name.endswith(LOG_SUFFIX) for name in self._files.list(self._directory))
+        except FileNotFoundError:
+            return False
 
 
 def _offset_of(name: str) -> int:

@@ -31,6 +31,10 @@ from streamlog.errors import CorruptData
 from streamlog.records.batch import HEADER_BYTES, Record, RecordBatch
 
 LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+DELETED_SUFFIX = ".deleted"
+"""Of files that are no longer part of a log, and not removed yet."""
 WALK_BYTES_MAX = 64 * 1024
 """Read at a time when headers are walked."""
 READ_ON_MAX = 64
@@ -85,6 +89,7 @@ class Segment:
     ) -> None:
         stem = f"{directory}/{base_offset:020d}"
         self.path = stem + LOG_SUFFIX
+        self._stem = stem
         self.base_offset = base_offset
         self.loaded = False
         self.size_bytes = 0
@@ -104,8 +109,8 @@ class Segment:
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
         self._read_on: dict[int, int] = {}
         """Where a reader that asks for an offset next will find it; a hint, like the index."""
-        self._offsets = OffsetIndex(files, stem + ".index", in_memory=read_only)
-        self._times = TimeIndex(files, stem + ".timeindex", in_memory=read_only)
+        self._offsets = OffsetIndex(files, stem + INDEX_SUFFIX, in_memory=read_only)
+        self._times = TimeIndex(files, stem + TIME_INDEX_SUFFIX, in_memory=read_only)
 
     # Life. Everything here raises OSError when the system refuses.
 
@@ -149,6 +154,20 @@ class Segment:
         self._times.remove()
         with suppress(FileNotFoundError):
             self._files.remove(self.path)
+
+    def retire(self) -> list[str]:
+        """Take the files out of the log by renaming them; returns what is to be removed.
+
+        The log file is last: as long as it has its name, this can be done again.
+        """
+        self.close()
+        renamed: list[str] = []
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            path = self._stem + suffix
+            with suppress(FileNotFoundError):
+                self._files.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed
 
     def cut(self) -> None:
         """Cut off, durably, what stands in the file behind the last whole batch."""
@@ -263,28 +282,38 @@ class Segment:
             self._remember(last.next_offset, end)
             return file.range(end - first.position, first.position)
 
-    def first_not_before(self, timestamp_ms: int) -> Record | None:
-        """The first record that is not older than `timestamp_ms`."""
-        if self.max_timestamp_ms < timestamp_ms:
+    def first_not_before(self, timestamp_ms: int, start_offset: int = 0) -> Record | None:
+        """The first record from `start_offset` on that is not older than `timestamp_ms`."""
+        if self.max_timestamp_ms < timestamp_ms or start_offset >= self.next_offset:
             return None
         with self._reading() as file:
-            begin = self._find(file, self._earliest(file, timestamp_ms))
+            begin = self._find(file, max(self._earliest(file, timestamp_ms), start_offset))
             for header in self._walk(file, begin.position, begin.base_offset):
                 if header.max_timestamp_ms < timestamp_ms:
                     continue
                 # So says the header. If the records know better, the walk goes on.
                 records = self._records(file, header)
-                if found := [record for record in records if record.timestamp_ms >= timestamp_ms]:
+                kept = [record for record in records if record.offset >= start_offset]
+                if found := [record for record in kept if record.timestamp_ms >= timestamp_ms]:
                     return found[0]
         return None
 
-    def newest(self) -> Record | None:
-        """The first of the records that have the greatest timestamp; None if none has any."""
-        if self.max_timestamp_ms < 0:
+    def newest(self, start_offset: int = 0) -> Record | None:
+        """The first of the records with the greatest timestamp; None if none has any.
+
+        Records before `start_offset` do not count.
+        """
+        if self.max_timestamp_ms < 0 or start_offset >= self.next_offset:
             return None
         with self._reading() as file:
-            records = self._records(file, self._find(file, self._max_timestamp_offset))
-        return max(records, key=_timestamp, default=None)
+            header = self._find(file, self._max_timestamp_offset)
+            if header.base_offset < start_offset:
+                begin = self._find(file, start_offset)
+                later = self._walk(file, begin.position, begin.base_offset)
+                header = max(later, key=_max_timestamp_ms)
+            records = self._records(file, header)
+        kept = (record for record in records if record.offset >= start_offset)
+        return max(kept, key=_timestamp, default=None)
 
     def batches(self, offset: int) -> Iterator[RecordBatch]:
         """Every sound batch from the one with `offset` in it on; damaged places are left out."""
@@ -479,3 +508,7 @@ class Segment:
 
 def _timestamp(record: Record) -> int:
     return record.timestamp_ms
+
+
+def _max_timestamp_ms(header: Header) -> int:
+    return header.max_timestamp_ms

@@ -113,8 +113,8 @@ def test_a_topic_is_made_once_with_sane_partitions_and_known_settings(
         with pytest.raises(LogError) as caught:
             directory.create_topic("b", partitions)
         assert caught.value.code == 37
-    with pytest.raises(ConfigError, match=r"unknown topic setting 'retention\.ms'"):
-        directory.create_topic("b", 1, {"retention.ms": "1"})
+    with pytest.raises(ConfigError, match=r"unknown topic setting 'retention\.m'"):
+        directory.create_topic("b", 1, {"retention.m": "1"})
     assert list(directory.topics) == ["a"]
     assert len(folders(directory._files)) == 1
 

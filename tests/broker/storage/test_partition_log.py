@@ -423,3 +423,19 @@ def test_nothing_is_written_by_opening_and_closing_in_order() -> None:
     log = reopened(files, clean=True, recovery_point=60)
     log.close()
     assert contents(files, "") == before
+
+
+def test_a_topic_may_have_the_log_s_own_time() -> None:
+    log = new_log(config=TopicConfig(message_timestamp_type="LogAppendTime", segment_ms=100))
+    appended = log.append(batch(2, timestamp_ms=10**15), now_ms=0, wall_ms=5_000)
+    assert appended.log_append_time_ms == 5_000
+    assert [record.timestamp_ms for record in read_records(log)] == [5_000, 5_000]
+    assert log.offset_for_timestamp(4_000) == (0, 5_000)
+    log.append(batch(), now_ms=0, wall_ms=5_101)
+    assert len(log_files(log._files)) == 2
+    log.configure(TopicConfig(message_timestamp_before_max_ms=100))
+    assert log.append(batch(timestamp_ms=9_950), now_ms=0, wall_ms=10_000).log_append_time_ms == -1
+    with pytest.raises(LogError) as caught:
+        log.append(batch(timestamp_ms=9_899), now_ms=0, wall_ms=10_000)
+    assert caught.value.code == 32
+    assert log.log_end_offset == 4

@@ -1,0 +1,282 @@
+"""What is removed from the head of logs, when, and what a crash leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.storage.retention import FIRST_CHECK_MS, Retention
+from streamlog.errors import LogDirectoryFailed, OffsetOutOfRange
+from tests.broker.storage.batches import batch, read_records
+
+INTERVAL_MS = 300_000
+DELAY_MS = 60_000
+START_MS = 1_700_000_000_000
+SMALL = BrokerConfig(topic=TopicConfig(segment_bytes=1024, index_interval_bytes=128))
+
+
+def opened(files: MemoryFiles) -> LogDirectory:
+    return LogDirectory.open("/data", files=files, config=SMALL)
+
+
+class Time:
+    """Rounds of retention, each by its own clock."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self.now_ms = 0
+        self.retention = Retention(directory, now_ms=0)
+
+    def pass_ms(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        self.retention.tick(now_ms=self.now_ms, wall_ms=START_MS + self.now_ms)
+
+
+def filled(directory: LogDirectory, **configs: str) -> PartitionLog:
+    """A topic of several segments, its records a second apart."""
+    names = {name.replace("_", "."): value for name, value in configs.items()}
+    directory.create_topic("t", 1, names)
+    log = directory.log("t", 0)
+    for number in range(60):
+        log.append(batch(2, timestamp_ms=START_MS + number * 1000), now_ms=0)
+    return log
+
+
+def names(files: MemoryFiles, directory: LogDirectory) -> list[str]:
+    topic_id = directory.topics["t"].topic_id.hex()
+    return sorted(files.list(f"/data/p-{topic_id}-0"))
+
+
+def logs(files: MemoryFiles, directory: LogDirectory) -> list[str]:
+    return [name for name in names(files, directory) if name.endswith(".log")]
+
+
+def renamed(files: MemoryFiles, directory: LogDirectory) -> list[str]:
+    return [name for name in names(files, directory) if name.endswith(".deleted")]
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def test_old_segments_are_renamed_and_later_removed(files: MemoryFiles) -> None:
+    directory = opened(files)
+    log = filled(directory, retention_ms="30000")
+    before = len(logs(files, directory))
+    time = Time(directory)
+    time.pass_ms(FIRST_CHECK_MS - 1)
+    assert log.log_start_offset == 0
+    time.pass_ms(20_001)
+    start = log.log_start_offset
+    assert 0 < start <= 40, "records from before second 20 are over, in whole segments"
+    kept = read_records(log, start)
+    assert [record.offset for record in kept] == list(range(start, 120))
+    assert len(logs(files, directory)) < before
+    assert renamed(files, directory)
+    assert time.retention.next_deadline_ms() == time.now_ms + DELAY_MS
+    with pytest.raises(OffsetOutOfRange):
+        log.read(start - 1, max_bytes=100)
+    time.pass_ms(DELAY_MS)
+    assert not renamed(files, directory)
+    directory.close()
+    again = opened(files)
+    assert again.log("t", 0).log_start_offset == start
+    assert read_records(again.log("t", 0), start) == kept
+    assert not again.damage
+
+
+def test_a_log_that_is_over_as_a_whole_goes_on_at_its_end(files: MemoryFiles) -> None:
+    directory = opened(files)
+    log = filled(directory, retention_ms="1000")
+    time = Time(directory)
+    time.pass_ms(INTERVAL_MS)
+    assert (log.log_start_offset, log.log_end_offset) == (120, 120)
+    assert logs(files, directory) == [f"{120:020d}.log"]
+    assert log.offset_for_timestamp(0) is None
+    assert log.max_timestamp() is None
+    assert log.read(120, max_bytes=100) == b""
+    time.pass_ms(INTERVAL_MS)
+    assert logs(files, directory) == [f"{120:020d}.log"], "an empty segment is not rolled"
+    log.append(batch(), now_ms=0)
+    directory.close()
+    again = opened(files).log("t", 0)
+    assert (again.log_start_offset, again.log_end_offset) == (120, 121)
+    assert [record.offset for record in read_records(again, 120)] == [120]
+
+
+def test_a_producer_s_numbers_outlive_its_records(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("t", 1, {"retention.ms": "1000"})
+    log = directory.log("t", 0)
+    numbered = batch(3, timestamp_ms=START_MS, producer=(7, 0, 0))
+    log.append(numbered, now_ms=0)
+    Time(directory).pass_ms(INTERVAL_MS)
+    assert log.log_start_offset == 3
+    directory.close()
+    assert opened(files).log("t", 0).append(numbered, now_ms=0).duplicate
+
+
+def test_a_log_is_kept_near_its_size(files: MemoryFiles) -> None:
+    directory = opened(files)
+    log = filled(directory, retention_bytes="2000")
+    Time(directory).pass_ms(INTERVAL_MS)
+    assert 2000 <= log.size_bytes < 2000 + 1024
+    directory.close()
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_deleted_records_are_gone_whatever_the_policy(files: MemoryFiles, policy: str) -> None:
+    directory = opened(files)
+    log = filled(directory, cleanup_policy=policy)
+    log.advance_start(61)
+    directory.write_checkpoints()
+    with pytest.raises(OffsetOutOfRange):
+        log.read(60, max_bytes=100)
+    assert read_records(log, 61)[0].offset == 61
+    assert log.offset_for_timestamp(0) == (61, START_MS + 30_001)
+    Time(directory).pass_ms(INTERVAL_MS)
+    assert logs(files, directory)[0] <= f"{61:020d}.log" < logs(files, directory)[1]
+    log.advance_start(5)
+    assert log.log_start_offset == 61, "it never goes back"
+    with pytest.raises(OffsetOutOfRange):
+        log.advance_start(121)
+    directory.close()
+
+
+def test_the_newest_record_is_one_that_is_left(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("t", 1)
+    log = directory.log("t", 0)
+    for timestamp_ms in (9_000, 1_000, 3_000, 2_000):
+        log.append(batch(2, timestamp_ms=timestamp_ms), now_ms=0)
+    assert log.max_timestamp() == (1, 9_001)
+    log.advance_start(3)
+    assert log.max_timestamp() == (5, 3_001)
+    assert log.offset_for_timestamp(1_000) == (3, 1_001)
+    log.advance_start(8)
+    assert log.max_timestamp() is None
+    assert log.offset_for_timestamp(0) is None
+
+
+def test_settings_that_change_hold_from_the_next_round_on(files: MemoryFiles) -> None:
+    directory = opened(files)
+    log = filled(directory)
+    time = Time(directory)
+    time.pass_ms(INTERVAL_MS)
+    assert log.log_start_offset == 0
+    directory.alter_topic("t", {"retention.ms": "1000", "file.delete.delay.ms": "0"})
+    time.pass_ms(INTERVAL_MS)
+    assert log.log_start_offset == 120
+    assert not renamed(files, directory)
+    directory.close()
+    assert opened(files).topics["t"].config.retention_ms == 1000
+
+
+def test_a_deleted_topic_takes_its_renamed_files_along(files: MemoryFiles) -> None:
+    directory = opened(files)
+    filled(directory, retention_ms="1000")
+    time = Time(directory)
+    time.pass_ms(INTERVAL_MS)
+    directory.delete_topic("t")
+    time.pass_ms(DELAY_MS)
+    directory.close()
+
+
+def to_the_checkpoint(directory: LogDirectory) -> None:
+    directory.log("t", 0).expire(wall_ms=START_MS + 50_000, now_ms=0)
+    directory.write_checkpoints()
+
+
+def to_the_renaming(directory: LogDirectory) -> None:
+    to_the_checkpoint(directory)
+    directory.log("t", 0).retire()
+
+
+@pytest.mark.parametrize("keep_bytes", [None, 0])
+@pytest.mark.parametrize("step", [to_the_checkpoint, to_the_renaming])
+def test_a_crash_between_two_steps_leaves_nothing_behind(
+    files: MemoryFiles, step: Callable[[LogDirectory], None], keep_bytes: int | None
+) -> None:
+    directory = opened(files)
+    log = filled(directory, retention_ms="30000")
+    directory.flush()
+    step(directory)
+    start = log.log_start_offset
+    assert start > 0
+    files.crash(keep_bytes=keep_bytes)
+    again = opened(files)
+    recovered = again.log("t", 0)
+    assert recovered.log_start_offset == start
+    assert not again.damage
+    assert [each.offset for each in read_records(recovered, start)] == list(range(start, 120))
+    assert not renamed(files, again)
+    assert int(logs(files, again)[0][:20]) <= start < int(logs(files, again)[1][:20])
+
+
+def test_a_power_cut_that_takes_what_was_deleted_gives_no_offset_again(files: MemoryFiles) -> None:
+    directory = opened(files)
+    log = filled(directory)
+    log.advance_start(120)
+    directory.write_checkpoints()
+    files.crash(keep_bytes=0)
+    again = opened(files)
+    recovered = again.log("t", 0)
+    assert (recovered.log_start_offset, recovered.log_end_offset) == (120, 120)
+    assert recovered.append(batch(), now_ms=0).base_offset == 120
+    assert not again.damage
+    again.close()
+    assert opened(files).log("t", 0).log_end_offset == 121
+
+
+def test_a_reader_in_another_process_is_told_that_its_place_is_gone(files: MemoryFiles) -> None:
+    directory = opened(files)
+    filled(directory, retention_ms="30000")
+    reader = LogDirectory.open("/data", files=files, read_only=True)
+    read = reader.log("t", 0)
+    time = Time(directory)
+    time.pass_ms(50_000)
+    with pytest.raises(OffsetOutOfRange, match="was deleted while"):
+        read.read(0, max_bytes=100)
+    later = LogDirectory.open("/data", files=files, read_only=True).log("t", 0)
+    assert later.log_start_offset == directory.log("t", 0).log_start_offset
+    assert read_records(later, later.log_start_offset)[-1].offset == 119
+
+
+def test_a_disk_that_refuses_stops_one_round_only(files: MemoryFiles) -> None:
+    directory = opened(files)
+    log = filled(directory, retention_ms="30000")
+    time = Time(directory)
+    files.fail_next_write()
+    time.pass_ms(50_000)
+    assert not renamed(files, directory), "the log start could not be kept"
+    time.pass_ms(INTERVAL_MS)
+    assert renamed(files, directory)
+    assert log.whole
+
+
+def test_a_log_that_has_failed_hinders_no_other(files: MemoryFiles) -> None:
+    directory = opened(files)
+    log = filled(directory, retention_ms="1000")
+    directory.create_topic("u", 1, {"retention.ms": "1000"})
+    other = directory.log("u", 0)
+    other.append(batch(timestamp_ms=START_MS), now_ms=0)
+    files.fail_next_sync()
+    with pytest.raises(LogDirectoryFailed):
+        log.flush()
+    Time(directory).pass_ms(INTERVAL_MS)
+    assert (log.log_start_offset, other.log_start_offset) == (0, 1)
+
+
+def test_a_head_that_was_deleted_is_no_damage_to_an_inspection(files: MemoryFiles) -> None:
+    directory = opened(files)
+    filled(directory, retention_ms="30000")
+    Time(directory).pass_ms(50_000)
+    directory.close()
+    with Inspection.open("/data", files=files) as inspection:
+        assert inspection.verify().findings == ()

@@ -1,0 +1,61 @@
+"""docs/configuration.md against the table of settings; a missing row is printed as it should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamlog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from streamlog.broker.settings import INT_MAX, LONG_MAX, Kind, Setting
+
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "configuration.md").read_text()
+LARGE = {INT_MAX: "2^31-1", LONG_MAX: "2^63-1"}
+
+
+def number(value: float) -> str:
+    return LARGE.get(int(value), str(value))
+
+
+def allowed(setting: Setting) -> str:
+    match setting.kind:
+        case Kind.BOOLEAN:
+            return "true, false"
+        case Kind.STRING:
+            return " or ".join(setting.choices)
+        case Kind.LIST:
+            return " and/or ".join(setting.choices)
+    unit = f" {setting.unit}" if setting.unit else ""
+    return f"{number(setting.least)} to {number(setting.most)}{unit}"
+
+
+def default(setting: Setting) -> str:
+    if isinstance(setting.default, bool | str):
+        return setting.text(setting.default)
+    return number(setting.default)
+
+
+def row(setting: Setting) -> str:
+    names = f"`{setting.name}`"
+    if setting.broker_name:
+        names += f" | `{setting.broker_name}`"
+    fixed = "" if setting.is_dynamic else " Not while the broker runs."
+    meaning = setting.documentation + fixed
+    return f"| {names} | {default(setting)} | {allowed(setting)} | {meaning} |"
+
+
+OWN = [
+    each
+    for name, each in BROKER_SETTINGS.items()
+    if name not in {topic.broker_name for topic in TOPIC_SETTINGS.values()}
+]
+
+
+@pytest.mark.parametrize("setting", [*TOPIC_SETTINGS.values(), *OWN], ids=lambda each: each.name)
+def test_a_setting_is_documented(setting: Setting) -> None:
+    assert row(setting) in TEXT.splitlines(), f"add to docs/configuration.md:\n{row(setting)}"
+
+
+def test_nothing_else_is_documented() -> None:
+    rows = [line for line in TEXT.splitlines() if line.startswith("| `")]
+    assert {*rows} == {row(setting) for setting in (*TOPIC_SETTINGS.values(), *OWN)}
