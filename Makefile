@@ -42,7 +42,7 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
 bench: $(VENV)/.dev ## produce, consume, windowed count: a table, and JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-simulate: $(VENV)/.dev ## the property tests with ten times the examples (SEED=n to repeat one run)
+simulate: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
 
 compile: $(VENV)/.dev ## the hot modules as C extensions, in place

@@ -1,0 +1,144 @@
+"""Frames as a broken or hostile client would send them: made of real ones, or of nothing."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from streamlog.protocol.apis import APIS, Api
+from streamlog.protocol.frame import encode_request
+from streamlog.protocol.messages.admin import CreateTopicsRequest
+from streamlog.protocol.schema import Field, Message, StructType
+from tests.broker.node import batch
+
+PARTITIONS_MAX = 50
+"""Whoever asks for more in good order gets them, and that is no garbage."""
+TEXTS = ("t", "t", "u", "g", "m", "", "range", "consumer", "x" * 300, "\u00e9\u4e2d")
+NUMBERS = (0, 0, 1, 1, 2, 3, -1, 100)
+EXTREMES = (-1, 0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+MUTATIONS = (0, 1, 1, 1, 2, 4)
+NOISE_BYTES_MAX = 400
+WIDTHS = {1: ">B", 2: ">H", 4: ">I"}
+
+
+class Garbage:
+    """An endless supply; the same one for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._corpus = [
+            (api, version)
+            for api in APIS.values()
+            for version in range(api.min_version, api.max_version + 1)
+            if api.is_served(version)
+        ]
+        self._ways: list[Callable[[bytearray], None]] = [
+            self._flip,
+            self._flip,
+            self._number,
+            self._number,
+            self._cut,
+            self._insert,
+            self._repeat,
+        ]
+
+    def frames(self) -> Iterator[bytes]:
+        """Frames without their size, one after the other."""
+        while True:
+            for api, version in self._shuffled():
+                yield self._mutated(api, version)
+                if self._random.random() < 0.05:
+                    yield self._random.randbytes(self._random.randint(0, NOISE_BYTES_MAX))
+
+    def noise(self) -> bytes:
+        """Bytes that are not even frames."""
+        return self._random.randbytes(self._random.randint(1, NOISE_BYTES_MAX))
+
+    def chance(self, of: float) -> bool:
+        return self._random.random() < of
+
+    def count(self, most: int) -> int:
+        return self._random.randint(1, most)
+
+    def _shuffled(self) -> list[tuple[Api, int]]:
+        return self._random.sample(self._corpus, len(self._corpus))
+
+    def _mutated(self, api: Api, version: int) -> bytes:
+        message = self._message(api.request, version)
+        whole = b"".join(encode_request(api, version, self._random.randrange(2**31), "c", message))
+        frame = bytearray(whole[4:])
+        for _ in range(self._random.choice(MUTATIONS)):
+            if frame:
+                self._random.choice(self._ways)(frame)
+        return bytes(frame)
+
+    # ---- real ones ----
+
+    def _message(self, declared: Any, version: int) -> Any:
+        present = [field for field in declared.__fields__ if version in field.versions]
+        return declared(**{field.name: self._value(field, version) for field in present})
+
+    def _value(self, field: Field, version: int) -> Any:
+        draw = self._random
+        if version in field.nullable and draw.random() < 0.2:
+            return None
+        if field.name.endswith("_ms"):
+            return draw.choice((0, 1, 5, 10_000 if "timeout" in field.name else 5))
+        match field.kind, field.item:
+            case "array", StructType() as item:
+                return [self._message(item, version) for _ in range(draw.choice((0, 1, 1, 2)))]
+            case "array", str(kind):
+                return [self._scalar(kind) for _ in range(draw.choice((0, 1, 1, 2)))]
+            case "struct", StructType() as item:
+                return self._message(item, version)
+            case kind, _:
+                return self._scalar(kind)
+
+    def _scalar(self, kind: str) -> Any:
+        draw = self._random
+        match kind:
+            case "bool":
+                return draw.random() < 0.5
+            case "string":
+                return draw.choice(TEXTS)
+            case "bytes":
+                return draw.randbytes(draw.randint(0, 20))
+            case "records":
+                return batch(*[b"value"] * draw.randint(1, 3))
+            case "uuid":
+                return draw.randbytes(16)
+            case _:
+                return draw.choice(NUMBERS)
+
+    # ---- and what becomes of them ----
+
+    def _flip(self, frame: bytearray) -> None:
+        frame[self._random.randrange(len(frame))] ^= 1 << self._random.randrange(8)
+
+    def _number(self, frame: bytearray) -> None:
+        width = self._random.choice([width for width in WIDTHS if width <= len(frame)])
+        at = self._random.randrange(len(frame) - width + 1)
+        limit = (1 << 8 * width) - 1
+        struct.pack_into(WIDTHS[width], frame, at, self._random.choice(EXTREMES) & limit)
+
+    def _cut(self, frame: bytearray) -> None:
+        del frame[self._random.randrange(len(frame)) :]
+
+    def _insert(self, frame: bytearray) -> None:
+        at = self._random.randrange(len(frame) + 1)
+        frame[at:at] = self._random.randbytes(self._random.randint(1, 16))
+
+    def _repeat(self, frame: bytearray) -> None:
+        begin = self._random.randrange(len(frame))
+        end = min(begin + self._random.randint(1, 64), len(frame))
+        at = self._random.randrange(len(frame) + 1)
+        frame[at:at] = frame[begin:end]
+
+
+def is_honest(message: Message) -> bool:
+    """Whether a frame happens to ask for much, in a way that is to be granted."""
+    return isinstance(message, CreateTopicsRequest) and any(
+        topic.num_partitions > PARTITIONS_MAX for topic in message.topics
+    )

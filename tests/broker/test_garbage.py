@@ -1,0 +1,207 @@
+"""Garbage at the socket: an answer or a hang-up with a line in the log; never anything else.
+
+A few thousand frames here, a hundred thousand under `make simulate`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.server import BrokerServer
+from streamlog.errors import StreamlogError, UnsupportedVersion
+from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api
+from streamlog.protocol.frame import Request, decode_request, decode_response, encode_request
+from streamlog.protocol.messages.cluster import ApiVersionsRequest
+from streamlog.protocol.messages.coordination import JoinGroupRequest, SyncGroupRequest
+from streamlog.protocol.messages.data import FetchRequest, ProduceRequest
+from tests.broker.garbage import Garbage, is_honest
+from tests.broker.node import create
+
+THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
+FRAMES = 100_000 if THOROUGH else 2_000
+SEED = random.SystemRandom().randrange(2**32) if THOROUGH else 1
+PIPELINED_MAX = 4
+PATIENCE_S = 20
+WAITS_S = 0.02
+"""For an answer to a request that may wait for what will never come."""
+GROWTH_BYTES_MAX = 32 * 1024 * 1024
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+MAY_WAIT = (FetchRequest, JoinGroupRequest, SyncGroupRequest)
+
+
+class Lines(logging.Handler):
+    """What the broker writes to its log: how often it has hung up, and its last errors."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.hung_up = 0
+        self.bugs: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info is not None or record.name == "asyncio":
+            self.bugs.append(self.format(record))
+        self.hung_up += record.getMessage().startswith("closed the connection of")
+
+
+class Story:
+    """Connections full of garbage, one after the other."""
+
+    def __init__(self, server: BrokerServer, garbage: Garbage, lines: Lines) -> None:
+        self._server = server
+        self._garbage = garbage
+        self._frames = garbage.frames()
+        self._lines = lines
+        self.sent = 0
+        self.ended = False
+        """Whether the broker has hung up on the connection of now."""
+        self.answered = 0
+
+    async def connection(self) -> None:
+        reader, writer = await asyncio.open_connection(self._server.host, self._server.port)
+        self.ended = False
+        hung_up = self._lines.hung_up
+        try:
+            if self._garbage.chance(0.05):
+                self.sent += 1
+                writer.write(self._garbage.noise())
+                writer.write_eof()
+                await self._end(reader)
+                return  # Without a line: what it sent may be half a frame, and then it left.
+            for request in [self._send(writer) for _ in range(self._garbage.count(PIPELINED_MAX))]:
+                self.sent += 1  # What comes behind a hang-up is not read any more.
+                if not await self._answer(reader, request):
+                    break
+            if self.ended:
+                assert self._lines.hung_up == hung_up + 1, "it hung up without a word"
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def _send(self, writer: asyncio.StreamWriter) -> Request | None:
+        """Send a frame; what it means, or None if it means nothing."""
+        while True:
+            frame = next(self._frames)
+            try:
+                request: Request | None = decode_request(frame)
+            except UnsupportedVersion as error:
+                request = self._refusal(error)
+            except StreamlogError:
+                request = None
+            if request is None or not is_honest(request.message):
+                break
+        writer.write(struct.pack(">i", len(frame)) + frame)
+        return request
+
+    def _refusal(self, error: UnsupportedVersion) -> Request | None:
+        if error.api_key != API_VERSIONS_KEY:
+            return None
+        api: Api = APIS[API_VERSIONS_KEY]
+        return Request(api, 0, error.correlation_id, None, ApiVersionsRequest())
+
+    async def _answer(self, reader: asyncio.StreamReader, request: Request | None) -> bool:
+        """Whether there was one; if not, the connection is at its end, or about to wait."""
+        if request is None:
+            await self._end(reader)
+            return False
+        message = request.message
+        if isinstance(message, ProduceRequest) and message.acks == 0:
+            return True
+        waits = isinstance(message, MAY_WAIT)
+        try:
+            async with asyncio.timeout(WAITS_S if waits else PATIENCE_S):
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = await reader.readexactly(size)
+        except TimeoutError:
+            assert waits, f"no answer to {message}"
+            return False
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.ended = True
+            return False
+        number, _ = decode_response(request.api, request.version, frame)
+        assert number == request.correlation_id
+        self.answered += 1
+        return True
+
+    async def _end(self, reader: asyncio.StreamReader) -> None:
+        with suppress(ConnectionError):
+            async with asyncio.timeout(PATIENCE_S):
+                await reader.read()
+        self.ended = True
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+async def still_serves(server: BrokerServer) -> None:
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    api = APIS[API_VERSIONS_KEY]
+    writer.write(b"".join(encode_request(api, 0, 77, "c", ApiVersionsRequest())))
+    async with asyncio.timeout(PATIENCE_S):
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        number, _ = decode_response(api, 0, await reader.readexactly(size))
+    assert number == 77
+    writer.close()
+    await writer.wait_closed()
+
+
+async def bombard(directory: Path, lines: Lines) -> Story:
+    bugs = lines.bugs
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: bugs.append(str(context)))
+    config = BrokerConfig(auto_create_topics=False)
+    async with (
+        Broker.open(str(directory), config=config) as broker,
+        BrokerServer(broker) as server,
+    ):
+        create(broker, partitions=2)
+        story = Story(server, Garbage(SEED), lines)
+        while story.sent < FRAMES // 4:
+            await story.connection()
+        before = resident_bytes()
+        while story.sent < FRAMES:
+            await story.connection()
+            assert not bugs, bugs[0]
+        await still_serves(server)
+        async with asyncio.timeout(PATIENCE_S):
+            while server._connections:  # noqa: ASYNC110 - nobody tells a test of it
+                await asyncio.sleep(0.01)
+        grown = resident_bytes() - before
+        assert grown <= GROWTH_BYTES_MAX, f"{grown} bytes more than before"
+    assert not bugs, bugs[0]
+    return story
+
+
+@pytest.mark.timeout(1_100)
+def test_garbage_is_answered_or_hung_up_on(tmp_path: Path) -> None:
+    lines = Lines()
+    watched = [logging.getLogger("streamlog"), logging.getLogger("asyncio")]
+    before = [logger.propagate for logger in watched]
+    for logger in watched:
+        logger.addHandler(lines)
+        logger.propagate = False
+    try:
+        story = asyncio.run(bombard(tmp_path / "data", lines))
+    except BaseException:
+        print(f"seed {SEED}")  # noqa: T201 - to try it again
+        raise
+    finally:
+        for logger, propagate in zip(watched, before, strict=True):
+            logger.removeHandler(lines)
+            logger.propagate = propagate
+    assert lines.bugs == []
+    assert story.answered > FRAMES // 10
+    assert lines.hung_up > FRAMES // 20
