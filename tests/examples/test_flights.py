@@ -12,7 +12,7 @@ import pytest
 from examples.flights import check, data
 
 ROOT = Path(__file__).parent.parent.parent
-FLIGHTS = 12_000
+FLIGHTS = 30_000
 
 
 def run(directory: Path, *arguments: str) -> str:

@@ -31,6 +31,10 @@ def shared(name: str) -> bool:
     return not name.endswith("authorized_operations")
 
 
+NO_ID = bytes(16)
+"""A topic id that says that there is none."""
+
+
 def plain(value: Any, version: int) -> Any:
     """The fields that this version has, in values both sides can be compared in."""
     match value:
@@ -41,6 +45,8 @@ def plain(value: Any, version: int) -> Any:
             return [plain(item, version) for item in value]
         case memoryview():
             return bytes(value)
+        case bytes() if value == NO_ID:
+            return None  # As they read it.
         case _:
             return value
 
@@ -56,6 +62,8 @@ def comparable(value: Any) -> Any:
             return value.bytes
         case memoryview() | bytearray():
             return bytes(value)
+        case bytes() if value == NO_ID:
+            return None
         case _:
             return value
 

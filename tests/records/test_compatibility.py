@@ -140,6 +140,6 @@ def test_others_read_any_of_ours(read: Read, codec: Compression, records: list[R
 @given(records=rows)
 def test_uncompressed_bytes_are_the_same(records: list[Row]) -> None:
     ours = encode_batch(records, transactional=True, **PRODUCER)
-    assert ours == kafka_python_writes(Compression.NONE, records).replace(
-        b"\x00\x00\x00\x00\x02", b"\xff\xff\xff\xff\x02", 1
-    )
+    theirs = kafka_python_writes(Compression.NONE, records)
+    # All but the leader epoch, which is the broker's to fill in.
+    assert (ours[:12], ours[16:]) == (theirs[:12], theirs[16:])
