@@ -13,6 +13,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from streamlog.broker.admin import AdminRequests
@@ -20,6 +21,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.data import DataRequests
+from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
 from streamlog.broker.storage.log_directory import LogDirectory
@@ -100,12 +102,17 @@ class Broker:
         """Host and port that clients are told; see `listens`. Port 0: there is none."""
         self._directory = directory
         self._clock = clock
-        self._partitions = Partitions(directory, self)
+        self._flush = GroupFlush(directory)
+        self._partitions = Partitions(
+            directory, listener=self, flush=self._flush, mode=config.flush
+        )
         self._data = DataRequests(self._partitions, internal_topics=INTERNAL_TOPICS)
         self._admin = AdminRequests(
             directory, self._partitions, config, internal_topics=INTERNAL_TOPICS
         )
-        self._coordinator = CoordinatorRuntime(self._partitions, config=config.group, clock=clock)
+        self._coordinator = CoordinatorRuntime(
+            self._partitions, config=config.group, clock=clock, flush=self._flush
+        )
         self._groups = GroupRequests(self._coordinator)
         self._retention = Retention(directory, now_ms=clock.now_ms())
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
@@ -191,6 +198,7 @@ class Broker:
             if not parked.answer.done():
                 parked.answer.set_exception(gone)
         self._fetches.clear()
+        self._flush.close()
         self._coordinator.stop(gone)
         self._directory.close()
 
@@ -223,19 +231,20 @@ class Broker:
             self._answer_ready()
             self._coordinator.tick()
             self._retention.tick(now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
+            self._flush.on_tick(self._clock.now_ms())
         finally:
             self._arm()
 
     # ---- who answers what ----
 
     def _table(self) -> dict[type[Message], Callable[..., Answer]]:
-        data, admin, groups = self._data, self._admin, self._groups
+        admin, groups = self._admin, self._groups
         forget = self._coordinator.forget_topic
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
             ProduceRequest: self._produce,
             FetchRequest: self._fetch,
-            ListOffsetsRequest: lambda request, _: data.list_offsets(request),
+            ListOffsetsRequest: self._list_offsets,
             MetadataRequest: lambda request, at: admin.metadata(
                 request, at.version, self._listener(at)
             ),
@@ -258,7 +267,7 @@ class Broker:
             HeartbeatRequest: self._group,
             LeaveGroupRequest: self._group,
             OffsetCommitRequest: self._group,
-            OffsetFetchRequest: lambda request, at: groups.positions(request, at.version),
+            OffsetFetchRequest: self._positions,
             DescribeGroupsRequest: lambda request, _: groups.describe(request),
             ListGroupsRequest: lambda request, _: groups.listed(request),
         }
@@ -268,11 +277,44 @@ class Broker:
 
     def _produce(self, request: ProduceRequest, context: RequestContext) -> Answer:
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
-        response = self._data.produce(request, context.version, now_ms, wall_ms)
-        if request.acks != 0:
-            return response
-        _raise_first_error(response)
-        return None
+        attempt = self._data.produce(request, context.version, now_ms, wall_ms)
+        self._arm()
+        if request.acks == 0:
+            _raise_first_error(attempt.response)
+            return None
+        if attempt.durable:
+            return attempt.response
+        return self._when_durable(lambda: attempt.response, attempt.failed)
+
+    def _list_offsets(self, request: ListOffsetsRequest, _: RequestContext) -> Answer:
+        """Who has sent without waiting for an answer, and asks for the end, is told it."""
+        if self._data.is_settled(request):
+            return self._data.list_offsets(request)
+        answer = partial(self._data.list_offsets, request)
+        return self._when_durable(answer, lambda _: answer())
+
+    def _positions(self, request: OffsetFetchRequest, context: RequestContext) -> Answer:
+        answer = partial(self._groups.positions, request, context.version)
+        if self._coordinator.is_durable():
+            return answer()
+        return self._when_durable(answer, lambda _: self._groups.no_positions(request))
+
+    def _when_durable(
+        self, answer: Callable[[], Message], failed: Callable[[StreamlogError], Message]
+    ) -> asyncio.Future[Message]:
+        """The answer once everything that was appended by now is on disk."""
+        response: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def go_on(failure: StreamlogError | None) -> None:
+            if response.done():
+                return  # Nobody waits for it any more.
+            if isinstance(failure, ConnectionLost):
+                response.set_exception(failure)
+            else:
+                response.set_result(answer() if failure is None else failed(failure))
+
+        self._flush.then(go_on)
+        return response
 
     def _fetch(self, request: FetchRequest, context: RequestContext) -> Answer:
         attempt = self._data.fetch(request, context.version)
@@ -333,8 +375,12 @@ class Broker:
 
     def _arm(self) -> None:
         """See to it that the timer rings at the earliest deadline."""
-        deadlines = (self._waiting.next_deadline_ms(), self._coordinator.next_deadline_ms())
         due_ms = self._retention.next_deadline_ms()
+        deadlines = (
+            self._waiting.next_deadline_ms(),
+            self._coordinator.next_deadline_ms(),
+            self._flush.next_deadline_ms(),
+        )
         due_ms = min([due_ms, *(deadline for deadline in deadlines if deadline is not None)])
         if self._timer is not None:
             if self._timer_ms <= due_ms:

@@ -41,6 +41,10 @@ DAY_MS = 24 * HOUR_MS
 FOR_EVER = -1
 CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
+FLUSH_ALWAYS = "always"
+FLUSH_OS = "os"
+FLUSH_NEVER = 2**63 - 1
+"""`flush.messages` and `flush.ms` that leave it to the operating system."""
 
 Table = TypeVar("Table")
 
@@ -183,6 +187,26 @@ class TopicConfig:
         ),
     )
 
+    flush_messages: int = whole(
+        FLUSH_NEVER,
+        Named(
+            "flush.messages",
+            "With flush=os, the record that makes it so many that are not on disk is acknowledged"
+            " when they are.",
+            broker_name="log.flush.interval.messages",
+        ),
+        least=1,
+    )
+    flush_ms: int = whole(
+        FLUSH_NEVER,
+        Named(
+            "flush.ms",
+            "With flush=os, how long a record waits at most until it is brought to disk.",
+            "ms",
+            "log.flush.interval.ms",
+        ),
+    )
+
     def __post_init__(self) -> None:
         check_table(self)
 
@@ -300,6 +324,17 @@ class BrokerConfig:
             "ms",
         ),
         least=1,
+    )
+    flush: str = choice(
+        FLUSH_ALWAYS,
+        Named(
+            "flush",
+            "When a record is acknowledged and shown to consumers: when it is on disk, so that it"
+            " outlives a power cut (always), or when the operating system has it, so that it"
+            " outlives the process (os).",
+            is_dynamic=False,
+        ),
+        (FLUSH_ALWAYS, FLUSH_OS),
     )
     group: GroupConfig = field(default_factory=GroupConfig)
     """Consumer groups."""

@@ -68,6 +68,29 @@ class FetchAttempt:
     """How many more are asked for; 0 if the response should go out as it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProduceAttempt:
+    """What a Produce gets once everything is on disk that has to be."""
+
+    response: ProduceResponse
+    durable: bool
+    """Whether it already is."""
+
+    def failed(self, failure: StreamlogError) -> ProduceResponse:
+        """What it gets instead if the disk has failed: nothing can be promised."""
+        responses = [
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    each if each.error_code else _refused(each.index, failure)
+                    for each in topic.partition_responses
+                ],
+            )
+            for topic in self.response.responses
+        ]
+        return ProduceResponse(responses=responses)
+
+
 class DataRequests:
     """Reads and writes the partitions of this broker."""
 
@@ -79,23 +102,27 @@ class DataRequests:
 
     def produce(
         self, request: ProduceRequest, version: int, now_ms: int, wall_ms: int
-    ) -> ProduceResponse:
+    ) -> ProduceAttempt:
         """Append what is in the request; every partition has an answer of its own."""
         refusal = _produce_refusal(request)
         responses = []
+        durable = True
         for topic in request.topic_data:
-            answers = [
-                self._produce_one(topic.name, data, version, now_ms, wall_ms)
-                if refusal is None
-                else _refused(data.index, refusal)
-                for data in topic.partition_data
-            ]
+            answers = []
+            for data in topic.partition_data:
+                if refusal is None:
+                    answer, is_durable = self._produce_one(topic.name, data, version, now_ms, wall_ms)
+                    durable = durable and is_durable
+                else:
+                    answer = _refused(data.index, refusal)
+                answers.append(answer)
             responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
-        return ProduceResponse(responses=responses)
+        return ProduceAttempt(ProduceResponse(responses=responses), durable)
 
     def _produce_one(
         self, topic: str, data: PartitionProduceData, version: int, now_ms: int, wall_ms: int
-    ) -> PartitionProduceResponse:
+    ) -> tuple[PartitionProduceResponse, bool]:
+        """The answer, and whether it may be given at once."""
         try:
             if topic in self._internal_topics:
                 raise error_for(
@@ -107,13 +134,14 @@ class DataRequests:
                 _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {version}")
             result = partition.append(batches, now_ms=now_ms, wall_ms=wall_ms)
         except StreamlogError as error:
-            return _refused(data.index, error)
-        return PartitionProduceResponse(
+            return _refused(data.index, error), True
+        answer = PartitionProduceResponse(
             index=data.index,
             base_offset=result.base_offset,
             log_append_time_ms=result.log_append_time_ms,
             log_start_offset=partition.log.log_start_offset,
         )
+        return answer, partition.may_acknowledge(result.last_offset + 1)
 
     # ---- fetch ----
 
@@ -139,6 +167,14 @@ class DataRequests:
         return FetchAttempt(response, watched, missing_bytes)
 
     # ---- list offsets ----
+
+    def is_settled(self, request: ListOffsetsRequest) -> bool:
+        """Whether all that was appended to the partitions asked for may be told of."""
+        return not any(
+            self._partitions.is_behind(topic.name, each.partition_index)
+            for topic in request.topics
+            for each in topic.partitions
+        )
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Look up offsets by timestamp or by name."""
@@ -212,7 +248,7 @@ class _Reading:
     def _read(self, partition: Partition, wanted: FetchPartition) -> Piece:
         is_first = self.found_bytes == 0
         room_bytes = min(wanted.partition_max_bytes, self._room_bytes - self.found_bytes)
-        records = partition.log.range(
+        records = partition.range(
             wanted.fetch_offset, max_bytes=max(room_bytes, 0), min_one=is_first
         )
         if self._version < ZSTD_FETCH_VERSION:
@@ -229,7 +265,7 @@ def _look_up(partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start_offset, -1
     if timestamp_ms == MAX_TIMESTAMP:
-        return log.max_timestamp()
+        return _committed(partition, log.max_timestamp())
     if timestamp_ms == LATEST_REMOTE:
         return None
     if timestamp_ms < 0:
@@ -237,7 +273,11 @@ def _look_up(partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
             ErrorCode.INVALID_REQUEST,
             f"{partition.topic}-{partition.index}: no time {timestamp_ms}",
         )
-    return log.offset_for_timestamp(timestamp_ms)
+    return _committed(partition, log.offset_for_timestamp(timestamp_ms))
+
+
+def _committed(partition: Partition, found: tuple[int, int] | None) -> tuple[int, int] | None:
+    return found if found is not None and found[0] < partition.high_watermark else None
 
 
 def _produce_refusal(request: ProduceRequest) -> LogError | None:

@@ -12,6 +12,7 @@ import importlib
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -49,6 +50,14 @@ LOOK_MS = 1_000
 """How often a broker that nobody writes to looks whether its directory is still there."""
 PARTITIONS_DEFAULT = -1
 """The broker's own number."""
+
+
+class Flush(StrEnum):
+    """When a broker acknowledges a record."""
+
+    ALWAYS = "always"
+    OS = "os"
+
 
 T = TypeVar("T")
 """What a command's coroutine returns."""
@@ -146,16 +155,23 @@ def broker(
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Port 0 takes a free one.")
     ] = LISTEN_DEFAULT,
+    flush: Annotated[
+        Flush,
+        typer.Option(
+            "--flush", help="Acknowledge what is on disk, or what the operating system has."
+        ),
+    ] = Flush.ALWAYS,
 ) -> None:
     """Serve a log directory to Kafka clients until Ctrl-C."""
     from streamlog.broker.broker import Broker  # noqa: PLC0415 - the other commands start faster
+    from streamlog.broker.config import BrokerConfig  # noqa: PLC0415 - the same
     from streamlog.broker.server import BrokerServer  # noqa: PLC0415 - the same
 
     host, port = parse_address(listen)
 
     async def main(stop: asyncio.Event) -> None:
         async with (
-            Broker.open(str(data)) as opened,
+            Broker.open(str(data), config=BrokerConfig(flush=flush)) as opened,
             BrokerServer(opened, host=host, port=port) as server,
         ):
             typer.echo(

@@ -131,7 +131,9 @@ def test_who_wants_no_answer_gets_none(node: Node) -> None:
         create(broker)
         request = produce_request(batch(b"a"), acks=0)
         assert await broker.handle(request, context(request)) is None
-        assert values((await fetch(broker, at(0)))[0]) == [b"a"]
+        waiting = fetch_request(at(0), max_wait_ms=60_000)
+        response = await ask(broker, waiting, FetchResponse)
+        assert values(response.responses[0].partitions[0]) == [b"a"]
         refused = produce_request(batch(b"a"), acks=0, topic="nowhere")
         with pytest.raises(LogError, match="nowhere"):
             await broker.handle(refused, context(refused))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker import server as limits
 from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.files import MemoryFiles
 from streamlog.errors import ListenError
@@ -247,7 +248,7 @@ def test_who_wants_no_answer_gets_none() -> None:
         create(broker)
         async with peer(server) as one:
             one.ask(produce_request(batch(b"a"), acks=0), 1)
-            one.ask(fetch_request(at(0)), 2)
+            one.ask(fetch_request(at(0), max_wait_ms=60_000), 2)
             number, response = await one.answer(FetchRequest)
             assert number == 2
             assert isinstance(response, FetchResponse)
@@ -319,7 +320,8 @@ def test_who_hangs_up_is_not_waited_for() -> None:
 
 def test_stopping_writes_what_is_answered_and_hangs_up() -> None:
     async def main() -> None:
-        async with Broker.open("data", files=MemoryFiles()) as broker:
+        config = BrokerConfig(flush="os")
+        async with Broker.open("data", config=config, files=MemoryFiles()) as broker:
             create(broker)
             async with BrokerServer(broker) as server:
                 reader, writer = await asyncio.open_connection(server.host, server.port)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -92,6 +93,15 @@ class GroupRequests:
                 for topic in positions
             ]
         )
+
+    def no_positions(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        """Nothing can be told: the log of the groups has failed."""
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        groups = [
+            OffsetFetchResponseGroup(group_id=asked.group_id, error_code=code)
+            for asked in request.groups
+        ]
+        return OffsetFetchResponse(error_code=code, groups=groups)
 
     def describe(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Groups with their members."""

@@ -1,9 +1,10 @@
 """CoordinatorRuntime: runs the group coordinator on `__consumer_offsets`.
 
 For each partition of that topic one `Shard`: append what it decides as one batch, replay it,
-then send the answers; at start replay everything from the beginning. If the append fails
-nothing is replayed, and whoever was to be answered is refused, so no client takes for granted
-what is not in the log. The topic is made when the first client asks for a coordinator.
+then send the answers, once what they rest on is as durable as the broker keeps anything; at
+start replay everything from the beginning. If the append fails nothing is replayed, and whoever
+was to be answered is refused, so no client takes for granted what is not in the log. The topic
+is made when the first client asks for a coordinator.
 
 This is the room's only shell: it has the clock, draws the names of members, and holds the
 futures of those who wait.
@@ -16,6 +17,7 @@ import itertools
 import logging
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog.broker.coordinator.group_coordinator import GroupCoordinator
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from streamlog.broker.config import GroupConfig
+    from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.storage.log_directory import TopicState
     from streamlog.clock import Clock
@@ -71,8 +74,11 @@ class _Waiting:
 class CoordinatorRuntime:
     """All groups of this broker."""
 
-    def __init__(self, partitions: Partitions, *, config: GroupConfig, clock: Clock) -> None:
+    def __init__(
+        self, partitions: Partitions, *, config: GroupConfig, clock: Clock, flush: GroupFlush
+    ) -> None:
         self._partitions = partitions
+        self._flush = flush
         self._config = config
         self._clock = clock
         self._shards: list[GroupCoordinator] = []
@@ -126,8 +132,8 @@ class CoordinatorRuntime:
             fresh_member_id=f"{client_id[:CLIENT_ID_CHARACTERS_MAX]}-{uuid.uuid4()}",
         )
         self._waiting[caller.ticket] = _Waiting(shard, request, version)
-        answers = self._apply(index, shard.handle(request, caller, self._instant()))
-        response = self._send(answers, caller.ticket)
+        outcome = shard.handle(request, caller, self._instant())
+        response = self._deliver(index, outcome, caller.ticket)
         if response is not None:
             return response
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
@@ -146,7 +152,7 @@ class CoordinatorRuntime:
     def forget_topic(self, name: str) -> None:
         """A topic was deleted: forget all positions in it."""
         for index, shard in enumerate(self._shards):
-            self._send(self._apply(index, shard.forget_topic(name)))
+            self._deliver(index, shard.forget_topic(name))
 
     def stop(self, reason: StreamlogError) -> None:
         """Nobody will be answered any more."""
@@ -163,7 +169,7 @@ class CoordinatorRuntime:
         for index, shard in enumerate(self._shards):
             deadline_ms = shard.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= at.now_ms:
-                self._send(self._apply(index, shard.on_tick(at)))
+                self._deliver(index, shard.on_tick(at))
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None for never."""
@@ -171,6 +177,30 @@ class CoordinatorRuntime:
         return min((d for d in deadlines if d is not None), default=None)
 
     # ---- outcomes ----
+
+    def is_durable(self) -> bool:
+        """Whether everything that groups know may be told."""
+        return all(log.may_acknowledge(log.log.log_end_offset) for log in self._logs)
+
+    def _deliver(self, index: int, outcome: Outcome, own_ticket: int = 0) -> Message | None:
+        """Append, replay and answer, now or later; the answer to `own_ticket` if it is now.
+
+        An answer that rests on what was appended before it waits for that, too.
+        """
+        answers = self._apply(index, outcome)
+        log = self._logs[index]
+        if log.may_acknowledge(log.log.log_end_offset):
+            return self._send(answers, own_ticket)
+        if answers:
+            self._flush.then(partial(self._send_durable, answers))
+        return None
+
+    def _send_durable(self, answers: tuple[Answer, ...], failure: StreamlogError | None) -> None:
+        waiting = tuple(answer for answer in answers if answer.ticket in self._waiting)
+        if failure is not None:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            waiting = tuple(self._refusal(answer.ticket, code) for answer in waiting)
+        self._send(waiting)
 
     def _apply(self, index: int, outcome: Outcome) -> tuple[Answer, ...]:
         """Append and replay; what may be said then."""

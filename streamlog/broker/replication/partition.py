@@ -1,23 +1,28 @@
 """Partition: one partition as its leader serves it, and Partitions, all that this broker has.
 
-A thin layer over `PartitionLog` that knows what may be shown: with one node everything that is
-in the log is committed, so the high watermark is the log's end. Rule of the file: whatever is
-appended, by a producer or by a coordinator, goes through `Partition.append`, which tells the
-one listener, so that nobody who waits for bytes has to poll.
+A thin layer over `PartitionLog` that knows what may be shown. With one node and `flush=always`
+what is on disk is committed, with `flush=os` what is in the log: there the high watermark stands.
+Rule of the file: whatever is appended, by a producer or by a coordinator, goes through
+`Partition.append`, which sees to its sync and tells the one listener when it may be read, so
+that nobody who waits for bytes has to poll.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from streamlog.broker.config import FLUSH_ALWAYS, FLUSH_NEVER
 from streamlog.errors import OffsetOutOfRange
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from streamlog.broker.replication.group_flush import GroupFlush
+    from streamlog.broker.storage.files import FileRange
     from streamlog.broker.storage.log_directory import LogDirectory, TopicState
     from streamlog.broker.storage.partition_log import AppendResult, PartitionLog
+    from streamlog.broker.storage.syncing import PendingSync
     from streamlog.protocol.schema import Buffer
 
 NO_EPOCH = -1
@@ -43,16 +48,35 @@ class AppendListener(Protocol):
 class Partition:
     """One partition, led by this broker."""
 
-    def __init__(self, topic: str, index: int, log: PartitionLog, listener: AppendListener) -> None:
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        log: PartitionLog,
+        *,
+        listener: AppendListener,
+        flush: GroupFlush,
+        mode: str,
+    ) -> None:
         self.topic = topic
         self.index = index
         self.log = log
         self._listener = listener
+        self._flush = flush
+        self._always = mode == FLUSH_ALWAYS
+        self._hidden_bytes = 0
+        self._syncing_bytes = 0
+        self._deadline_ms: int | None = None
 
     @property
     def high_watermark(self) -> int:
         """Records below this offset are committed: consumers may see them."""
-        return self.log.log_end_offset
+        end_offset = self.log.log_end_offset
+        return min(self.log.synced.offset, end_offset) if self._always else end_offset
+
+    def may_acknowledge(self, offset: int) -> bool:
+        """Whether what is below `offset` may be acknowledged; if not, a round will sync it."""
+        return self.log.synced.offset >= offset or not self._is_due()
 
     def check_epoch(self, leader_epoch: int) -> None:
         """Compare the epoch in a request with ours (KIP-320).
@@ -71,11 +95,47 @@ class Partition:
         )
 
     def append(self, data: Buffer, *, now_ms: int, wall_ms: int | None = None) -> AppendResult:
-        """Append batches and tell the listener. See `PartitionLog.append`, and what it raises."""
+        """Append batches and see to their sync. See `PartitionLog.append`, and what it raises."""
+        rolled_at = self.log.active_base_offset
         result = self.log.append(data, now_ms=now_ms, wall_ms=wall_ms)
-        if not result.duplicate:
-            self._listener.on_append(self.topic, self.index, len(data))
+        if result.duplicate:
+            return result
+        if self._always:
+            self._hidden_bytes += len(data)
+            self._flush.add(self)
+            return result
+        self._listener.on_append(self.topic, self.index, len(data))
+        if self._is_due():
+            self._flush.add(self)
+        elif self.log.active_base_offset != rolled_at:
+            self._flush.add(self, sealed_only=True)
+        if self._deadline_ms is None and self.log.config.flush_ms < FLUSH_NEVER:
+            self._deadline_ms = now_ms + self.log.config.flush_ms
+            self._flush.add_later(self, self._deadline_ms)
         return result
+
+    def range(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer | FileRange:
+        """Find what is committed. Raises what `PartitionLog.range` raises."""
+        return self.log.range(offset, max_bytes=max_bytes, min_one=min_one, synced=self._always)
+
+    def begin_sync(self, *, sealed_only: bool) -> PendingSync | None:
+        """Take up a sync. Raises what `PartitionLog.begin_sync` raises."""
+        if not sealed_only:
+            self._deadline_ms = None
+            self._syncing_bytes, self._hidden_bytes = self._hidden_bytes, 0
+        return self.log.begin_sync(sealed_only=sealed_only)
+
+    def on_synced(self, sync: PendingSync) -> None:
+        """A sync of the log has succeeded: there may be more to read."""
+        self.log.end_sync(sync)
+        size_bytes, self._syncing_bytes = self._syncing_bytes, 0
+        if size_bytes:
+            self._listener.on_append(self.topic, self.index, size_bytes)
+
+    def _is_due(self) -> bool:
+        """Whether more is in the log than may stay unsynced."""
+        unsynced = self.log.log_end_offset - self.log.synced.offset
+        return unsynced > 0 and (self._always or unsynced >= self.log.config.flush_messages)
 
     def delete_before(self, offset: int) -> None:
         """Delete the records below `offset`; -1 means all that consumers may see.
@@ -97,9 +157,18 @@ class Partition:
 class Partitions:
     """The partitions of this broker, found by topic and number."""
 
-    def __init__(self, directory: LogDirectory, listener: AppendListener) -> None:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        listener: AppendListener,
+        flush: GroupFlush,
+        mode: str,
+    ) -> None:
         self._directory = directory
         self._listener = listener
+        self._flush = flush
+        self._mode = mode
         self._served: dict[tuple[str, int], Partition] = {}
 
     def get(self, topic: str, index: int) -> Partition:
@@ -111,13 +180,20 @@ class Partitions:
         partition = self._served.get((topic, index))
         if partition is None:
             log = self._directory.log(topic, index)
-            partition = self._served[topic, index] = Partition(topic, index, log, self._listener)
+            partition = self._served[topic, index] = Partition(
+                topic, index, log, listener=self._listener, flush=self._flush, mode=self._mode
+            )
         return partition
 
     def exists(self, topic: str, index: int) -> bool:
         """Whether there is such a partition."""
         state = self._directory.topics.get(topic)
         return state is not None and 0 <= index < len(state.partitions)
+
+    def is_behind(self, topic: str, index: int) -> bool:
+        """Whether something was appended to the partition that may not be shown yet."""
+        partition = self._served.get((topic, index))
+        return partition is not None and partition.high_watermark < partition.log.log_end_offset
 
     def create(self, name: str, count: int, configs: Mapping[str, str]) -> TopicState:
         """Make a topic of `count` partitions. Raises what `LogDirectory.create_topic` raises."""

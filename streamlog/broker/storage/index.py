@@ -31,7 +31,7 @@ class SparseIndex:
 
     def __init__(self, files: Files, path: str, layout: Struct, *, in_memory: bool) -> None:
         self._files = files
-        self._path = path
+        self.path = path
         self._layout = layout
         self._in_memory = in_memory
         self.entry_bytes = layout.size
@@ -64,7 +64,7 @@ class SparseIndex:
         """
         self.clear()
         try:
-            file = self._files.open(self._path)
+            file = self._files.open(self.path)
         except FileNotFoundError:
             return False
         with closing(file):
@@ -109,7 +109,7 @@ class SparseIndex:
         """
         if self._in_memory:
             return
-        with closing(self._files.open(self._path, writable=True)) as file:
+        with closing(self._files.open(self.path, writable=True)) as file:
             stored_bytes = self._stored * self.entry_bytes
             if file.size() != stored_bytes:
                 file.truncate(stored_bytes)
@@ -128,7 +128,7 @@ class SparseIndex:
             OSError: it is there and can't be removed.
         """
         try:
-            self._files.remove(self._path)
+            self._files.remove(self.path)
         except FileNotFoundError:
             self.clear()
 
@@ -136,7 +136,7 @@ class SparseIndex:
         if not self._stored:
             return None
         found: _Entry | None = None
-        with closing(self._files.open(self._path)) as file:
+        with closing(self._files.open(self.path)) as file:
             low, high = 0, self._stored
             while low < high:
                 middle = (low + high) // 2

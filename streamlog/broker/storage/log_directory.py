@@ -104,6 +104,7 @@ class LogDirectory:
         self._topics: dict[str, TopicState] = {}
         self._deleting: set[bytes] = set()
         self._producer_ids = range(0)
+        self._failure: LogDirectoryError | None = None
         self._closed = False
 
     @classmethod
@@ -377,12 +378,26 @@ class LogDirectory:
         with self._disk():
             self._write_checkpoints()
 
+    def failure_of(self, error: OSError | LogDirectoryError) -> LogDirectoryError:
+        """What an error of the disk means."""
+        return directory_error(error, self.path) if isinstance(error, OSError) else error
+
+    def fail(self, failure: LogDirectoryError) -> None:
+        """Take nothing more: a sync has failed, and nobody knows what the disk has."""
+        self._failure = failure
+        for topic in self._topics.values():
+            for log in topic.partitions:
+                log.fail(failure)
+
     def check(self) -> None:
-        """Whether it is still there: a log that nobody writes to would not notice.
+        """Whether it can still be used: a log that nobody writes to would not notice.
 
         Raises:
             LogDirectoryLost: it has been deleted.
+            LogDirectoryFailed: the disk has failed.
         """
+        if self._failure is not None:
+            raise self._failure
         if self._lock is not None and not self._lock.linked():
             raise LogDirectoryLost(
                 f"{self.path} has been deleted while it was in use: the log stops here; put the "
@@ -529,6 +544,8 @@ class LogDirectory:
             raise UsageError(f"{self.path} was opened for reading only")
         if self._closed:
             raise UsageError(f"{self.path} has been closed")
+        if self._failure is not None:
+            raise self._failure
 
     def _check_new(self, name: str, partitions: int) -> None:
         if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:

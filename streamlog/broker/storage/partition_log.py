@@ -2,9 +2,9 @@
 
 Batches go in at the end and come out as the same bytes; only base offset and leader epoch are
 set. Rule of the file: one caller at a time, and nothing is acknowledged that is not written.
-A sealed segment is synced when the next one is sealed: by then the kernel has long written
-most of it and the caller is not held up, and no more than the last two segments have to be
-looked at after a crash. `flush` syncs everything at once.
+`begin_sync` and `end_sync` bring it to disk beside the caller, `flush` at once. Nobody having
+asked for that, a sealed segment is synced when the next one is sealed: no more than the last
+two segments have to be looked at after a crash.
 After an error of the disk the log ends with the last whole batch; after a failed sync it takes
 nothing more, for what the disk then has is unknown. What is removed from the head of a log goes
 in three steps: the log start moves, it is made durable by the log's directory, files go.
@@ -24,6 +24,7 @@ from streamlog.broker.storage.admission import admit, admit_copies, check_times,
 from streamlog.broker.storage.expiry import expired_segments
 from streamlog.broker.storage.files import (
     Buffer,
+    File,
     FileRange,
     Files,
     directory_error,
@@ -39,6 +40,7 @@ from streamlog.broker.storage.recovery import (
     recover,
 )
 from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment
+from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
@@ -85,8 +87,7 @@ class PartitionLog:
         self.name = name
         self.leader_epoch = 0
         self.recovery = Recovery()
-        self.recovery_point = START_OFFSET
-        """Everything before this offset is known to be on disk."""
+        self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.refused_reads = 0
         """Reads that met a damaged place; the place itself is told once."""
         self._files = files
@@ -146,7 +147,7 @@ class PartitionLog:
         """
         log = cls(files, directory, name=name, config=config, read_only=read_only)
         with log._disk():
-            log.recovery_point = recovery_point
+            log.synced = log.synced._replace(offset=recovery_point)
             log._start_offset = log_start_offset
             log._find_segments()
             last = log._segments[-1]
@@ -172,6 +173,21 @@ class PartitionLog:
     def log_end_offset(self) -> int:
         """The offset that the next record will get."""
         return self._segments[-1].next_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything before this offset is known to be on disk."""
+        return self.synced.offset
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the segment that is appended to begins."""
+        return self._bases[-1]
+
+    @property
+    def config(self) -> TopicConfig:
+        """The settings that hold for it."""
+        return self._config
 
     @property
     def size_bytes(self) -> int:
@@ -239,12 +255,15 @@ class PartitionLog:
         with self._disk():
             return found.read()
 
-    def range(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer | FileRange:
+    def range(
+        self, offset: int, *, max_bytes: int, min_one: bool = True, synced: bool = False
+    ) -> Buffer | FileRange:
         """Whole batches from the one with `offset` in it on, about `max_bytes` at most.
 
         The first batch may begin before `offset`. With `min_one` it is returned however large.
         Batches come from one segment; nothing is returned at the end of the log. They stay in
-        their file, which may be deleted meanwhile, until somebody reads or sends them.
+        their file, which may be deleted meanwhile, until somebody reads or sends them. With
+        `synced` the log ends where it is known to be on disk.
 
         Raises:
             OffsetOutOfRange: the log does not reach there.
@@ -258,7 +277,11 @@ class PartitionLog:
             if offset == end_offset:
                 self._check_end()
                 return b""
-            return self._segment_of(offset).range(offset, max_bytes, min_one=min_one)
+            if synced and offset >= self.synced.offset:
+                return b""
+            segment = self._segment_of(offset)
+            end = self.synced.position if segment.base_offset == self.synced.base_offset else None
+            return segment.range(offset, max_bytes, min_one=min_one, limit=end if synced else None)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that is not older; None if all are.
@@ -358,7 +381,38 @@ class PartitionLog:
             self._sync([*self._unsynced, self._segments[-1]])
             self._unsynced = []
             self._dirty = False
-            self.recovery_point = self.log_end_offset
+            self.synced = self._end()
+
+    def begin_sync(self, *, sealed_only: bool = False) -> PendingSync | None:
+        """Take up bringing to disk what is in the log by now; None if there is nothing to do.
+
+        The caller runs what is returned, in whatever thread, and gives it to `end_sync`. With
+        `sealed_only` the open segment is left to the system.
+
+        Raises:
+            LogDirectoryError: the files can't be opened.
+        """
+        active = self._segments[-1]
+        end = SyncedEnd(active.base_offset, active.base_offset, 0) if sealed_only else self._end()
+        if self._closed or self._failure is not None or end.offset <= self.synced.offset:
+            return None
+        segments = self._unsynced if sealed_only else [*self._unsynced, active]
+        files: list[File] = []
+        with self._disk():
+            for segment in segments:
+                files += segment.files_to_sync()
+        return PendingSync(end, tuple(self._unsynced), tuple(files))
+
+    def end_sync(self, pending: PendingSync) -> None:
+        """A sync has succeeded: everything up to its end is on disk."""
+        self._unsynced = [segment for segment in self._unsynced if segment not in pending.sealed]
+        self.synced = max(self.synced, pending.end)
+        self._dirty = self._dirty and self.synced.offset < self.log_end_offset
+
+    def fail(self, failure: LogDirectoryError) -> None:
+        """Take nothing more: the disk is not to be trusted."""
+        if self._failure is None:
+            self._failure = failure
 
     def close(self) -> None:
         """Bring everything to disk, so that the next opening need not scan, and close.
@@ -416,6 +470,10 @@ class PartitionLog:
         # An empty file behind others may be what a roll left that had failed.
         return last.size_bytes > 0 or len(self._segments) == 1
 
+    def _end(self) -> SyncedEnd:
+        active = self._segments[-1]
+        return SyncedEnd(active.next_offset, active.base_offset, active.size_bytes)
+
     def _take_over(self) -> None:
         """Get ready to append."""
         self._report()
@@ -424,7 +482,8 @@ class PartitionLog:
         if self.recovery.scanned_bytes:
             # What was scanned may be in the page cache only.
             self._sync(self._segments[-SEGMENTS_UNSYNCED_MAX:])
-        self.recovery_point = max(self.recovery_point, self.log_end_offset)
+        # Of a damaged end it is known that more had been on disk.
+        self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 
     def _report(self) -> None:
         if self.recovery.truncated_bytes:
@@ -524,7 +583,8 @@ class PartitionLog:
         sealed.close()
         self._sync(self._unsynced)
         self._unsynced = [sealed]
-        self.recovery_point = max(self.recovery_point, sealed.base_offset)
+        sealed_before = SyncedEnd(sealed.base_offset, sealed.base_offset, 0)
+        self.synced = max(self.synced, sealed_before)
 
     def _add_segment(self, base_offset: int) -> None:
         segment = self._new_segment(base_offset)
@@ -564,7 +624,7 @@ class PartitionLog:
                 self._segments[-1].flush_indexes()
                 self._segments[-1].close()
                 self._sync(segments)
-                self.recovery_point = self.log_end_offset
+                self.synced = self._end()
             if self._snapshot_offset != self.log_end_offset:
                 self._write_snapshot()
 

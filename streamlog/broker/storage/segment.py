@@ -141,6 +141,12 @@ class Segment:
             self._times.flush(durable=True)
             self._offsets.flush(durable=True)
 
+    def files_to_sync(self) -> list[File]:
+        """The files of which something may not be on disk, opened once more; to be closed."""
+        sealed = self._file is None
+        paths = [self.path, *((self._offsets.path, self._times.path) if sealed else ())]
+        return [self._files.open(path, writable=True) for path in paths]
+
     def close(self) -> None:
         """Close the log; a read opens it again for itself."""
         if self._file is not None:
@@ -267,16 +273,22 @@ class Segment:
 
     # Reading. Everything here raises CorruptData at a damaged place, and OSError.
 
-    def range(self, offset: int, max_bytes: int, *, min_one: bool) -> Buffer | FileRange:
-        """Whole batches, the first of them with `offset` in it; one at least if `min_one`."""
+    def range(
+        self, offset: int, max_bytes: int, *, min_one: bool, limit: int | None = None
+    ) -> Buffer | FileRange:
+        """Whole batches, the first of them with `offset` in it; one at least if `min_one`.
+
+        They end before position `limit`, where a batch begins.
+        """
         with self._reading() as file:
             first = self._find(file, offset)
             wanted = max(max_bytes, first.size_bytes) if min_one else max_bytes
             if wanted < first.size_bytes:
                 return b""
             ends = (damage.position for damage in self.damage)
-            end = min((end for end in ends if end > first.position), default=self.size_bytes)
-            end = min(end, first.position + wanted)
+            log_end = self.size_bytes if limit is None else limit
+            end = min((end for end in ends if end > first.position), default=log_end)
+            end = min(end, log_end, first.position + wanted)
             last = last_whole(file, first, end=end, chunk_bytes=self._chunk_bytes)
             end = last.position + last.size_bytes
             self._remember(last.next_offset, end)

@@ -1,0 +1,353 @@
+"""What is acknowledged and shown is on disk: rounds, their failures, and who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig, GroupConfig
+from streamlog.broker.storage.files import MemoryFile, MemoryFiles
+from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.errors import LogDirectoryFailed
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.coordination import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from streamlog.protocol.messages.data import (
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ProduceResponse,
+)
+from streamlog.records.batch import encode_batch
+from tests.broker.node import (
+    Node,
+    ask,
+    at,
+    batch,
+    context,
+    create,
+    fetch,
+    fetch_request,
+    later,
+    produce,
+    produce_request,
+    values,
+)
+
+T = TypeVar("T")
+
+
+class SlowFile(MemoryFile):
+    """A sync waits until the disk is let go."""
+
+    def sync(self) -> None:
+        files = self._files
+        assert isinstance(files, SlowFiles)
+        if threading.current_thread() is not threading.main_thread():
+            files.syncs += 1
+            files.begun.set()
+            assert files.go_on.wait(30)
+        super().sync()
+
+
+class SlowFiles(MemoryFiles):
+    """A disk whose syncs in other threads take as long as the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def open(self, path: str, *, writable: bool = False) -> MemoryFile:
+        return SlowFile(self, self._content(path, make=writable), writable=writable)
+
+    def hold(self) -> None:
+        self.begun.clear()
+        self.go_on.clear()
+
+
+@pytest.fixture
+def files() -> SlowFiles:
+    return SlowFiles()
+
+
+def run(files: MemoryFiles, story: Callable[[Broker], Coroutine[object, object, T]]) -> T:
+    return Node(files=files).run(story)
+
+
+def run_relaxed(
+    files: MemoryFiles, story: Callable[[Broker, Node], Coroutine[object, object, None]]
+) -> None:
+    config = BrokerConfig(flush="os", group=GroupConfig(initial_rebalance_delay_ms=0))
+    node = Node(files=files, config=config)
+    node.run(lambda broker: story(broker, node))
+
+
+async def syncing(files: SlowFiles) -> None:
+    assert await asyncio.to_thread(files.begun.wait, 30)
+
+
+async def synced(log: PartitionLog, offset: int) -> None:
+    while log.recovery_point < offset:  # noqa: ASYNC110 - nobody tells when it is
+        await asyncio.sleep(0)
+
+
+def end_request() -> ListOffsetsRequest:
+    partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[partition])])
+
+
+def told(response: object) -> tuple[int, int]:
+    assert isinstance(response, ProduceResponse)
+    answer = response.responses[0].partition_responses[0]
+    return answer.error_code, answer.base_offset
+
+
+def test_nothing_is_acknowledged_or_shown_before_it_is_on_disk(files: SlowFiles) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        files.hold()
+        written = later(broker, produce_request(batch(b"a")))
+        await syncing(files)
+        reading = later(broker, fetch_request(at(0), max_wait_ms=60_000))
+        ending = later(broker, end_request())
+        (seen,) = await fetch(broker, at(0))
+        assert (values(seen), seen.high_watermark, seen.error_code) == ([], 0, 0)
+        assert not written.done()
+        assert not reading.done()
+        files.go_on.set()
+        assert told(await written) == (0, 0)
+        response = await reading
+        assert isinstance(response, FetchResponse)
+        assert values(response.responses[0].partitions[0]) == [b"a"]
+        end = await ending
+        assert isinstance(end, ListOffsetsResponse)
+        assert end.topics[0].partitions[0].offset == 1
+
+    run(files, story)
+
+
+def test_one_sync_covers_all_that_came_while_the_one_before_ran(files: SlowFiles) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        files.hold()
+        first = later(broker, produce_request(batch(b"0")))
+        await syncing(files)
+        rest = [later(broker, produce_request(batch(b"%d" % n))) for n in range(1, 51)]
+        before = files.syncs
+        files.go_on.set()
+        answers = [told(await written) for written in (first, *rest)]
+        assert answers == [(0, offset) for offset in range(51)]
+        assert files.syncs - before == 1
+
+    run(files, story)
+
+
+def test_a_duplicate_of_what_is_not_on_disk_yet_waits_too(files: SlowFiles) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        data = encoded(0)
+        files.hold()
+        first = later(broker, produce_request(data))
+        await syncing(files)
+        again = later(broker, produce_request(data))
+        files.go_on.set()
+        assert told(await first) == told(await again) == (0, 0)
+
+    run(files, story)
+
+
+def encoded(sequence: int) -> bytes:
+    return encode_batch(
+        [(1, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=sequence
+    )
+
+
+def test_what_is_acknowledged_outlives_a_power_cut() -> None:
+    files = MemoryFiles()
+
+    async def write(broker: Broker) -> None:
+        create(broker)
+        for number in range(20):
+            assert (await produce(broker, batch(b"%d" % number))).error_code == 0
+        files.crash()
+
+    async def read(broker: Broker) -> list[bytes | None]:
+        return values((await fetch(broker, at(0)))[0])
+
+    with pytest.raises(OSError, match="the file is closed"):
+        run(files, write)
+    assert run(files, read) == [b"%d" % number for number in range(20)]
+
+
+def test_a_failed_sync_is_not_repeated_and_fails_the_directory(
+    files: SlowFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker, "t")
+        create(broker, "u")
+        assert (await produce(broker, batch(b"kept"))).error_code == 0
+        files.fail_next_sync()
+        syncs = files.syncs
+        first, second = (
+            later(broker, produce_request(batch(b"lost"), topic=topic)) for topic in "tu"
+        )
+        storage_error = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert told(await first) == told(await second) == storage_error
+        assert files.syncs == syncs + 1
+        for topic in "tu":
+            refused = await produce(broker, batch(b"more"), topic=topic)
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert files.syncs == syncs + 1
+        assert values((await fetch(broker, at(0)))[0]) == [b"kept"]
+        with pytest.raises(LogDirectoryFailed):
+            broker.directory.check()
+        with pytest.raises(LogDirectoryFailed):
+            broker.directory.create_topic("v", 1)
+
+    with pytest.raises(LogDirectoryFailed):
+        run(files, story)
+    assert "nothing more is taken" in caplog.text
+    assert "clean_shutdown" not in files.list("data")
+
+
+def commit(offset: int) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topic = OffsetCommitRequestTopic(name="t", partitions=[partition])
+    return OffsetCommitRequest(group_id="g", topics=[topic])
+
+
+def position() -> OffsetFetchRequest:
+    return OffsetFetchRequest(
+        group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    )
+
+
+async def committed(broker: Broker) -> tuple[int, int]:
+    response = await ask(broker, position(), OffsetFetchResponse, version=7)
+    if response.error_code:
+        return response.error_code, -1
+    return 0, response.topics[0].partitions[0].committed_offset
+
+
+def test_a_commit_is_acknowledged_and_told_when_it_is_on_disk(files: SlowFiles) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        await ask(broker, commit(1), OffsetCommitResponse)
+        files.hold()
+        written = later(broker, commit(5))
+        await syncing(files)
+        asked = later(broker, position(), 7)
+        assert not written.done()
+        files.go_on.set()
+        assert isinstance(await written, OffsetCommitResponse)
+        assert isinstance(await asked, OffsetFetchResponse)
+        assert await committed(broker) == (0, 5)
+
+    run(files, story)
+
+
+def test_a_commit_that_may_be_lost_is_refused(files: SlowFiles) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        await ask(broker, commit(1), OffsetCommitResponse)
+        files.fail_next_sync()
+        response = await ask(broker, commit(5), OffsetCommitResponse)
+        code = response.topics[0].partitions[0].error_code
+        assert code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await committed(broker))[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    with pytest.raises(LogDirectoryFailed):
+        run(files, story)
+
+
+def test_who_waits_when_the_broker_stops_is_told(files: SlowFiles) -> None:
+    async def story(broker: Broker) -> asyncio.Future[object]:
+        create(broker)
+        files.hold()
+        written = later(broker, produce_request(batch(b"a")))
+        await syncing(files)
+        threading.Timer(0.05, files.go_on.set).start()
+        broker.close()
+        with pytest.raises(Exception, match="stopped"):
+            await written
+        return written
+
+    run(files, story)
+
+    async def read(broker: Broker) -> list[bytes | None]:
+        return values((await fetch(broker, at(0)))[0])
+
+    assert run(files, read) == [b"a"], "it was brought to disk all the same"
+
+
+def test_relaxed_acknowledges_at_once_and_shows_at_once(files: SlowFiles) -> None:
+    async def story(broker: Broker, _: Node) -> None:
+        create(broker)
+        request = produce_request(batch(b"a"))
+        assert told(broker.begin(request, context(request))) == (0, 0)
+        assert values((await fetch(broker, at(0)))[0]) == [b"a"]
+        assert files.syncs == 0
+
+    run_relaxed(files, story)
+
+
+def test_relaxed_syncs_after_so_many_messages(files: SlowFiles) -> None:
+    async def story(broker: Broker, _: Node) -> None:
+        create(broker, flush_messages="3")
+        for _number in range(2):
+            request = produce_request(batch(b"a"))
+            assert told(broker.begin(request, context(request)))[0] == 0
+        third = later(broker, produce_request(batch(b"a")))
+        assert told(await third) == (0, 2)
+        assert broker.directory.log("t", 0).recovery_point == 3
+        assert files.syncs == 1
+
+    run_relaxed(files, story)
+
+
+def test_relaxed_syncs_after_so_long(files: SlowFiles) -> None:
+    async def story(broker: Broker, node: Node) -> None:
+        create(broker, flush_ms="1000")
+        log = broker.directory.log("t", 0)
+        await produce(broker, batch(b"a"))
+        node.pass_time(broker, 999)
+        await asyncio.sleep(0)
+        assert files.syncs == 0
+        files.hold()
+        node.pass_time(broker, 1)
+        await syncing(files)
+        files.go_on.set()
+        await synced(log, 1)
+        await produce(broker, batch(b"b"))
+        node.pass_time(broker, 1_000)
+        await synced(log, 2)
+
+    run_relaxed(files, story)
+
+
+def test_relaxed_brings_a_sealed_segment_to_disk(files: SlowFiles) -> None:
+    async def story(broker: Broker, _: Node) -> None:
+        create(broker, segment_bytes="1024")
+        log = broker.directory.log("t", 0)
+        for _number in range(3):
+            await produce(broker, batch(bytes(600)))
+        await synced(log, 2)
+
+    run_relaxed(files, story)
