@@ -111,7 +111,9 @@ class DataRequests:
             answers = []
             for data in topic.partition_data:
                 if refusal is None:
-                    answer, is_durable = self._produce_one(topic.name, data, version, now_ms, wall_ms)
+                    answer, is_durable = self._produce_one(
+                        topic.name, data, version, now_ms, wall_ms
+                    )
                     durable = durable and is_durable
                 else:
                     answer = _refused(data.index, refusal)

@@ -31,10 +31,11 @@ from streamlog.broker.storage.files import (
     write_whole,
 )
 from streamlog.broker.storage.log_directory import LOCK, describe_holder, partition_folder
-from streamlog.broker.storage.partition_log import SNAPSHOT_SUFFIX, START_OFFSET
+from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.scan import OFFSETS_MAX, Scan, sound_position
 from streamlog.broker.storage.segment import LOG_SUFFIX
+from streamlog.broker.storage.snapshots import SNAPSHOT_SUFFIX
 from streamlog.errors import (
     CorruptData,
     LogDirectoryLost,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
@@ -28,8 +28,6 @@ from streamlog.broker.storage.files import (
     FileRange,
     Files,
     directory_error,
-    read_file,
-    write_whole,
 )
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.recovery import (
@@ -40,6 +38,7 @@ from streamlog.broker.storage.recovery import (
     recover,
 )
 from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment
+from streamlog.broker.storage.snapshots import ProducerSnapshots, offset_of
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
 from streamlog.errors import (
     CorruptData,
@@ -52,14 +51,10 @@ from streamlog.errors import (
 )
 from streamlog.records.batch import RecordBatch, place_batch
 
-SNAPSHOT_SUFFIX = ".snapshot"
-SNAPSHOTS_KEPT = 2
-"""The newest may be of offsets that a power cut took back; the one before it is not."""
 START_OFFSET = 0
 """Of a new log."""
 DAMAGE_TOLD_MAX = 1000
 """Damaged places of one log that are told; whoever has more should look with `log verify`."""
-_NAME_DIGITS = 20
 
 _logger = logging.getLogger(__name__)
 
@@ -99,7 +94,7 @@ class PartitionLog:
         self._unsynced: list[Segment] = []
         self._producers = ProducerStates()
         self._start_offset = START_OFFSET
-        self._snapshot_offset = START_OFFSET
+        self._snapshots = ProducerSnapshots(files, directory)
         self._opened_ms: int | None = None
         self._dirty = False
         self._failure: LogDirectoryError | None = None
@@ -436,7 +431,7 @@ class PartitionLog:
 
     def _find_segments(self) -> None:
         names = self._files.list(self._directory)
-        bases = sorted(_offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
+        bases = sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
         self._segments = [self._new_segment(base) for base in bases]
         if not self._read_only:
             self._remove_leftovers(names)
@@ -625,7 +620,7 @@ class PartitionLog:
                 self._segments[-1].close()
                 self._sync(segments)
                 self.synced = self._end()
-            if self._snapshot_offset != self.log_end_offset:
+            if (self._snapshots.newest_offset or START_OFFSET) != self.log_end_offset:
                 self._write_snapshot()
 
     def _segment_of(self, offset: int) -> Segment:
@@ -646,40 +641,13 @@ class PartitionLog:
                 self._tell(str(place))
         return segment
 
-    def _snapshot_path(self, offset: int) -> str:
-        return f"{self._directory}/{offset:0{_NAME_DIGITS}d}{SNAPSHOT_SUFFIX}"
-
     def _write_snapshot(self) -> None:
-        """Spare the next opening the replay; a snapshot is checked when read, so not synced."""
-        offset = self.log_end_offset
-        with closing(self._files.open(self._snapshot_path(offset), writable=True)) as file:
-            file.truncate(0)
-            write_whole(file, self._producers.snapshot(), 0)
-        self._snapshot_offset = offset
-        for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
-            self._files.remove(self._snapshot_path(old))
-
-    def _snapshots(self) -> list[int]:
-        names = self._files.list(self._directory)
-        return sorted(_offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+        self._snapshots.write(self._producers, self.log_end_offset)
 
     def _restored_producers(self) -> ProducerStates:
         """The producers as of the end of the log: the newest good snapshot, and a replay."""
-        producers = ProducerStates()
-        offset = START_OFFSET
-        for candidate in reversed(self._snapshots()):
-            path = self._snapshot_path(candidate)
-            if candidate > self.log_end_offset:
-                self._files.remove(path)  # of batches that a crash took back
-                continue
-            try:
-                producers = ProducerStates.restore(read_file(self._files, path))
-            except CorruptData:
-                self._files.remove(path)
-                continue
-            offset = candidate
-            break
-        self._snapshot_offset = offset
+        producers, offset = self._snapshots.take(self.log_end_offset)
+        offset = START_OFFSET if offset is None else offset
         if offset < self.log_end_offset:
             for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._segments)):
                 for batch in self._segment(number).batches(offset):
@@ -713,11 +681,6 @@ class PartitionLog:
             return any(name.endswith(LOG_SUFFIX) for name in self._files.list(self._directory))
         except FileNotFoundError:
             return False
-
-
-def _offset_of(name: str) -> int:
-    digits = name[:_NAME_DIGITS]
-    return int(digits) if digits.isdecimal() else START_OFFSET
 
 
 def _max_timestamp_ms(segment: Segment) -> int:

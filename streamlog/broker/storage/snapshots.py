@@ -1,0 +1,75 @@
+"""ProducerSnapshots: the producers of a log as files, so that an opening need not replay it.
+
+`%020d.snapshot` holds the producers as of that offset. One is written when a segment is sealed
+and when the log is closed. Rule of the file: a snapshot spares work and holds nothing that is
+not in the log. It is checked when it is read, so it is never synced, and one that is no good, or
+of batches that a crash took back, is removed and an older one taken.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from streamlog.broker.storage.files import read_file, write_whole
+from streamlog.broker.storage.producers import ProducerStates
+from streamlog.errors import CorruptData
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.files import Files
+
+SNAPSHOT_SUFFIX = ".snapshot"
+SNAPSHOTS_KEPT = 2
+"""The newest may be of offsets that a power cut took back; the one before it is not."""
+NAME_DIGITS = 20
+
+
+class ProducerSnapshots:
+    """The snapshots in the directory of one log.
+
+    Every method raises OSError if the system refuses.
+    """
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self.newest_offset: int | None = None
+        """Of the newest that was written or taken; None if there is none."""
+        self._files = files
+        self._directory = directory
+
+    def write(self, producers: ProducerStates, offset: int) -> None:
+        """Keep `producers`, as of `offset`; no more than the newest two are kept."""
+        with closing(self._files.open(self._path(offset), writable=True)) as file:
+            file.truncate(0)
+            write_whole(file, producers.snapshot(), 0)
+        self.newest_offset = offset
+        for old in self._offsets()[:-SNAPSHOTS_KEPT]:
+            self._files.remove(self._path(old))
+
+    def take(self, end_offset: int) -> tuple[ProducerStates, int | None]:
+        """The newest producers that are not of beyond `end_offset`, and as of which offset."""
+        for offset in reversed(self._offsets()):
+            path = self._path(offset)
+            if offset <= end_offset:
+                try:
+                    producers = ProducerStates.restore(read_file(self._files, path))
+                except CorruptData:
+                    self._files.remove(path)
+                else:
+                    self.newest_offset = offset
+                    return producers, offset
+            else:
+                self._files.remove(path)
+        return ProducerStates(), None
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{offset:0{NAME_DIGITS}d}{SNAPSHOT_SUFFIX}"
+
+    def _offsets(self) -> list[int]:
+        names = self._files.list(self._directory)
+        return sorted(offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+
+
+def offset_of(name: str) -> int:
+    """The offset that a file is named by; 0 for a name that is none."""
+    digits = name[:NAME_DIGITS]
+    return int(digits) if digits.isdecimal() else 0
