@@ -1,4 +1,4 @@
-"""AdminRequests: who is there, and topics: created, deleted, described.
+"""AdminRequests: who is there, and topics: created, described, deleted as a whole or in part.
 
 Synchronous, answered from the log directory. This broker is the whole cluster: it leads every
 partition, coordinates every group and is the controller. A topic is known by its id as well as
@@ -8,13 +8,13 @@ A refusal of one topic or setting is that one's answer and says what would be ta
 
 from __future__ import annotations
 
-import difflib
 import re
 import uuid
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from streamlog.broker.config import PARTITIONS_MAX, TopicConfig
+from streamlog.broker.settings import Source
 from streamlog.errors import (
     ConfigError,
     LogError,
@@ -30,15 +30,14 @@ from streamlog.protocol.messages.admin import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
 )
 from streamlog.protocol.messages.cluster import (
     DescribeClusterBroker,
@@ -63,7 +62,6 @@ from streamlog.protocol.schema import ZERO_UUID
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamlog.broker.config import BrokerConfig
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.storage.log_directory import LogDirectory, TopicState
 
@@ -86,17 +84,6 @@ TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11
 """Everything that can be done to a topic, by the numbers of KIP-430: nothing is forbidden here."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
-TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
-SOURCE_TOPIC = 1
-SOURCE_BROKER = 4
-SOURCE_DEFAULT = 5
-TYPE_BOOLEAN = 1
-TYPE_STRING = 2
-TYPE_LONG = 5
-TYPE_LIST = 7
-"""Kafka's numbers for where a setting comes from and what it is."""
-
 Listener = tuple[str, int]
 """Host and port at which the client that asks can reach this broker."""
 
@@ -108,13 +95,11 @@ class AdminRequests:
         self,
         directory: LogDirectory,
         partitions: Partitions,
-        config: BrokerConfig,
         *,
         internal_topics: frozenset[str],
     ) -> None:
         self._directory = directory
         self._partitions = partitions
-        self._config = config
         self._internal_topics = internal_topics
 
     # ---- the cluster ----
@@ -128,7 +113,7 @@ class AdminRequests:
             states: Iterable[TopicState] = self._directory.topics.values()
             topics = [self._described(state) for state in states]
         else:
-            create = request.allow_auto_topic_creation and self._config.auto_create_topics
+            create = request.allow_auto_topic_creation and self._directory.config.auto_create_topics
             topics = [self._topic(each, create=create) for each in asked]
         if request.include_topic_authorized_operations:
             for topic in topics:
@@ -258,6 +243,48 @@ class AdminRequests:
             )
         return DeletableTopicResult(name=state.name, topic_id=state.topic_id)
 
+    # ---- records ----
+
+    def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """Delete the oldest records of partitions; it is for good when this returns."""
+        topics = [
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[self._delete_before(topic.name, each) for each in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        done = [each for topic in topics for each in topic.partitions if not each.error_code]
+        try:
+            if done:
+                self._directory.write_checkpoints()
+        except StreamlogError as error:
+            for each in done:
+                each.low_watermark, each.error_code = -1, _code(error)
+        return DeleteRecordsResponse(topics=topics)
+
+    def _delete_before(
+        self, topic: str, asked: DeleteRecordsPartition
+    ) -> DeleteRecordsPartitionResult:
+        try:
+            partition = self._partitions.get(topic, asked.partition_index)
+            if topic in self._internal_topics:
+                raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
+            if not self._directory.topics[topic].config.deletes:
+                raise error_for(
+                    ErrorCode.POLICY_VIOLATION, f"{topic}: cleanup.policy does not delete"
+                )
+            partition.delete_before(asked.offset)
+        except StreamlogError as error:
+            return DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index, low_watermark=-1, error_code=_code(error)
+            )
+        return DeleteRecordsPartitionResult(
+            partition_index=asked.partition_index, low_watermark=partition.log.log_start_offset
+        )
+
+    # ---- creating ----
+
     def _create(self, topic: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
         _check_name(topic.name)
         if topic.name in self._directory.topics:
@@ -277,7 +304,7 @@ class AdminRequests:
                 CreatableTopicConfigs(
                     name=name,
                     value=value,
-                    config_source=SOURCE_TOPIC if name in configs else SOURCE_DEFAULT,
+                    config_source=Source.TOPIC if name in configs else Source.DEFAULT,
                 )
                 for name, value in effective.described().items()
             ],
@@ -295,7 +322,7 @@ class AdminRequests:
                 f"{topic.name}: {topic.replication_factor} replicas on 1 broker; ask for 1",
             )
         if topic.num_partitions == DEFAULT:
-            return self._config.num_partitions
+            return self._directory.config.num_partitions
         if not 1 <= topic.num_partitions <= PARTITIONS_MAX:
             raise error_for(
                 ErrorCode.INVALID_PARTITIONS,
@@ -322,17 +349,8 @@ class AdminRequests:
         raise error_for(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{topic.name}: {detail}")
 
     def _effective(self, configs: dict[str, str]) -> TopicConfig:
-        known = self._config.topic.described()
-        for name in configs:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0)
-                raise error_for(
-                    ErrorCode.INVALID_CONFIG,
-                    f"unknown topic setting {name!r}: did you mean {near[0]!r}? "
-                    f"There are {', '.join(known)}",
-                )
         try:
-            return self._config.topic.overridden(configs)
+            return self._directory.config.topic.overridden(configs)
         except ConfigError as error:
             raise error_for(ErrorCode.INVALID_CONFIG, str(error)) from error
 
@@ -357,7 +375,9 @@ class AdminRequests:
             if name is not None and name not in self._directory.topics:
                 _check_name(name)
                 if create and name not in self._internal_topics:
-                    return self._described(self._make(name, self._config.num_partitions, {}))
+                    return self._described(
+                        self._make(name, self._directory.config.num_partitions, {})
+                    )
             return self._described(self._find(name, asked.topic_id))
         except StreamlogError as error:
             return MetadataResponseTopic(
@@ -385,60 +405,6 @@ class AdminRequests:
             ],
         )
 
-    # ---- settings ----
-
-    def describe_configs(
-        self, request: DescribeConfigsRequest, listener: Listener
-    ) -> DescribeConfigsResponse:
-        """All settings of topics and of this broker, or those that are asked for."""
-        results = []
-        for resource in request.resources:
-            result = DescribeConfigsResult(
-                error_message=None,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            try:
-                every = self._settings(resource, listener)
-            except LogError as error:
-                result.error_code, result.error_message = error.code, str(error)
-                every = []
-            keys = resource.configuration_keys
-            result.configs = [each for each in every if not keys or each.name in keys]
-            for each in result.configs:
-                if request.include_synonyms:
-                    each.synonyms = _synonyms(each)
-            results.append(result)
-        return DescribeConfigsResponse(results=results)
-
-    def _settings(
-        self, resource: DescribeConfigsResource, listener: Listener
-    ) -> list[DescribeConfigsResourceResult]:
-        if resource.resource_type == TOPIC_RESOURCE:
-            _check_name(resource.resource_name)
-            state = self._find(resource.resource_name, ZERO_UUID)
-            return [
-                _setting(name, value, SOURCE_TOPIC if name in state.configs else SOURCE_DEFAULT)
-                for name, value in state.config.described().items()
-            ]
-        node_id = str(self._directory.node_id)
-        if resource.resource_type != BROKER_RESOURCE or resource.resource_name not in ("", node_id):
-            raise error_for(
-                ErrorCode.INVALID_REQUEST,
-                f"no settings of {resource.resource_name!r} (type {resource.resource_type}): "
-                f"there are topics (type 2) and broker {node_id} (type 4)",
-            )
-        host, port = listener
-        values = {
-            "broker.id": node_id,
-            "node.id": node_id,
-            "advertised.listeners": f"PLAINTEXT://{host}:{port}",
-            "num.partitions": str(self._config.num_partitions),
-            "auto.create.topics.enable": str(self._config.auto_create_topics).lower(),
-            "default.replication.factor": "1",
-        }
-        return [_setting(name, value, SOURCE_BROKER) for name, value in values.items()]
-
 
 def _check_name(name: str) -> None:
     if name in (".", "..") or TOPIC_NAME.fullmatch(name) is None:
@@ -455,25 +421,6 @@ def _texts(topic: CreatableTopic) -> dict[str, str]:
             raise error_for(ErrorCode.INVALID_CONFIG, f"{topic.name}: {config.name} has no value")
         configs[config.name] = config.value
     return configs
-
-
-def _setting(name: str, value: str, source: int) -> DescribeConfigsResourceResult:
-    kinds = {"cleanup.policy": TYPE_LIST, "advertised.listeners": TYPE_STRING}
-    kind = TYPE_BOOLEAN if value in ("true", "false") else TYPE_LONG
-    return DescribeConfigsResourceResult(
-        name=name,
-        value=value,
-        read_only=True,
-        config_source=source,
-        config_type=kinds.get(name, kind),
-        documentation=None,
-    )
-
-
-def _synonyms(setting: DescribeConfigsResourceResult) -> list[DescribeConfigsSynonym]:
-    return [
-        DescribeConfigsSynonym(name=setting.name, value=setting.value, source=setting.config_source)
-    ]
 
 
 def _code(error: StreamlogError) -> int:

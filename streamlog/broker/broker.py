@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from streamlog.broker.admin import AdminRequests
 from streamlog.broker.config import BrokerConfig
+from streamlog.broker.config_requests import ConfigRequests
 from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.data import DataRequests
@@ -32,8 +33,10 @@ from streamlog.protocol.apis import APIS
 from streamlog.protocol.error_codes import error_for
 from streamlog.protocol.messages.admin import (
     CreateTopicsRequest,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
 )
 from streamlog.protocol.messages.cluster import (
     ApiVersion,
@@ -60,6 +63,7 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -97,21 +101,20 @@ class _ParkedFetch:
 class Broker:
     """One node over one data directory. Made by `open`; an async context manager."""
 
-    def __init__(self, directory: LogDirectory, *, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, directory: LogDirectory, *, clock: Clock) -> None:
         self.advertised = ("127.0.0.1", 0)
         """Host and port that clients are told; see `listens`. Port 0: there is none."""
         self._directory = directory
         self._clock = clock
         self._flush = GroupFlush(directory)
         self._partitions = Partitions(
-            directory, listener=self, flush=self._flush, mode=config.flush
+            directory, listener=self, flush=self._flush, mode=directory.config.flush
         )
         self._data = DataRequests(self._partitions, internal_topics=INTERNAL_TOPICS)
-        self._admin = AdminRequests(
-            directory, self._partitions, config, internal_topics=INTERNAL_TOPICS
-        )
+        self._admin = AdminRequests(directory, self._partitions, internal_topics=INTERNAL_TOPICS)
+        self._configs = ConfigRequests(directory, on_altered=self._on_altered)
         self._coordinator = CoordinatorRuntime(
-            self._partitions, config=config.group, clock=clock, flush=self._flush
+            self._partitions, config=directory.config.group, clock=clock, flush=self._flush
         )
         self._groups = GroupRequests(self._coordinator)
         self._retention = Retention(directory, now_ms=clock.now_ms())
@@ -145,7 +148,7 @@ class Broker:
         config = config or BrokerConfig()
         clock = clock or SystemClock()
         opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
-        broker = cls(opened, config=config, clock=clock)
+        broker = cls(opened, clock=clock)
         try:
             if OFFSETS_TOPIC in opened.topics:
                 broker._coordinator.load(opened.topics[OFFSETS_TOPIC])
@@ -238,7 +241,7 @@ class Broker:
     # ---- who answers what ----
 
     def _table(self) -> dict[type[Message], Callable[..., Answer]]:
-        admin, groups = self._admin, self._groups
+        admin, groups, configs = self._admin, self._groups, self._configs
         forget = self._coordinator.forget_topic
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
@@ -259,9 +262,12 @@ class Broker:
             DeleteTopicsRequest: lambda request, at: admin.delete_topics(
                 request, at.version, forget
             ),
-            DescribeConfigsRequest: lambda request, at: admin.describe_configs(
+            DeleteRecordsRequest: lambda request, _: admin.delete_records(request),
+            DescribeConfigsRequest: lambda request, at: configs.describe(
                 request, self._listener(at)
             ),
+            IncrementalAlterConfigsRequest: lambda request, _: configs.alter(request),
+            AlterConfigsRequest: lambda request, _: configs.replace(request),
             JoinGroupRequest: self._group,
             SyncGroupRequest: self._group,
             HeartbeatRequest: self._group,
@@ -342,6 +348,11 @@ class Broker:
         )
         self._arm()
         return answer
+
+    def _on_altered(self) -> None:
+        """The broker's settings have changed: those that were handed on are handed on again."""
+        self._coordinator.configure(self._directory.config.group)
+        self._arm()
 
     # ---- waiting ----
 

@@ -37,6 +37,16 @@ class Kind(IntEnum):
     LIST = 7
 
 
+class Source(IntEnum):
+    """Kafka's numbers for where a value comes from, the strongest first."""
+
+    TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
+    STATIC = 4
+    DEFAULT = 5
+
+
 class Operation(IntEnum):
     """Kafka's numbers for what is done to a setting (KIP-339)."""
 

@@ -1,4 +1,4 @@
-"""Admin: creates, deletes and describes topics.
+"""Admin: creates, deletes and describes topics, deletes records, shows and changes settings.
 
 Every request names all of its topics and is answered topic by topic; the first that was refused
 is raised as an error, with the others' names if there are several.
@@ -12,21 +12,44 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from streamlog.assignors import TopicPartition
 from streamlog.client.cluster import Cluster, TopicMetadata
+from streamlog.client.offsets import by_leader
 from streamlog.errors import StreamlogError
 from streamlog.protocol.error_codes import error_for
 from streamlog.protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 
 TOPIC_TIMEOUT_MS = 30_000
 """How long the controller may take to have a topic created or deleted everywhere."""
+
+HIGH_WATERMARK = -1
+"""In `delete_records`: everything that consumers can see."""
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+SET = 0
+DELETE = 1
+SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default"}
+"""Where a value comes from, by Kafka's numbers: set for the topic, altered for the broker or for
+all of them, given when the broker was started, or nobody's wish."""
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +76,18 @@ class TopicDescription:
     is_internal: bool
     leaders: Mapping[int, int]
     """Partition to broker; -1 while nobody leads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A setting of a topic or broker."""
+
+    name: str
+    value: str | None
+    source: str
+    """One of `SOURCES`, or empty if the log knows others."""
+    is_read_only: bool
+    documentation: str | None
 
 
 class Admin:
@@ -131,6 +166,126 @@ class Admin:
         found = await self._cluster.retrying(lambda: self._cluster.describe(names))
         return [_description(topic) for topic in _by_name(found)]
 
+    async def delete_records(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset, per partition; -1 stands for all there are.
+
+        Returned is where each partition begins now.
+
+        Raises:
+            UnknownTopicOrPartition: a partition does not exist.
+            LogError: an offset is beyond the end, or the topic is only compacted.
+        """
+
+        async def attempt() -> dict[TopicPartition, int]:
+            begins: dict[TopicPartition, int] = {}
+            for leader, wanted in (await by_leader(self._cluster, offsets)).items():
+                response = await self._cluster.call(
+                    leader, _deletion(wanted), DeleteRecordsResponse
+                )
+                begins |= self._begins(response)
+            return begins
+
+        return await self._cluster.retrying(attempt)
+
+    def _begins(self, response: DeleteRecordsResponse) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for topic in response.topics:
+            for each in topic.partitions:
+                if each.error_code:
+                    self._cluster.forget([topic.name])
+                    where = f"delete records of {topic.name}-{each.partition_index}"
+                    raise error_for(each.error_code, where)
+                found[TopicPartition(topic.name, each.partition_index)] = each.low_watermark
+        return found
+
+    async def describe_configs(self, topic: str | None = None) -> dict[str, ConfigEntry]:
+        """All settings of a topic, by name; without one, of the broker that manages topics.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+        """
+
+        async def attempt() -> dict[str, ConfigEntry]:
+            node_id, kind, name = await self._resource(topic)
+            asked = DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=None
+            )
+            request = DescribeConfigsRequest(resources=[asked], include_documentation=True)
+            response = await self._cluster.call(node_id, request, DescribeConfigsResponse)
+            _raise_first(
+                "describe settings of",
+                [
+                    (each.resource_name, each.error_code, each.error_message)
+                    for each in response.results
+                ],
+            )
+            return {
+                entry.name: ConfigEntry(
+                    name=entry.name,
+                    value=entry.value,
+                    source=SOURCES.get(entry.config_source, ""),
+                    is_read_only=entry.read_only,
+                    documentation=entry.documentation,
+                )
+                for result in response.results
+                for entry in result.configs
+            }
+
+        return await self._cluster.retrying(attempt)
+
+    async def alter_configs(
+        self, changes: Mapping[str, str | None], *, topic: str | None = None
+    ) -> None:
+        """Change settings of a topic, all of them or none; None gives one back to its default.
+
+        Without a topic they are those of the broker that manages topics.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+            LogError: a setting is unknown, or a value not allowed.
+        """
+
+        async def attempt() -> None:
+            node_id, kind, name = await self._resource(topic)
+            configs = [
+                AlterableConfig(
+                    name=setting, config_operation=DELETE if value is None else SET, value=value
+                )
+                for setting, value in changes.items()
+            ]
+            resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+            request = IncrementalAlterConfigsRequest(resources=[resource])
+            response = await self._cluster.call(node_id, request, IncrementalAlterConfigsResponse)
+            _raise_first(
+                "alter settings of",
+                [
+                    (each.resource_name, each.error_code, each.error_message)
+                    for each in response.responses
+                ],
+            )
+
+        await self._cluster.retrying(attempt)
+
+    async def _resource(self, topic: str | None) -> tuple[int, int, str]:
+        """Whom to ask, and the type and name of what."""
+        node_id = await self._cluster.controller()
+        if topic is None:
+            return node_id, BROKER_RESOURCE, str(node_id)
+        return node_id, TOPIC_RESOURCE, topic
+
+
+def _deletion(offsets: Mapping[TopicPartition, int]) -> DeleteRecordsRequest:
+    topics: dict[str, list[DeleteRecordsPartition]] = {}
+    for partition, offset in offsets.items():
+        wanted = DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
+        topics.setdefault(partition.topic, []).append(wanted)
+    return DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=name, partitions=many) for name, many in topics.items()],
+        timeout_ms=TOPIC_TIMEOUT_MS,
+    )
+
 
 def _creatable(topic: NewTopic) -> CreatableTopic:
     return CreatableTopic(
@@ -150,7 +305,7 @@ def _raise_first(what: str, results: list[tuple[str | None, int, str | None]]) -
             detail = f"{what} {name!r}" + (f": {message}" if message else "")
             error = error_for(error_code, detail)
             # Asked again, the others would fail as well; a topic that is missing stays missing.
-            error.retriable = error.retriable and len(results) == 1 and not what.startswith("del")
+            error.retriable = error.retriable and len(results) == 1 and what == "create topic"
             problems.append(error)
     for problem in problems[1:]:
         log.warning("%s", problem)

@@ -218,11 +218,14 @@ class Cluster:
 
     async def call_controller(self, request: Message, answer: type[M]) -> M:
         """Ask the broker that creates and deletes topics."""
+        return await self.call(await self.controller(), request, answer)
+
+    async def controller(self) -> int:
+        """The broker that creates and deletes topics, or while nobody does any that is there."""
         await self._metadata([])
-        node_id = self._controller_id if self._controller_id in self._brokers else None
-        return await self.call(
-            await self._reachable() if node_id is None else node_id, request, answer
-        )
+        if self._controller_id in self._brokers:
+            return self._controller_id
+        return await self._reachable()
 
     async def coordinator(self, group_id: str) -> int:
         """The broker that coordinates a group.

@@ -13,10 +13,14 @@ from streamlog.errors import UsageError
 from streamlog.protocol.messages.admin import (
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from streamlog.protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -56,6 +60,7 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
 from streamlog.protocol.schema import Message
 
 API_VERSIONS_KEY: Final = 18
@@ -121,8 +126,11 @@ _SERVED: Final = (
     _api(API_VERSIONS_KEY, ApiVersionsRequest, ApiVersionsResponse),
     _api(19, CreateTopicsRequest, CreateTopicsResponse),
     _api(20, DeleteTopicsRequest, DeleteTopicsResponse),
+    _api(21, DeleteRecordsRequest, DeleteRecordsResponse),
     _api(22, InitProducerIdRequest, InitProducerIdResponse),
     _api(32, DescribeConfigsRequest, DescribeConfigsResponse),
+    _api(33, AlterConfigsRequest, AlterConfigsResponse),
+    _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
     _api(60, DescribeClusterRequest, DescribeClusterResponse),
 )
 

@@ -14,12 +14,13 @@ from streamlog.protocol.messages.admin import (
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
 )
 from streamlog.protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -344,31 +345,52 @@ def test_producer_ids_are_never_given_twice(node: Node) -> None:
     assert min(given) >= 0
 
 
-def test_settings_and_where_they_come_from(node: Node) -> None:
+async def delete_before(
+    broker: Broker, offset: int, *, topic: str = "t", index: int = 0
+) -> tuple[int, int]:
+    wanted = DeleteRecordsPartition(partition_index=index, offset=offset)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[wanted])])
+    answer = (await ask(broker, request, DeleteRecordsResponse)).topics[0].partitions[0]
+    return answer.error_code, answer.low_watermark
+
+
+def test_records_are_deleted_up_to_an_offset(node: Node) -> None:
     async def story(broker: Broker) -> None:
-        create(broker, max_message_bytes="1000")
-        request = DescribeConfigsRequest(
-            resources=[
-                DescribeConfigsResource(
-                    resource_type=2, resource_name="t", configuration_keys=None
-                ),
-                DescribeConfigsResource(
-                    resource_type=2, resource_name="u", configuration_keys=None
-                ),
-                DescribeConfigsResource(
-                    resource_type=4, resource_name="1", configuration_keys=["advertised.listeners"]
-                ),
-                DescribeConfigsResource(resource_type=9, resource_name="", configuration_keys=None),
-            ],
-            include_synonyms=True,
-        )
-        topic, missing, own, other = (await ask(broker, request, DescribeConfigsResponse)).results
-        shown = {config.name: (config.value, config.config_source) for config in topic.configs}
-        assert shown["max.message.bytes"] == ("1000", 1)
-        assert shown["cleanup.policy"] == ("delete", 5)
-        assert all(config.synonyms for config in topic.configs)
-        assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert [config.name for config in own.configs] == ["advertised.listeners"]
-        assert other.error_code == ErrorCode.INVALID_REQUEST
+        create(broker)
+        await produce(broker, batch(b"a", b"b", b"c"))
+        assert await delete_before(broker, 2) == (0, 2)
+        (gone, left) = [await fetch(broker, at(offset)) for offset in (1, 2)]
+        assert gone[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert left[0].log_start_offset == 2
+        assert values(left[0])[2:] == [b"c"], "batches come whole, and clients skip"
+        assert await delete_before(broker, 1) == (0, 2)
+        assert await delete_before(broker, 4) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+        assert await delete_before(broker, -2) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+
+    async def again(broker: Broker) -> None:
+        assert (await fetch(broker, at(2)))[0].log_start_offset == 2
+        assert await delete_before(broker, -1) == (0, 3)
+        assert (await produce(broker, batch(b"d"))).base_offset == 3
+
+    node.run(story)
+    node.files.crash(keep_bytes=None)
+    node.run(again)
+
+
+def test_what_can_t_be_deleted_is_said(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker, cleanup_policy="compact")
+        assert await delete_before(broker, 0) == (ErrorCode.POLICY_VIOLATION, -1)
+        missing = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+        assert await delete_before(broker, 0, index=1) == missing
+        assert await delete_before(broker, 0, topic="u") == missing
+        create(broker, "__consumer_offsets")
+        internal = (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+        assert await delete_before(broker, 0, topic="__consumer_offsets") == internal
+        create(broker, "d")
+        await produce(broker, batch(b"a"), topic="d")
+        node.files.fail_next_write()
+        assert await delete_before(broker, 1, topic="d") == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert await delete_before(broker, 1, topic="d") == (0, 1)
 
     node.run(story)

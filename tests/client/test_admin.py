@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
-from streamlog.errors import LogError, TopicExists, UnknownTopicOrPartition
+from streamlog.errors import LogError, OffsetOutOfRange, TopicExists, UnknownTopicOrPartition
 from streamlog.log import Log
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
@@ -72,5 +73,46 @@ def test_refusals_name_the_topic_and_the_rest_is_done(open_log: OpenLog) -> None
                 await admin.delete_topics(["absent"])
             with pytest.raises(UnknownTopicOrPartition, match="absent"):
                 await admin.describe_topics(["t", "absent"])
+
+    asyncio.run(main())
+
+
+def test_settings_are_shown_and_changed(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.admin() as admin:
+            before = (await admin.describe_configs("t"))["retention.ms"]
+            assert (before.value, before.source) == ("-1", "default")
+            assert before.documentation
+            await admin.alter_configs({"retention.ms": "60000", "segment.ms": "5"}, topic="t")
+            await admin.alter_configs({"segment.ms": None}, topic="t")
+            after = await admin.describe_configs("t")
+            assert (after["retention.ms"].value, after["retention.ms"].source) == ("60000", "topic")
+            assert after["segment.ms"].source == "default"
+            await admin.alter_configs({"num.partitions": "7"})
+            own = await admin.describe_configs()
+            assert (own["num.partitions"].value, own["num.partitions"].source) == ("7", "broker")
+            assert own["node.id"].is_read_only
+            with pytest.raises(LogError, match=r"did you mean 'retention\.ms'"):
+                await admin.alter_configs({"retention.mss": "1"}, topic="t")
+            with pytest.raises(UnknownTopicOrPartition):
+                await admin.describe_configs("u")
+
+    asyncio.run(main())
+
+
+def test_records_are_deleted(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log, log.admin() as admin:
+            async with log.producer() as producer:
+                for partition in (0, 0, 0, 1):
+                    await (await producer.send("t", b"x", partition=partition))
+            first, second = TopicPartition("t", 0), TopicPartition("t", 1)
+            assert await admin.delete_records({first: 2, second: -1}) == {first: 2, second: 1}
+            async with log.consumer() as consumer:
+                assert await consumer.begin_offsets([first, second]) == {first: 2, second: 1}
+            with pytest.raises(OffsetOutOfRange):
+                await admin.delete_records({first: 4})
+            with pytest.raises(UnknownTopicOrPartition):
+                await admin.delete_records({TopicPartition("t", 9): 0})
 
     asyncio.run(main())

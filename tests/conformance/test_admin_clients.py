@@ -8,17 +8,30 @@ import warnings
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as AioKafkaTopic
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
 from confluent_kafka.admin import NewTopic as ConfluentTopic
 
+from streamlog.broker.config import TOPIC_SETTINGS
 from tests.broker.process import BrokerProcess
+from tests.conformance.clients import Confluent, KafkaPython, Sent
 
 with warnings.catch_warnings():
     # It reads its own files in a way that Python has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.admin import KafkaAdminClient
+    from kafka import TopicPartition as KafkaPythonPartition
+    from kafka.admin import ConfigResource as KafkaPythonResource
+    from kafka.admin import ConfigResourceType, KafkaAdminClient
     from kafka.admin import NewTopic as KafkaPythonTopic
+
+RECORDS = [Sent(0, None, str(number).encode(), 1_000 + number) for number in range(3)]
 
 one_process = pytest.mark.xdist_group("conformance")
 
@@ -74,3 +87,102 @@ def test_aiokafka(broker: BrokerProcess) -> None:
         await admin.close()
 
     asyncio.run(main())
+
+
+def confluent_settings(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
+    (settings,) = admin.describe_configs([ConfigResource(kind, name)]).values()
+    found: dict[str, ConfigEntry] = settings.result(10)
+    return found
+
+
+@one_process
+def test_confluent_changes_settings(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([ConfluentTopic("settings.c", 1, 1)])["settings.c"].result(10)
+
+    def alter(*changes: tuple[str, str | None, AlterConfigOpType]) -> None:
+        entries = [
+            ConfigEntry(name, value, incremental_operation=operation)
+            for name, value, operation in changes
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, "settings.c", incremental_configs=entries)
+        (done,) = admin.incremental_alter_configs([resource]).values()
+        done.result(10)
+
+    alter(
+        ("retention.ms", "60000", AlterConfigOpType.SET),
+        ("cleanup.policy", "compact", AlterConfigOpType.APPEND),
+    )
+    shown = confluent_settings(admin, ResourceType.TOPIC, "settings.c")
+    assert shown["retention.ms"].value == "60000"
+    assert shown["retention.ms"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert shown["cleanup.policy"].value == "delete,compact"
+    assert [*shown["segment.bytes"].synonyms] == ["log.segment.bytes"]
+    assert shown["segment.bytes"].is_default
+    alter(("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT))
+    alter(("retention.ms", None, AlterConfigOpType.DELETE))
+    shown = confluent_settings(admin, ResourceType.TOPIC, "settings.c")
+    assert (shown["retention.ms"].value, shown["cleanup.policy"].value) == ("-1", "compact")
+    with pytest.raises(KafkaException, match=r"did you mean 'retention\.ms'"):
+        alter(("retention.mss", "1", AlterConfigOpType.SET))
+    own = confluent_settings(admin, ResourceType.BROKER, "1")
+    assert own["advertised.listeners"].is_read_only
+    assert own["log.retention.ms"].value == "-1"
+
+
+@one_process
+def test_confluent_changes_settings_the_old_way(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    topic = ConfluentTopic("settings.o", 1, 1, config={"retention.ms": "5"})
+    admin.create_topics([topic])["settings.o"].result(10)
+    resource = ConfigResource(ResourceType.TOPIC, "settings.o", set_config={"segment.ms": "7"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        (done,) = admin.alter_configs([resource]).values()
+    done.result(10)
+    shown = confluent_settings(admin, ResourceType.TOPIC, "settings.o")
+    assert (shown["segment.ms"].value, shown["retention.ms"].value) == ("7", "-1")
+
+
+@one_process
+def test_confluent_deletes_records(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([ConfluentTopic("deleted.c", 1, 1)])["deleted.c"].result(10)
+    Confluent().produce(broker.address, "deleted.c", "none", RECORDS)
+    (deleted,) = admin.delete_records([TopicPartition("deleted.c", 0, 2)]).values()
+    assert deleted.result(10).low_watermark == 2
+    got = Confluent().consume(broker.address, ["deleted.c"], "deleted.c", lambda count: count >= 1)
+    assert [record.value for record in got["deleted.c"]] == [b"2"]
+    (deleted,) = admin.delete_records([TopicPartition("deleted.c", 0, -1)]).values()
+    assert deleted.result(10).low_watermark == 3
+    (refused,) = admin.delete_records([TopicPartition("deleted.c", 0, 9)]).values()
+    with pytest.raises(KafkaException):
+        refused.result(10)
+
+
+@one_process
+def test_kafka_python_changes_settings_and_deletes_records(broker: BrokerProcess) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    admin.create_topics([KafkaPythonTopic("settings.k", 1, 1)])
+
+    def resource(*configs: tuple[str, str]) -> KafkaPythonResource:
+        return KafkaPythonResource(ConfigResourceType.TOPIC, "settings.k", dict(configs) or None)
+
+    def shown() -> dict[str, object]:
+        described = admin.describe_configs([resource()], config_filter="all")
+        return dict(described["topic"]["settings.k"])
+
+    assert {*TOPIC_SETTINGS} == {*shown()}
+    admin.alter_configs([resource(("retention.ms", "60000"))])
+    assert "60000" in str(shown()["retention.ms"])
+    admin.reset_configs([resource(("retention.ms", ""))])
+    assert "60000" not in str(shown()["retention.ms"])
+    own = admin.describe_configs(
+        [KafkaPythonResource(ConfigResourceType.BROKER, "1")], config_filter="all"
+    )
+    assert "advertised.listeners" in str(own)
+    KafkaPython().produce(broker.address, "settings.k", "none", RECORDS)
+    partition = KafkaPythonPartition("settings.k", 0)
+    deleted = admin.delete_records({partition: 2})
+    assert deleted[partition]["low_watermark"] == 2
+    admin.close()

@@ -27,8 +27,11 @@ ADVERTISED = {
     "ApiVersions": (18, 0, 4, 3),
     "CreateTopics": (19, 2, 7, 5),
     "DeleteTopics": (20, 1, 6, 4),
+    "DeleteRecords": (21, 0, 2, 2),
     "InitProducerId": (22, 0, 5, 2),
     "DescribeConfigs": (32, 1, 4, 4),
+    "AlterConfigs": (33, 0, 2, 2),
+    "IncrementalAlterConfigs": (44, 0, 1, 1),
     "DescribeCluster": (60, 0, 1, 0),
 }
 

@@ -71,6 +71,12 @@ class GroupCoordinator:
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
 
+    def configure(self, config: GroupConfig) -> None:
+        """Go on with other settings."""
+        self._config = config
+        for group in self._groups.values():
+            group.config = config
+
     # ---- Shard ----
 
     def handle(self, request: Message, caller: Caller, at: Instant) -> Outcome:

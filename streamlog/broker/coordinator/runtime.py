@@ -86,6 +86,12 @@ class CoordinatorRuntime:
         self._waiting: dict[int, _Waiting] = {}
         self._tickets = itertools.count(1)
 
+    def configure(self, config: GroupConfig) -> None:
+        """Go on with other settings; delays that have begun stay as they are."""
+        self._config = config
+        for shard in self._shards:
+            shard.configure(config)
+
     # ---- loading ----
 
     def load(self, state: TopicState) -> None:

@@ -1,4 +1,4 @@
-"""Topics and settings: CreateTopics, DeleteTopics, DescribeConfigs.
+"""Topics, records, settings: CreateTopics, DeleteTopics, DeleteRecords, DescribeConfigs, changes.
 
 Declarations only, see `schema`; field by field they are Kafka's own, which a test checks.
 """
@@ -14,6 +14,7 @@ from streamlog.protocol.schema import (
     int16,
     int32,
     int32_array,
+    int64,
     string,
     string_array,
     uuid,
@@ -144,8 +145,9 @@ class DescribeConfigsSynonym(Struct):
 class DescribeConfigsResourceResult(Struct):
     """One setting.
 
-    `config_source`: 1 topic, 4 broker file, 5 default. `config_type`: 1 boolean, 2 string,
-    3 int, 4 short, 5 long, 6 double, 7 list, 8 class, 9 password.
+    `config_source`: 1 topic, 2 broker, 3 all brokers, 4 broker's start, 5 default.
+    `config_type`: 1 boolean, 2 string, 3 int, 4 short, 5 long, 6 double, 7 list, 8 class,
+    9 password.
     """
 
     name: str = string("0+")
@@ -173,3 +175,85 @@ class DescribeConfigsResponse(Message, versions="1-4", flexible_from=4):
 
     throttle_time_ms: int = int32("0+")
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult, "0+")
+
+
+class AlterableConfig(Struct):
+    """A change: `config_operation` 0 sets, 1 deletes, 2 appends to a list, 3 subtracts from it."""
+
+    name: str = string("0+")
+    config_operation: int = int8("0+")
+    value: str | None = string("0+", nullable="0+")
+
+
+class AlterConfigsResource(Struct):
+    """Changes to the settings of a topic (type 2) or broker (4; without a name: of all)."""
+
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    configs: list[AlterableConfig] = array(AlterableConfig, "0+")
+
+
+class IncrementalAlterConfigsRequest(Message, versions="0-1", flexible_from=1):
+    """Change some settings (KIP-339)."""
+
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
+    validate_only: bool = boolean("0+")
+
+
+class AlterConfigsResourceResponse(Struct):
+    """What became of the changes to one resource, all of them or none."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+
+
+class IncrementalAlterConfigsResponse(Message, versions="0-1", flexible_from=1):
+    """What became of the changes."""
+
+    throttle_time_ms: int = int32("0+")
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")
+
+
+class DeleteRecordsPartition(Struct):
+    """Delete what is before an offset; -1: before the high watermark."""
+
+    partition_index: int = int32("0+")
+    offset: int = int64("0+")
+
+
+class DeleteRecordsTopic(Struct):
+    """Partitions of one topic."""
+
+    name: str = string("0+")
+    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition, "0+")
+
+
+class DeleteRecordsRequest(Message, versions="0-2", flexible_from=2):
+    """Delete the oldest records of partitions (KIP-107)."""
+
+    topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic, "0+")
+    timeout_ms: int = int32("0+")
+
+
+class DeleteRecordsPartitionResult(Struct):
+    """Where a partition begins now. Errors: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, ..."""
+
+    partition_index: int = int32("0+")
+    low_watermark: int = int64("0+")
+    error_code: int = int16("0+")
+
+
+class DeleteRecordsTopicResult(Struct):
+    """Partitions of one topic."""
+
+    name: str = string("0+")
+    partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult, "0+")
+
+
+class DeleteRecordsResponse(Message, versions="0-2", flexible_from=2):
+    """Where the partitions begin now."""
+
+    throttle_time_ms: int = int32("0+")
+    topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult, "0+")
