@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api
@@ -37,8 +36,7 @@ _NO_TAGS: Final = b"\x00"
 _NULL: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A request with its header."""
 
     api: Api

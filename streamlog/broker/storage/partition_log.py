@@ -53,6 +53,8 @@ from streamlog.records.batch import RecordBatch, place_batch
 
 START_OFFSET = 0
 """Of a new log."""
+LINK_CHECK_MS = 100
+"""A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
 DAMAGE_TOLD_MAX = 1000
 """Damaged places of one log that are told; whoever has more should look with `log verify`."""
 
@@ -96,6 +98,7 @@ class PartitionLog:
         self._start_offset = START_OFFSET
         self._snapshots = ProducerSnapshots(files, directory)
         self._opened_ms: int | None = None
+        self._link_check_ms = 0
         self._dirty = False
         self._failure: LogDirectoryError | None = None
         self._closed = False
@@ -212,7 +215,8 @@ class PartitionLog:
         With `as_leader` they get the next offsets and this log's leader epoch. Without, they are
         copies from another log: they keep what they have and have to continue this one.
         `now_ms` is monotonic and seals a segment whose records have no timestamps; `wall_ms` is
-        what timestamps are judged by, or set to. Without it they are taken as they are.
+        what timestamps are judged by, or set to. Without it they are taken as they are. A
+        memoryview that can be written is given away: the batches get their place where they are.
 
         Raises:
             LogError: a batch is refused; `code` says why, nothing was appended.
@@ -222,7 +226,7 @@ class PartitionLog:
         """
         self._check_open()
         self._check_end()
-        placed = bytearray(data)
+        placed = data if isinstance(data, memoryview) and not data.readonly else bytearray(data)
         base_offset = self._segments[-1].next_offset
         if as_leader:
             batches = admit(placed, max_message_bytes=self._config.max_message_bytes)
@@ -518,7 +522,7 @@ class PartitionLog:
         )
 
     def _timed(
-        self, data: bytearray, batches: list[RecordBatch], wall_ms: int
+        self, data: bytearray | memoryview, batches: list[RecordBatch], wall_ms: int
     ) -> list[RecordBatch]:
         """The batches, their times refused, kept or set as the topic wants it."""
         if self._config.message_timestamp_type == LOG_APPEND_TIME:
@@ -530,28 +534,40 @@ class PartitionLog:
         )
         return batches
 
-    def _place(self, data: bytearray, batches: list[RecordBatch], offset: int) -> None:
+    def _place(
+        self, data: bytearray | memoryview, batches: list[RecordBatch], offset: int
+    ) -> None:
         position = 0
         for batch in batches:
-            place_batch(memoryview(data)[position:], offset, self.leader_epoch)
+            rest = memoryview(data)[position:] if position else data
+            place_batch(rest, offset, self.leader_epoch)
             position += batch.size_bytes
             offset += batch.last_offset_delta + 1
 
-    def _write(self, data: bytearray, batches: list[RecordBatch], now_ms: int) -> None:
-        with self._disk():
+    def _write(
+        self, data: bytearray | memoryview, batches: list[RecordBatch], now_ms: int
+    ) -> None:
+        try:
             if self._roll_due(len(data), batches, now_ms):
                 self._roll()
             segment = self._segments[-1]
-            if not segment.linked():
-                self._failure = LogDirectoryLost(
-                    f"{segment.path} has been deleted while it was in use: the log of {self.name}"
-                    " stops here; put the data directory back in its place, or start with a new one"
-                )
-                raise self._failure
+            if now_ms >= self._link_check_ms:
+                self._check_linked(segment)
+                self._link_check_ms = now_ms + LINK_CHECK_MS
             if segment.size_bytes == 0:
                 self._opened_ms = now_ms
             self._dirty = True
             segment.append(data, batches)
+        except OSError as error:
+            raise self._noted(error) from error
+
+    def _check_linked(self, segment: Segment) -> None:
+        if not segment.linked():
+            self._failure = LogDirectoryLost(
+                f"{segment.path} has been deleted while it was in use: the log of {self.name}"
+                " stops here; put the data directory back in its place, or start with a new one"
+            )
+            raise self._failure
 
     def _roll_due(self, size_bytes: int, batches: list[RecordBatch], now_ms: int) -> bool:
         segment, config = self._segments[-1], self._config
@@ -559,11 +575,14 @@ class PartitionLog:
             return False
         if segment.size_bytes + size_bytes > config.segment_bytes:
             return True
-        offsets = sum(batch.last_offset_delta + 1 for batch in batches)
+        offsets = 0
+        newest_ms = -1
+        for batch in batches:
+            offsets += batch.last_offset_delta + 1
+            newest_ms = max(newest_ms, batch.max_timestamp_ms)
         if segment.index_full(config.segment_index_bytes) or not segment.takes(offsets):
             return True
         if segment.first_timestamp_ms >= 0:
-            newest_ms: int = max(batch.max_timestamp_ms for batch in batches)
             return newest_ms - segment.first_timestamp_ms > config.segment_ms
         if self._opened_ms is None:
             self._opened_ms = now_ms
@@ -668,10 +687,13 @@ class PartitionLog:
                 raise OffsetOutOfRange(
                     f"{self.name}: {error.filename or 'a segment'} was deleted while it was read"
                 ) from error
-            failure = directory_error(error, self._directory)
-            if not isinstance(failure, LogDirectoryFailed):
-                self._failure = failure
-            raise failure from error
+            raise self._noted(error) from error
+
+    def _noted(self, error: OSError) -> LogDirectoryError:
+        failure = directory_error(error, self._directory)
+        if not isinstance(failure, LogDirectoryFailed):
+            self._failure = failure
+        return failure
 
     def _retired_meanwhile(self, error: OSError) -> bool:
         """Whether the broker that owns this log has removed a segment since it was opened."""

@@ -101,6 +101,7 @@ class Segment:
         self.damage: list[Damage] = []
         self._max_timestamp_offset = base_offset
         self._since_entry_bytes = 0
+        self._flush_due = False
         self._files = files
         self._partition = partition
         self._interval_bytes = index_interval_bytes
@@ -129,6 +130,7 @@ class Segment:
         """Write the index entries that wait in memory."""
         self._times.flush()
         self._offsets.flush()
+        self._flush_due = False
 
     def sync(self) -> None:
         """Return when what was appended is on disk; of a closed log the indexes too."""
@@ -244,7 +246,9 @@ class Segment:
     # Appending.
 
     def index_full(self, index_bytes_max: int) -> bool:
-        """Whether an index might grow beyond `index_bytes_max` with another entry."""
+        """Whether an index might grow beyond `index_bytes_max` with the next batch's entry."""
+        if self._since_entry_bytes < self._interval_bytes:
+            return False
         # The time index has the larger entries, and never more of them.
         return (len(self._offsets) + 1) * self._times.entry_bytes > index_bytes_max
 
@@ -261,8 +265,9 @@ class Segment:
         file = self._file
         if file is None:
             raise ValueError(f"{self.path} is sealed")
-        # Before the data: if there is no space even for this, nothing has happened yet.
-        self._flush_if_due()
+        if self._flush_due:
+            # Before the data: if there is no space even for this, nothing has happened yet.
+            self.flush_indexes()
         try:
             write_whole(file, data, self.size_bytes)
         except OSError:
@@ -363,7 +368,8 @@ class Segment:
         scan = Scan(file, position=position, next_offset=offset, end=end)
         for at, batch in scan:
             self._note_batch(batch, at, batch.base_offset)
-            self._flush_if_due()
+            if self._flush_due:
+                self.flush_indexes()
         self.trailing_bytes = end - self.size_bytes
         return scan.reason
 
@@ -373,10 +379,6 @@ class Segment:
             return next(headers.walk(0, self.base_offset)).max_timestamp_ms
         except CorruptData:
             return -1
-
-    def _flush_if_due(self) -> None:
-        if self._offsets.flush_due or self._times.flush_due:
-            self.flush_indexes()
 
     def _note_batch(self, batch: RecordBatch, position: int, base_offset: int) -> None:
         timestamp_ms = batch.max_timestamp_ms
@@ -401,6 +403,7 @@ class Segment:
         if self.max_timestamp_ms > (-1 if newest is None else newest[0]):
             relative = self._max_timestamp_offset - self.base_offset
             self._times.add((self.max_timestamp_ms, relative))
+        self._flush_due = self._offsets.flush_due or self._times.flush_due
 
     def _times_agree(self, file: File) -> bool:
         """Whether the time index reaches as far as the offset index, and ends in a true entry."""
