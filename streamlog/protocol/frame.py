@@ -25,6 +25,8 @@ from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
 
 READ_BYTES: Final = 64 * 1024
 """Room for one read of small frames."""
+BUSY_READ_BYTES: Final = 256 * 1024
+"""Room for one read of a peer that has filled the smaller one: fewer frames are cut in two."""
 KEPT_BYTES_MAX: Final = 1024 * 1024 + READ_BYTES
 """A buffer of one large batch is used again; a larger one is given back when it is empty."""
 
@@ -32,6 +34,12 @@ _SIZE: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(">hhih")
 _ERROR_CODE: Final = struct.Struct(">h")
+_SERVED: Final = {
+    (api.key, version): (api, api.is_flexible(version))
+    for api in APIS.values()
+    for version in range(api.request.__versions__.first, api.request.__versions__.last + 1)
+}
+"""What is understood, found by one look, and whether its header is flexible."""
 _NO_TAGS: Final = b"\x00"
 _NULL: Final = -1
 
@@ -61,6 +69,7 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._wanted_bytes = _SIZE.size
+        self._is_busy = False
 
     def room(self) -> memoryview:
         """Where the next bytes go; never empty. Frames that were taken are gone with it."""
@@ -68,6 +77,8 @@ class FrameReader:
             self._start = self._end = 0
             if len(self._buffer) > KEPT_BYTES_MAX:
                 self._buffer = memoryview(bytearray(READ_BYTES))
+        if self._is_busy and len(self._buffer) < BUSY_READ_BYTES:
+            self._move(BUSY_READ_BYTES)
         end_bytes = max(self._start + self._wanted_bytes, self._end + 1)
         if end_bytes > len(self._buffer):
             self._move()
@@ -76,6 +87,7 @@ class FrameReader:
     def took(self, size_bytes: int) -> None:
         """So many bytes have come to where `room` had said."""
         self._end += size_bytes
+        self._is_busy = self._end == len(self._buffer)
 
     def feed(self, data: Buffer) -> None:
         """Take bytes that are somewhere else."""
@@ -108,10 +120,10 @@ class FrameReader:
             self._start = first + size_bytes
             yield self._buffer[first : self._start]
 
-    def _move(self) -> None:
-        """Bring what is held to the front, of a larger buffer if its frame needs that."""
+    def _move(self, wanted_bytes: int = 0) -> None:
+        """Bring what is held to the front, of a larger buffer if that is needed."""
         held = self._buffer[self._start : self._end]
-        needed_bytes = max(self._wanted_bytes, len(held) + 1)
+        needed_bytes = max(wanted_bytes, self._wanted_bytes, len(held) + 1)
         if needed_bytes > len(self._buffer):
             # Twice as large where whole frames are waiting to be taken, so that it grows seldom.
             self._buffer = memoryview(bytearray(max(needed_bytes, 2 * len(held))))
@@ -166,21 +178,22 @@ def decode_request(frame: Buffer) -> Request:
     if len(frame) < _REQUEST_HEADER.size:
         raise CorruptData(f"a request of {len(frame)} bytes, its header alone takes more")
     key, version, correlation_id, name_bytes = _REQUEST_HEADER.unpack_from(frame)
-    api = APIS.get(key)
-    if api is None or not api.is_served(version):
-        asked = f"API {key}" if api is None else api.name
+    served = _SERVED.get((key, version))
+    if served is None:
+        asked = f"API {key}" if key not in APIS else APIS[key].name
         raise UnsupportedVersion(
             f"{asked} version {version} is not served",
             api_key=key,
             version=version,
             correlation_id=correlation_id,
         )
+    api, is_flexible = served
     position = _REQUEST_HEADER.size
     client_id = None
     if name_bytes >= 0:
         client_id = _text(frame, position, name_bytes)
         position += name_bytes
-    if api.is_flexible(version):
+    if is_flexible:
         position = _skip_tags(frame, position)
     # Bytes after it are borne, as Kafka does: librdkafka's Metadata for all topics has three, left
     # over from an array count that it writes as four bytes where one is read.
