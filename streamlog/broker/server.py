@@ -226,8 +226,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _has_room(self) -> bool:
         return (
-            not self._outlet.blocked
-            and not self._ended
+            not self._ended
+            and not self._outlet.blocked
             and len(self._queue) < IN_FLIGHT_MAX
             and self._queued_bytes < QUEUED_BYTES_MAX
         )

@@ -36,7 +36,7 @@ _MAGIC_AT = 16
 _CODEC_BITS = 0x07
 
 
-def admit(data: bytearray, *, max_message_bytes: int) -> list[RecordBatch]:
+def admit(data: bytearray | memoryview, *, max_message_bytes: int) -> list[RecordBatch]:
     """The batches in `data`, each of which a client may append.
 
     Raises:
@@ -57,7 +57,7 @@ def admit(data: bytearray, *, max_message_bytes: int) -> list[RecordBatch]:
     return batches
 
 
-def admit_copies(data: bytearray, *, next_offset: int) -> list[RecordBatch]:
+def admit_copies(data: bytearray | memoryview, *, next_offset: int) -> list[RecordBatch]:
     """The batches in `data`, which have their offsets and continue a log at `next_offset`.
 
     Raises:
@@ -99,7 +99,9 @@ def check_times(batches: Iterable[RecordBatch], *, oldest_ms: int, newest_ms: in
                 )
 
 
-def stamp(data: bytearray, batches: Iterable[RecordBatch], *, wall_ms: int) -> list[RecordBatch]:
+def stamp(
+    data: bytearray | memoryview, batches: Iterable[RecordBatch], *, wall_ms: int
+) -> list[RecordBatch]:
     """Give the batches in `data` the time at which they are written (LogAppendTime).
 
     Readers take it for every record of the batch; the CRC covers it and is computed anew.
@@ -118,7 +120,7 @@ def stamp(data: bytearray, batches: Iterable[RecordBatch], *, wall_ms: int) -> l
     return stamped
 
 
-def _split(data: bytearray) -> list[RecordBatch]:
+def _split(data: bytearray | memoryview) -> list[RecordBatch]:
     batches: list[RecordBatch] = []
     position = 0
     while position < len(data) or not batches:

@@ -534,9 +534,7 @@ class PartitionLog:
         )
         return batches
 
-    def _place(
-        self, data: bytearray | memoryview, batches: list[RecordBatch], offset: int
-    ) -> None:
+    def _place(self, data: bytearray | memoryview, batches: list[RecordBatch], offset: int) -> None:
         position = 0
         for batch in batches:
             rest = memoryview(data)[position:] if position else data
@@ -544,9 +542,7 @@ class PartitionLog:
             position += batch.size_bytes
             offset += batch.last_offset_delta + 1
 
-    def _write(
-        self, data: bytearray | memoryview, batches: list[RecordBatch], now_ms: int
-    ) -> None:
+    def _write(self, data: bytearray | memoryview, batches: list[RecordBatch], now_ms: int) -> None:
         try:
             if self._roll_due(len(data), batches, now_ms):
                 self._roll()
