@@ -25,8 +25,6 @@ from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
 
 READ_BYTES: Final = 64 * 1024
 """Room for one read of small frames."""
-BUSY_READ_BYTES: Final = 256 * 1024
-"""Room for one read of a peer that has filled the smaller one: fewer frames are cut in two."""
 KEPT_BYTES_MAX: Final = 1024 * 1024 + READ_BYTES
 """A buffer of one large batch is used again; a larger one is given back when it is empty."""
 
@@ -69,7 +67,6 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._wanted_bytes = _SIZE.size
-        self._is_busy = False
 
     def room(self) -> memoryview:
         """Where the next bytes go; never empty. Frames that were taken are gone with it."""
@@ -77,8 +74,6 @@ class FrameReader:
             self._start = self._end = 0
             if len(self._buffer) > KEPT_BYTES_MAX:
                 self._buffer = memoryview(bytearray(READ_BYTES))
-        if self._is_busy and len(self._buffer) < BUSY_READ_BYTES:
-            self._move(BUSY_READ_BYTES)
         end_bytes = max(self._start + self._wanted_bytes, self._end + 1)
         if end_bytes > len(self._buffer):
             self._move()
@@ -87,7 +82,6 @@ class FrameReader:
     def took(self, size_bytes: int) -> None:
         """So many bytes have come to where `room` had said."""
         self._end += size_bytes
-        self._is_busy = self._end == len(self._buffer)
 
     def feed(self, data: Buffer) -> None:
         """Take bytes that are somewhere else."""
@@ -120,10 +114,10 @@ class FrameReader:
             self._start = first + size_bytes
             yield self._buffer[first : self._start]
 
-    def _move(self, wanted_bytes: int = 0) -> None:
-        """Bring what is held to the front, of a larger buffer if that is needed."""
+    def _move(self) -> None:
+        """Bring what is held to the front, of a larger buffer if its frame needs that."""
         held = self._buffer[self._start : self._end]
-        needed_bytes = max(wanted_bytes, self._wanted_bytes, len(held) + 1)
+        needed_bytes = max(self._wanted_bytes, len(held) + 1)
         if needed_bytes > len(self._buffer):
             # Twice as large where whole frames are waiting to be taken, so that it grows seldom.
             self._buffer = memoryview(bytearray(max(needed_bytes, 2 * len(held))))
