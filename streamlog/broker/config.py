@@ -1,4 +1,4 @@
-"""TopicConfig, GroupConfig, BrokerConfig: the table of every setting, and nothing else.
+"""The tables of every setting, of topics, groups, connections and the broker; nothing else.
 
 Rule of the file: a setting that nothing honours is not declared, and one that is not declared is
 refused by name instead of being stored and forgotten. Settings carry Kafka's names on the wire
@@ -284,6 +284,75 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionConfig:
+    """What clients may cost.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    request_bytes_max: int = whole(
+        100 * 1024 * 1024,
+        Named(
+            "socket.request.max.bytes",
+            "The largest request; who sends a larger one is hung up on. Holds for connections that"
+            " are made afterwards.",
+            "bytes",
+        ),
+        least=1024,
+        most=INT_MAX,
+    )
+    # Kafka has no bounds. Each connection is two descriptors here, and a system gives so many.
+    max_connections: int = whole(
+        4096,
+        Named("max.connections", "Connections at a time; one more is refused."),
+        least=1,
+        most=INT_MAX,
+    )
+    max_connections_per_address: int = whole(
+        2048,
+        Named(
+            "max.connections.per.ip",
+            "Connections at a time from one address, so that one machine does not shut out others.",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+    idle_ms: int = whole(
+        600_000,
+        Named(
+            "connections.max.idle.ms",
+            "Who neither sends nor reads anything for so long, and waits for nothing, is hung up"
+            " on.",
+            "ms",
+        ),
+        least=1,
+    )
+    queued_response_bytes_per_connection: int = whole(
+        1024 * 1024,
+        Named(
+            "queued.max.response.bytes.per.connection",
+            "Answers held in memory behind one that waits; beyond this the connection is not read"
+            " from.",
+            "bytes",
+        ),
+        most=INT_MAX,
+    )
+    queued_response_bytes: int = whole(
+        256 * 1024 * 1024,
+        Named(
+            "queued.max.response.bytes",
+            "Answers held in memory for all clients together; beyond this no connection is read"
+            " from that has not taken its own.",
+            "bytes",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        check_table(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Settings of one broker.
 
@@ -338,6 +407,8 @@ class BrokerConfig:
     )
     group: GroupConfig = field(default_factory=GroupConfig)
     """Consumer groups."""
+    connections: ConnectionConfig = field(default_factory=ConnectionConfig)
+    """Clients."""
     topic: TopicConfig = field(default_factory=TopicConfig)
     """What a topic has for settings that it does not override."""
 
@@ -350,23 +421,28 @@ class BrokerConfig:
         Raises:
             ConfigError: a name is unknown, or a value malformed or out of range.
         """
-        own, group, topic = dict[str, str](), dict[str, str](), dict[str, str]()
-        sections = {"": own, "group": group, "topic": topic}
+        sections: dict[str, dict[str, str]] = {"": {}, "group": {}, "connections": {}, "topic": {}}
         for name, text in configs.items():
             place = _PLACES.get(name)
             if place is None:
                 raise unknown("broker", name, _PLACES)
             sections[place.section][place.name] = text
-        changed = _replaced(self, own)
+        changed = _replaced(self, sections[""])
         return replace(
             changed,
-            group=_replaced(changed.group, group),
-            topic=changed.topic.overridden(topic),
+            group=_replaced(changed.group, sections["group"]),
+            connections=_replaced(changed.connections, sections["connections"]),
+            topic=changed.topic.overridden(sections["topic"]),
         )
 
     def described(self) -> dict[str, str]:
         """Every setting by the broker's name, as text."""
-        texts = {"": _texts(self), "group": _texts(self.group), "topic": _texts(self.topic)}
+        texts = {
+            "": _texts(self),
+            "group": _texts(self.group),
+            "connections": _texts(self.connections),
+            "topic": _texts(self.topic),
+        }
         return {name: texts[place.section][place.name] for name, place in _PLACES.items()}
 
 
@@ -382,10 +458,12 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
 }
 """The settings of a topic, by name."""
 _GROUP_SETTINGS = {name: each.setting for name, each in declared(GroupConfig).items()}
+_CONNECTION_SETTINGS = {name: each.setting for name, each in declared(ConnectionConfig).items()}
 _OWN_SETTINGS = {name: each.setting for name, each in declared(BrokerConfig).items()}
 BROKER_SETTINGS: Mapping[str, Setting] = {
     **_OWN_SETTINGS,
     **_GROUP_SETTINGS,
+    **_CONNECTION_SETTINGS,
     **{
         each.broker_name: replace(each, name=each.broker_name, broker_name="")
         for each in TOPIC_SETTINGS.values()
@@ -395,6 +473,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = {
 _PLACES = {
     **{name: _Place("", name) for name in _OWN_SETTINGS},
     **{name: _Place("group", name) for name in _GROUP_SETTINGS},
+    **{name: _Place("connections", name) for name in _CONNECTION_SETTINGS},
     **{each.broker_name: _Place("topic", name) for name, each in TOPIC_SETTINGS.items()},
 }
 

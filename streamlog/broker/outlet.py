@@ -55,6 +55,8 @@ class Outlet:
         """Of the first in the queue."""
         self.blocked = False
         """Whether the client has to read before more can leave."""
+        self.unblockings = 0
+        """How often a client that had to read has read something."""
         self._closed = False
 
     @property
@@ -79,6 +81,7 @@ class Outlet:
         self._socket.close()
 
     def _on_writable(self) -> None:
+        self.unblockings += 1
         self._send()
         if not self._queue and not self._closed:
             self._loop.remove_writer(self._socket)

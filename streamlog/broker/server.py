@@ -4,10 +4,11 @@ Requests of one connection are taken up in the order in which they come, and ans
 order, whatever waits in between. No task runs here: bytes come in callbacks, most answers go out
 in the same one, and those that wait are futures that write themselves.
 
-What a connection can cost is bounded: one request of at most `REQUEST_BYTES_MAX` being received,
-`IN_FLIGHT_MAX` requests taken up and not written, `QUEUED_BYTES_MAX` of answers behind one that
-waits. A client that sends more, or does not read, is not read from until it does. Bytes that are
-no request close their own connection, with a line in the log, and disturb no other.
+What a connection can cost is bounded by the settings in `ConnectionConfig`: one request being
+received, `IN_FLIGHT_MAX` requests taken up and not written, so many bytes of answers behind one
+that waits. A client that sends more, or does not read, is not read from until it does; what all
+of them cost together is `connections`'. Bytes that are no request close their own connection,
+with a line in the log, and disturb no other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast
 
 from streamlog.broker.broker import RequestContext, api_versions
+from streamlog.broker.connections import Connections
 from streamlog.broker.outlet import Outlet
+from streamlog.broker.storage.files import FileRange
 from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
@@ -33,12 +36,8 @@ if TYPE_CHECKING:
     from streamlog.broker.broker import Answer, Broker
     from streamlog.protocol.schema import Buffer, Message, Piece
 
-REQUEST_BYTES_MAX = 100 * 1024 * 1024
-"""No request is larger; Kafka's `socket.request.max.bytes`."""
 IN_FLIGHT_MAX = 32
 """Requests of one connection that are taken up and not written: clients pipeline about 5."""
-QUEUED_BYTES_MAX = 1024 * 1024
-"""Answers of one connection that are held back by an earlier one that waits."""
 WRITE_BUFFER_BYTES = 256 * 1024
 """Answers are handed to the socket when there are so many bytes, or nothing more to take up."""
 STOP_TIMEOUT_MS = 2_000
@@ -59,7 +58,9 @@ class BrokerServer:
         """After entering: the port that was taken, if 0 was asked for."""
         self._broker = broker
         self._servers: list[asyncio.Server] = []
-        self._connections: set[_Connection] = set()
+        self._connections: Connections[_Connection] = Connections(
+            lambda: broker.directory.config.connections
+        )
 
     async def __aenter__(self) -> Self:
         """Listen.
@@ -80,6 +81,7 @@ class BrokerServer:
             raise ListenError(_no_listener(self.host, self.port, error)) from error
         reachable = "127.0.0.1" if self.host in WILDCARDS else self.host
         self._broker.listens(reachable, self.port)
+        self._connections.open()
         return self
 
     async def __aexit__(
@@ -93,7 +95,11 @@ class BrokerServer:
     async def _listen(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         try:
             server = await loop.create_server(
-                lambda: _Connection(self._broker, self.host in WILDCARDS, self._connections),
+                lambda: _Connection(
+                    self._broker,
+                    wildcard=self.host in WILDCARDS,
+                    connections=self._connections,
+                ),
                 address,
                 self.port,
                 backlog=BACKLOG,
@@ -107,6 +113,7 @@ class BrokerServer:
 
     async def _stop(self) -> None:
         """Take no more, write what is answered, and hang up."""
+        self._connections.close()
         for server in self._servers:
             server.close()
         connections = list(self._connections)
@@ -138,15 +145,25 @@ class _Slot:
 class _Connection(asyncio.BufferedProtocol):
     """One client."""
 
-    def __init__(self, broker: Broker, wildcard: bool, connections: set[_Connection]) -> None:  # noqa: FBT001 - made in one place
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        wildcard: bool,
+        connections: Connections[_Connection],
+    ) -> None:
         self.closed = asyncio.Event()
         self._broker = broker
         self._wildcard = wildcard
         self._connections = connections
-        self._reader = FrameReader(size_bytes_max=REQUEST_BYTES_MAX)
+        self._reader = FrameReader(size_bytes_max=connections.limits.request_bytes_max)
         self._contexts: dict[int, RequestContext] = {}
         self._queue: deque[_Slot] = deque()
         self._queued_bytes = 0
+        """Memory of answers behind one that waits; ranges of files take none."""
+        self._held_bytes = 0
+        """That, and what waits for the client to read it."""
+        self._reads_done = 0
         self._out: list[Piece] = []
         self._out_bytes = 0
         self._reads = True
@@ -165,17 +182,21 @@ class _Connection(asyncio.BufferedProtocol):
         if self._wildcard:
             host, port = transport.get_extra_info("sockname")[:2]
             self._listener = (host.removeprefix("::ffff:"), port)
-        self._connections.add(self)
+        if not self._connections.admit(self, self._peer):
+            self._ended = True
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - either way it is gone
         """The client is gone; what it waits for is not needed."""
         self._ended = True
-        self._connections.discard(self)
+        self._connections.leave(self)
         for slot in self._queue:
             if slot.answer is not None:
                 slot.answer.cancel()
         self._queue.clear()
+        self._queued_bytes = 0
         self._outlet.close()
+        self._count()
         self.closed.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
@@ -184,6 +205,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come there."""
+        self._reads_done += 1
         self._reader.took(nbytes)
         self._work()
 
@@ -191,6 +213,28 @@ class _Connection(asyncio.BufferedProtocol):
         """The client will send no more: it is gone, or reads what is on its way to it."""
         self.stop()
         return self._outlet.blocked
+
+    # ---- what it costs ----
+
+    def progress(self) -> int | None:
+        """See `Member`."""
+        if self._queue and not self._outlet.blocked:
+            return None
+        return self._reads_done + self._outlet.unblockings
+
+    def end_idle(self, idle_ms: int) -> None:
+        """See `Member`."""
+        _log.info("closed the connection of %s: it was idle for %d ms", self._peer, idle_ms)
+        self.abort()
+
+    def _count(self) -> None:
+        """Tell how much memory waits for this client."""
+        held = self._queued_bytes
+        if self._outlet.blocked:
+            held += self._outlet.held_bytes
+        if held != self._held_bytes:
+            self._connections.held_bytes += held - self._held_bytes
+            self._held_bytes = held
 
     # ---- requests ----
 
@@ -214,6 +258,7 @@ class _Connection(asyncio.BufferedProtocol):
         except StreamlogError as error:
             self._hang_up(str(error))
         self._write()
+        self._count()
         self._read_on(self._has_room())
 
     def _take_up_frames(self) -> None:
@@ -229,8 +274,16 @@ class _Connection(asyncio.BufferedProtocol):
             not self._ended
             and not self._outlet.blocked
             and len(self._queue) < IN_FLIGHT_MAX
-            and self._queued_bytes < QUEUED_BYTES_MAX
+            and not self._is_full()
         )
+
+    def _is_full(self) -> bool:
+        """Whether answers that wait hold as much memory as they may."""
+        if not self._queued_bytes:
+            return False
+        bound = self._connections.limits.queued_response_bytes_per_connection
+        self._count()
+        return self._queued_bytes >= bound or self._connections.is_full
 
     def _take_up(self, frame: Buffer) -> None:
         answer: Answer
@@ -286,13 +339,13 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _fill(self, slot: _Slot, response: Message) -> None:
         slot.pieces = _encoded(slot.request, response)
-        self._queued_bytes += sum(map(len, slot.pieces))
+        self._queued_bytes += _memory_bytes(slot.pieces)
 
     def _drain(self) -> None:
         """Hand out what is answered, up to the first that is not."""
         while self._queue and self._queue[0].pieces is not None:
             pieces = self._queue.popleft().pieces or []
-            self._queued_bytes -= sum(map(len, pieces))
+            self._queued_bytes -= _memory_bytes(pieces)
             self._hand_out(pieces)
 
     def _hand_out(self, pieces: list[Piece]) -> None:
@@ -310,6 +363,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _on_room(self) -> None:
         """The client has read everything."""
+        self._count()
         if self._ended:
             self._transport.close()
         else:
@@ -341,6 +395,10 @@ def _version_refusal(error: UnsupportedVersion) -> tuple[Request, Message]:
         raise error
     refusal = api_versions(ErrorCode.UNSUPPORTED_VERSION)
     return Request(APIS[API_VERSIONS_KEY], 0, error.correlation_id, None, refusal), refusal
+
+
+def _memory_bytes(pieces: list[Piece]) -> int:
+    return sum(len(piece) for piece in pieces if not isinstance(piece, FileRange))
 
 
 def _encoded(request: Request, response: Message) -> list[Piece]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker import server as limits
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
+from streamlog.broker.config import BrokerConfig, ConnectionConfig
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.files import MemoryFiles
 from streamlog.errors import ListenError
@@ -190,11 +190,11 @@ def test_a_web_browser_is_told_to_go() -> None:
 def test_a_request_may_not_be_too_large(caplog: pytest.LogCaptureFixture) -> None:
     async def story(_: Broker, server: BrokerServer) -> None:
         async with peer(server) as one:
-            one.write(struct.pack(">i", limits.REQUEST_BYTES_MAX + 1))
+            one.write(struct.pack(">i", ConnectionConfig().request_bytes_max + 1))
             assert await one.hung_up()
 
     serve(story)
-    assert str(limits.REQUEST_BYTES_MAX) in caplog.text
+    assert str(ConnectionConfig().request_bytes_max) in caplog.text
 
 
 def test_a_request_may_come_byte_by_byte() -> None:
@@ -275,7 +275,12 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
                 other.ask(ApiVersionsRequest(), number)
                 await other.answer(ApiVersionsRequest)
             held = max(connection._outlet.held_bytes for connection in server._connections)
-            assert held <= limits.WRITE_BUFFER_BYTES + limits.QUEUED_BYTES_MAX + len(big)
+            assert (
+                held
+                <= limits.WRITE_BUFFER_BYTES
+                + ConnectionConfig().queued_response_bytes_per_connection
+                + len(big)
+            )
             one._reader._transport.resume_reading()  # type: ignore[attr-defined]
             for number in range(count):
                 assert (await one.answer(FetchRequest))[0] == number
