@@ -97,10 +97,13 @@ class AdminRequests:
         partitions: Partitions,
         *,
         internal_topics: frozenset[str],
+        inherited_source: Callable[[str], Source],
     ) -> None:
+        """`inherited_source` tells where the value of a topic's setting comes from by itself."""
         self._directory = directory
         self._partitions = partitions
         self._internal_topics = internal_topics
+        self._inherited_source = inherited_source
 
     # ---- the cluster ----
 
@@ -304,7 +307,7 @@ class AdminRequests:
                 CreatableTopicConfigs(
                     name=name,
                     value=value,
-                    config_source=Source.TOPIC if name in configs else Source.DEFAULT,
+                    config_source=Source.TOPIC if name in configs else self._inherited_source(name),
                 )
                 for name, value in effective.described().items()
             ],

@@ -111,8 +111,13 @@ class Broker:
             directory, listener=self, flush=self._flush, mode=directory.config.flush
         )
         self._data = DataRequests(self._partitions, internal_topics=INTERNAL_TOPICS)
-        self._admin = AdminRequests(directory, self._partitions, internal_topics=INTERNAL_TOPICS)
         self._configs = ConfigRequests(directory, on_altered=self._on_altered)
+        self._admin = AdminRequests(
+            directory,
+            self._partitions,
+            internal_topics=INTERNAL_TOPICS,
+            inherited_source=self._configs.inherited_source,
+        )
         self._coordinator = CoordinatorRuntime(
             self._partitions, config=directory.config.group, clock=clock, flush=self._flush
         )

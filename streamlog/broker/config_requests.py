@@ -130,6 +130,10 @@ class ConfigRequests:
             for name, (value, documentation) in values.items()
         ]
 
+    def inherited_source(self, name: str) -> Source:
+        """Where a topic that says nothing about a setting has its value from."""
+        return Source(self._layers(TOPIC_SETTINGS[name].broker_name)[0].source)
+
     # ---- altering ----
 
     def alter(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:

@@ -28,6 +28,9 @@ CHANGELOG_CONFIGS = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
 }
+REPARTITION_CONFIGS = {"retention.ms": "-1"}
+"""Records there keep the time of their event: a cluster's limit would take those of an old one
+before they are read."""
 SEEN_ATTEMPTS_MAX = 50
 """A cluster's brokers learn of a new topic one after the other."""
 SEEN_RETRY_MS = 100
@@ -57,7 +60,7 @@ async def ensure_topics(
     wanted = topology.partition_counts(counts)
     changelogs = topology.changelog_partitions(wanted)
     missing = [
-        NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT)
+        NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT, configs=REPARTITION_CONFIGS)
         for name, spec in topology.topics.items()
         if spec.internal and name not in counts
     ]

@@ -13,6 +13,10 @@ from streamlog.protocol.messages.admin import (
     AlterableConfig,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -305,5 +309,24 @@ def test_the_old_way_replaces_everything(node: Node) -> None:
         assert broker.directory.config.num_partitions == 9
         refused = await replaced(broker, BROKER, "1", {"node.id": "7"})
         assert refused.error_code == ErrorCode.INVALID_CONFIG
+
+    node.run(story)
+
+
+def test_a_new_topic_is_told_where_its_settings_come_from(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        await altered(broker, BROKER, "", ("log.segment.bytes", Operation.SET, "4096"))
+        topic = CreatableTopic(
+            name="t",
+            num_partitions=1,
+            replication_factor=1,
+            configs=[CreatableTopicConfig(name="retention.ms", value="5")],
+        )
+        request = CreateTopicsRequest(topics=[topic])
+        (made,) = (await ask(broker, request, CreateTopicsResponse)).topics
+        shown = {each.name: (each.value, each.config_source) for each in made.configs or []}
+        assert shown["retention.ms"] == ("5", 1)
+        assert shown["segment.bytes"] == ("4096", 3)
+        assert shown["retention.bytes"] == ("-1", 5)
 
     node.run(story)

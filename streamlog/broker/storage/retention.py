@@ -3,12 +3,15 @@
 What is over is `expiry`'s to say. It goes in steps: first the new log starts are durable, then
 files are renamed, then, when nobody can be reading them any more, removed. So a head that is
 missing without that is damage, and a crash between any two steps leaves files that the next
-opening removes. Trouble with one log is logged and stops no other.
+opening removes. Trouble with one log is logged and stops no other, and a round is made in small
+portions, so that requests do not wait for a thousand logs.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.storage.expiry import SteadyTime
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 
 FIRST_CHECK_MS = 30_000
 """After the start at the latest: others have more to do just then."""
+LOGS_AT_ONCE = 4
+"""Looked at in one go, before requests have their turn: each may be rolled and renamed."""
+FILES_AT_ONCE = 32
+"""Removed in one go."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -36,31 +44,45 @@ class Retention:
         self._time = SteadyTime()
         interval_ms = directory.config.retention_check_interval_ms
         self._checked_ms = now_ms - max(interval_ms - FIRST_CHECK_MS, 0)
+        self._round: deque[tuple[str, int]] = deque()
+        """Topic and partition of what this round has still to look at."""
         self._retired: list[_Retired] = []
+        """A heap."""
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
+        if self._round:
+            return self._checked_ms
         check_ms = self._checked_ms + self._directory.config.retention_check_interval_ms
-        return min([check_ms, *(each.due_ms for each in self._retired)])
+        return min(check_ms, self._retired[0].due_ms) if self._retired else check_ms
 
     def tick(self, *, now_ms: int, wall_ms: int) -> None:
-        """Do what is due. Trouble with the disk is logged and tried again in the next round."""
+        """Do some of what is due. Trouble with the disk is logged; the next round tries again."""
         steady_ms = self._time.wall_ms(now_ms=now_ms, wall_ms=wall_ms)
-        if now_ms >= self._checked_ms + self._directory.config.retention_check_interval_ms:
+        interval_ms = self._directory.config.retention_check_interval_ms
+        if not self._round and now_ms >= self._checked_ms + interval_ms:
             self._checked_ms = now_ms
-            self._check(now_ms, steady_ms)
-        due = [each.path for each in self._retired if each.due_ms <= now_ms]
-        if due:
-            self._retired = [each for each in self._retired if each.due_ms > now_ms]
-            self._directory.remove_retired(due)
+            self._round.extend(
+                (topic.name, number)
+                for topic in self._directory.topics.values()
+                for number in range(len(topic.partitions))
+            )
+        self._check(now_ms, steady_ms)
+        due: list[str] = []
+        while self._retired and self._retired[0].due_ms <= now_ms and len(due) < FILES_AT_ONCE:
+            due.append(heappop(self._retired).path)
+        self._directory.remove_retired(due)
 
     def _check(self, now_ms: int, wall_ms: int) -> None:
-        over = [
-            (log, now_ms + topic.config.file_delete_delay_ms)
-            for topic in self._directory.topics.values()
-            for log in topic.partitions
-            if _expire(log, now_ms=now_ms, wall_ms=wall_ms)
-        ]
+        over = []
+        for _ in range(min(LOGS_AT_ONCE, len(self._round))):
+            name, number = self._round.popleft()
+            topic = self._directory.topics.get(name)
+            if topic is None or number >= len(topic.partitions):
+                continue  # It was deleted since the round began.
+            log = topic.partitions[number]
+            if _expire(log, now_ms=now_ms, wall_ms=wall_ms):
+                over.append((log, now_ms + topic.config.file_delete_delay_ms))
         if not over:
             return
         try:
@@ -78,7 +100,8 @@ class Retention:
             _logger.warning("%s: files that are over can't be taken out: %s", log.name, error)
             return
         _logger.info("%s: begins at offset %d now", log.name, log.log_start_offset)
-        self._retired += [_Retired(due_ms, path) for path in paths]
+        for path in paths:
+            heappush(self._retired, _Retired(due_ms, path))
 
 
 def _expire(log: PartitionLog, *, now_ms: int, wall_ms: int) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.files import MemoryFiles
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.retention import FIRST_CHECK_MS, Retention
+from streamlog.broker.storage.retention import FIRST_CHECK_MS, LOGS_AT_ONCE, Retention
 from streamlog.errors import LogDirectoryFailed, OffsetOutOfRange
 from tests.broker.storage.batches import batch, read_records
 
@@ -34,6 +36,11 @@ class Time:
 
     def pass_ms(self, by_ms: int) -> None:
         self.now_ms += by_ms
+        self.tick()
+        while self.retention.next_deadline_ms() <= self.now_ms:
+            self.tick()
+
+    def tick(self) -> None:
         self.retention.tick(now_ms=self.now_ms, wall_ms=START_MS + self.now_ms)
 
 
@@ -280,3 +287,79 @@ def test_a_head_that_was_deleted_is_no_damage_to_an_inspection(files: MemoryFile
     directory.close()
     with Inspection.open("/data", files=files) as inspection:
         assert inspection.verify().findings == ()
+
+
+def test_a_round_is_made_in_portions(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("t", 2 * LOGS_AT_ONCE + 1, {"retention.ms": "1000"})
+    directory.create_topic("gone", 1, {"retention.ms": "1000"})
+    every = [*directory.topics["t"].partitions, directory.log("gone", 0)]
+    for log in every:
+        log.append(batch(timestamp_ms=START_MS), now_ms=0)
+    time = Time(directory)
+    time.now_ms = INTERVAL_MS
+    time.tick()
+    assert sum(log.log_start_offset for log in every) == LOGS_AT_ONCE
+    assert time.retention.next_deadline_ms() <= time.now_ms
+    directory.delete_topic("gone")
+    time.pass_ms(1)
+    assert [log.log_start_offset for log in every] == [1] * (2 * LOGS_AT_ONCE + 1) + [0]
+    time.pass_ms(DELAY_MS)
+    names = [
+        name
+        for folder in files.list("/data")
+        if folder.startswith("p-")
+        for name in files.list(f"/data/{folder}")
+    ]
+    assert not [name for name in names if name.endswith(".deleted")]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(1, 9)),
+            st.tuples(st.just("delete"), st.integers(0, 60)),
+            st.tuples(st.just("wait"), st.integers(1, 40)),
+            st.tuples(st.sampled_from(["restart", "kill", "cut"]), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_happens_the_log_is_the_end_of_its_history(history: list[tuple[str, int]]) -> None:
+    """Against a list of all timestamps: what is kept is a suffix, and nothing young is missing."""
+    files = MemoryFiles()
+    directory = opened(files)
+    kept_ms = INTERVAL_MS + 20_000
+    directory.create_topic("t", 1, {"retention.ms": str(kept_ms), "segment.bytes": "1024"})
+    directory.flush()
+    now_ms, written, start, young = 0, list[int](), 0, 0
+    for what, number in history:
+        log = directory.log("t", 0)
+        if what == "append":
+            log.append(batch(number, timestamp_ms=START_MS + now_ms), now_ms=now_ms)
+            log.flush()
+            written += range(START_MS + now_ms, START_MS + now_ms + number)
+        elif what == "delete":
+            young = start = max(start, min(number, len(written)))
+            log.advance_start(min(number, len(written)))
+            directory.write_checkpoints()
+        elif what == "wait":
+            now_ms += number * 1_000
+            time = Time(directory)
+            time.now_ms = now_ms
+            time.pass_ms(INTERVAL_MS)
+            while young < len(written) and written[young] < START_MS + time.now_ms - kept_ms:
+                young += 1
+        else:
+            if what == "restart":
+                directory.close()
+            else:
+                files.crash(keep_bytes=None if what == "kill" else 0)
+            directory = opened(files)
+        log = directory.log("t", 0)
+        assert log.log_end_offset == len(written)
+        first = log.log_start_offset
+        assert start <= first <= young
+        start = first
+        assert [each.timestamp_ms for each in read_records(log, first)] == written[first:]
+    assert not directory.damage
