@@ -87,10 +87,11 @@ def _bar(runs: list[Figure]) -> str:
     if first.bar_cpu_s is not None:
         cpu_s = median(run.cpu_s_per_million(run.broker_cpu_s) for run in runs)
         return f"{first.bar_cpu_s:.2f} s {_held(cpu_s, first.bar_cpu_s)}"
-    if first.bar_p99_ms is not None:
-        p99_ms = median(run.latency_ms["p99"] for run in runs)
-        return f"p99 {first.bar_p99_ms:.0f} ms {_held(p99_ms, first.bar_p99_ms)}"
-    return ""
+    held = []
+    for name, bar_ms in first.bar_ms.items():
+        took_ms = median(run.latency_ms[name] for run in runs)
+        held.append(f"{name} {bar_ms:.0f} ms {_held(took_ms, bar_ms)}")
+    return ", ".join(held)
 
 
 def _held(figure: float, bar: float) -> str:

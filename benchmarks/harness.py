@@ -34,7 +34,7 @@ class Figure:
     bar_cpu_s: float | None = None
     """The most CPU seconds that a million records may cost the broker."""
     bar_records_per_s: float | None = None
-    bar_p99_ms: float | None = None
+    bar_ms: dict[str, float] = field(default_factory=dict)
 
     @property
     def records_per_s(self) -> float:
@@ -91,10 +91,10 @@ def running(*arguments: str, **environment: str) -> Iterator[Process]:
 
 
 @contextmanager
-def broker(directory: Path) -> Iterator[tuple[Process, str]]:
+def broker(directory: Path, *, flush: str = "always") -> Iterator[tuple[Process, str]]:
     """A broker process on a free port; yields it with its URL."""
-    listen = ("--listen", "127.0.0.1:0")
-    with running("streamlog", "broker", "--data", str(directory), *listen) as process:
+    options = ("--listen", "127.0.0.1:0", "--flush", flush)
+    with running("streamlog", "broker", "--data", str(directory), *options) as process:
         said = []
         for line in process.popen.stdout or ():
             said.append(line)
