@@ -289,7 +289,9 @@ class Broker:
     def _produce(self, request: ProduceRequest, context: RequestContext) -> Answer:
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
         attempt = self._data.produce(request, context.version, now_ms, wall_ms)
-        self._arm()
+        flush_ms = self._flush.next_deadline_ms()
+        if flush_ms is not None and (self._timer is None or flush_ms < self._timer_ms):
+            self._arm()
         if request.acks == 0:
             _raise_first_error(attempt.response)
             return None
