@@ -116,3 +116,23 @@ def test_records_are_deleted(open_log: OpenLog) -> None:
                 await admin.delete_records({TopicPartition("t", 9): 0})
 
     asyncio.run(main())
+
+
+def test_a_reader_below_the_log_start_goes_on_where_the_log_begins(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.admin() as admin:
+            partition = TopicPartition("t", 0)
+            async with log.producer() as producer:
+                for number in range(5):
+                    await (await producer.send("t", str(number).encode(), partition=0))
+            async with log.consumer(auto_offset_reset="earliest") as consumer:
+                consumer.assign([partition])
+                consumer.seek(partition, 1)
+                await admin.delete_records({partition: 3})
+                found: list[int] = []
+                while len(found) < 2:
+                    polled = await consumer.poll(timeout_ms=100)
+                    found += [record.offset for record in polled.get(partition, [])]
+                assert found == [3, 4]
+
+    asyncio.run(main())
