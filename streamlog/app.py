@@ -126,6 +126,7 @@ class App:
         key: type[K],
         value: type[V],
         partitions: int | None = None,
+        retention: Dur | None = None,
         compact: bool = False,
         timestamp: Callable[[V], When] | None = None,
         key_serde: Serde[K] | None = None,
@@ -138,6 +139,8 @@ class App:
             key: type of the keys.
             value: type of the values: str, bytes, int, float, a dataclass, ...
             partitions: if it has to be created; the log's default if not given.
+            retention: if it has to be created: how long records are kept, counted from the
+                newest timestamp around them; by default as the log is set (ours: for ever).
             compact: if it has to be created: keep the latest record per key only.
             timestamp: event time from the value, instead of the record's own timestamp.
             key_serde: instead of the one that belongs to the type.
@@ -145,6 +148,7 @@ class App:
 
         Raises:
             TopologyError: the name is taken or can't be a topic's, or partitions is below 1.
+            ConfigError: the retention is no duration.
             SerdeError: a type can't be written down.
         """
         check_name("a topic", name)
@@ -159,6 +163,7 @@ class App:
             timestamp=timestamp,
             partitions=partitions,
             compact=compact,
+            retention_ms=None if retention is None else duration_ms(retention),
         )
         self._topics[name] = spec
         return Topic(spec, self.outlet)

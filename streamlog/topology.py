@@ -55,6 +55,8 @@ class TopicSpec:
     partitions: int | None = None
     """For the creation of the topic; None leaves it to the runner."""
     compact: bool = False
+    retention_ms: int | None = None
+    """For the creation of the topic; None leaves it to the log."""
     internal: bool = False
     """A repartition topic: written and read by this app only."""
 

@@ -93,6 +93,8 @@ async def declare_topics(
 
 def _new(spec: TopicSpec) -> NewTopic:
     configs = {"cleanup.policy": "compact"} if spec.compact else {}
+    if spec.retention_ms is not None:
+        configs["retention.ms"] = str(spec.retention_ms)
     return NewTopic(
         spec.name,
         spec.partitions or BROKER_DEFAULT,
