@@ -9,8 +9,7 @@ log to the response as they are; nothing here looks into a batch, but for the co
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.errors import CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -57,8 +56,7 @@ LATEST_REMOTE = -5
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAttempt:
+class FetchAttempt(NamedTuple):
     """What a Fetch gets if it is answered now, and what it lacks to be answered for good."""
 
     response: FetchResponse
@@ -68,8 +66,7 @@ class FetchAttempt:
     """How many more are asked for; 0 if the response should go out as it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceAttempt:
+class ProduceAttempt(NamedTuple):
     """What a Produce gets once everything is on disk that has to be."""
 
     response: ProduceResponse

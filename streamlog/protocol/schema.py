@@ -309,8 +309,10 @@ def string_array(versions: str, *, nullable: str = "none") -> list[str]:
 
 def one_buffer(pieces: Records | None) -> Buffer:
     """The bytes of a records field in memory: as they are if they come in one piece of it."""
+    if isinstance(pieces, memoryview):
+        return pieces  # As a request has them: the usual case costs one look.
     if isinstance(pieces, list):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     if pieces is None:
         return b""
-    return pieces if isinstance(pieces, bytes | bytearray | memoryview) else pieces.read()
+    return pieces if isinstance(pieces, bytes | bytearray) else pieces.read()
