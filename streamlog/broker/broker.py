@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -71,7 +72,11 @@ if TYPE_CHECKING:
 
     from streamlog.broker.storage.files import Files
 
+_log = logging.getLogger(__name__)
+
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+CHECKPOINT_INTERVAL_MS = 5_000
+"""How often it is written down up to where logs are on disk."""
 FETCH_WAIT_MS_MAX = 5 * 60 * 1000
 """No Fetch waits longer, whatever it asks for; every client gives up on an answer before that."""
 
@@ -129,6 +134,7 @@ class Broker:
         self._tickets = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._checkpoint_ms = clock.now_ms() + CHECKPOINT_INTERVAL_MS
         self._closed = False
         self._handlers = self._table()
 
@@ -240,8 +246,20 @@ class Broker:
             self._coordinator.tick()
             self._retention.tick(now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
             self._flush.on_tick(self._clock.now_ms())
+            self._keep_checkpoints()
         finally:
             self._arm()
+
+    def _keep_checkpoints(self) -> None:
+        """So that after a crash no more than the last seconds have to be scanned."""
+        now_ms = self._clock.now_ms()
+        if now_ms < self._checkpoint_ms:
+            return
+        self._checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
+        try:
+            self._directory.write_checkpoints(if_changed=True)
+        except StreamlogError as error:
+            _log.error("the next start may take longer, no checkpoint was written: %s", error)
 
     # ---- who answers what ----
 
@@ -398,6 +416,7 @@ class Broker:
             self._waiting.next_deadline_ms(),
             self._coordinator.next_deadline_ms(),
             self._flush.next_deadline_ms(),
+            self._checkpoint_ms,
         )
         due_ms = min([due_ms, *(deadline for deadline in deadlines if deadline is not None)])
         if self._timer is not None:

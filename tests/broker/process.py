@@ -15,8 +15,9 @@ LISTENING = re.compile(r"listening on ([^ ]+):(\d+)")
 class BrokerProcess:
     """`streamlog broker` over a directory. Entering waits until it listens."""
 
-    def __init__(self, data: Path, *, port: int = 0) -> None:
+    def __init__(self, data: Path, *, port: int = 0, flush: str = "always") -> None:
         self._data = data
+        self._flush = flush
         self.port = port
         self._process: subprocess.Popen[str] | None = None
 
@@ -36,6 +37,8 @@ class BrokerProcess:
                 str(self._data),
                 "--listen",
                 listen,
+                "--flush",
+                self._flush,
             ],
             stdout=subprocess.PIPE,
             text=True,

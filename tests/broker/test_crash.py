@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from streamlog.assignors import TopicPartition
 from streamlog.errors import ConnectionLost
@@ -22,7 +25,7 @@ from tests.broker.node import at, batch, fetch_request, produce_request, records
 from tests.broker.process import BrokerProcess
 
 PARTITIONS = 3
-KILLS = 3
+KILLS = 20 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 3
 ACKNOWLEDGED_BEFORE_KILL = 150
 PATIENCE_MS = 30_000
 
@@ -93,14 +96,15 @@ async def write_until_killed(broker: BrokerProcess, kept: Kept, life: int) -> No
         tasks.create_task(kill())
 
 
-def test_what_was_acknowledged_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flush", ["always", "os"])
+def test_what_was_acknowledged_is_there(tmp_path: Path, flush: str) -> None:
     kept: Kept = {partition: {} for partition in range(PARTITIONS)}
     for life in range(KILLS):
-        with BrokerProcess(tmp_path / "data") as broker:
+        with BrokerProcess(tmp_path / "data", flush=flush) as broker:
             if life == 0:
                 asyncio.run(create(broker))
             asyncio.run(write_until_killed(broker, kept, life))
-    with BrokerProcess(tmp_path / "data") as broker:
+    with BrokerProcess(tmp_path / "data", flush=flush) as broker:
         for partition in range(PARTITIONS):
             there = asyncio.run(read_all(broker, partition))
             assert [offset for offset, _ in there] == list(range(len(there)))

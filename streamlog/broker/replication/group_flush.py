@@ -48,12 +48,11 @@ class _Round:
     """What one round brings to disk, and who waits for that."""
 
     syncs: list[tuple[Flushed, PendingSync]]
-    tasks: list[Callable[[], None]]
     waiting: list[Callback]
 
-    def run(self) -> OSError | LogDirectoryError | None:
+    def run(self) -> OSError | None:
         """In the worker thread: everything, or up to the first error, which is returned."""
-        failure: OSError | LogDirectoryError | None = None
+        failure: OSError | None = None
         for _, sync in self.syncs:
             if failure is not None:
                 sync.close()
@@ -61,13 +60,6 @@ class _Round:
             try:
                 sync.run()
             except OSError as error:
-                failure = error
-        for task in self.tasks:
-            if failure is not None:
-                break
-            try:
-                task()
-            except (OSError, LogDirectoryError) as error:
                 failure = error
         return failure
 
@@ -81,7 +73,6 @@ class GroupFlush:
         self._due: dict[Flushed, bool] = {}
         self._later: list[tuple[int, int, Flushed]] = []
         self._numbers = itertools.count()
-        self._tasks: list[Callable[[], None]] = []
         self._waiting: list[Callback] = []
         self._scheduled = False
         self._running: _Round | None = None
@@ -104,14 +95,6 @@ class GroupFlush:
     def next_deadline_ms(self) -> int | None:
         """When `on_tick` has something to do at the earliest; None for never."""
         return self._later[0][0] if self._later else None
-
-    def add_task(self, task: Callable[[], None]) -> None:
-        """Run `task` in the worker thread, behind the syncs of the next round.
-
-        It may raise OSError or LogDirectoryError: then the disk has failed.
-        """
-        self._tasks.append(task)
-        self._start_soon()
 
     def then(self, callback: Callback) -> None:
         """Call back when everything that was added by now is on disk, or has failed to get there.
@@ -141,9 +124,9 @@ class GroupFlush:
 
     def _start(self) -> None:
         self._scheduled = False
-        begun = _Round(self._begin_syncs(), self._tasks, self._waiting)
-        self._tasks, self._waiting = [], []
-        if self._failure is not None or not (begun.syncs or begun.tasks):
+        begun = _Round(self._begin_syncs(), self._waiting)
+        self._waiting = []
+        if self._failure is not None or not begun.syncs:
             _tell(begun.waiting, self._failure)
             return
         self._running = begun
@@ -166,7 +149,7 @@ class GroupFlush:
             self._fail(error)
         return syncs
 
-    def _on_done(self, done: asyncio.Future[OSError | LogDirectoryError | None]) -> None:
+    def _on_done(self, done: asyncio.Future[OSError | None]) -> None:
         finished, self._running = self._running, None
         if finished is None or done.cancelled():
             return  # closed meanwhile
@@ -177,7 +160,7 @@ class GroupFlush:
             for partition, sync in finished.syncs:
                 partition.on_synced(sync)
         _tell(finished.waiting, self._failure)
-        if self._due or self._waiting or self._tasks:
+        if self._due or self._waiting:
             self._start_soon()
 
     def _fail(self, failure: LogDirectoryError) -> None:

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamlog.broker.storage.files import Files, read_file, replace_file
-from streamlog.errors import CorruptData
+from streamlog.broker.storage.segment import SegmentEnd
+from streamlog.errors import CorruptData, StreamlogError
 
 META = "meta.properties"
 TOPICS = "topics.json"
@@ -32,6 +33,7 @@ BROKER = "broker.json"
 PRODUCER_IDS = "producer_ids"
 CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
+LOCK = "lock"
 
 RECOVERY_POINTS = "recovery_points"
 LOG_START_OFFSETS = "log_start_offsets"
@@ -204,13 +206,25 @@ class Catalog:
         """Everything below may have been given out."""
         self._replace_json(PRODUCER_IDS, {"version": _FORMAT, "next": producer_id})
 
-    def mark_clean(self) -> None:
-        """All is on disk and the directory is being closed; the last thing that is written."""
-        self._replace_json(CLEAN_SHUTDOWN, {"version": _FORMAT})
+    def mark_clean(self, ends: Mapping[str, SegmentEnd]) -> None:
+        """All is on disk and the directory is being closed; the last thing that is written.
 
-    def take_clean_mark(self) -> bool:
-        """Whether the directory was closed in order; the mark is gone when this returns."""
-        return self._remove(CLEAN_SHUTDOWN)
+        `ends` tell by folder how each partition ends.
+        """
+        self._replace_json(CLEAN_SHUTDOWN, {"version": _FORMAT, "ends": dict(ends)}, indent=None)
+
+    def take_clean_mark(self) -> dict[str, SegmentEnd] | None:
+        """How each partition ended if the directory was closed in order; then the mark is gone.
+
+        A partition of which nothing is said has to be looked at.
+        """
+        try:
+            content = self._read_json(CLEAN_SHUTDOWN)
+            ends = None if content is None else _ends(content)
+        except (CorruptData, TypeError, ValueError, AttributeError):
+            ends = None  # It only spares the recovery.
+        self._remove(CLEAN_SHUTDOWN)
+        return ends
 
     def clean(self) -> bool:
         """Whether the directory was closed in order and nobody has opened it since."""
@@ -256,8 +270,10 @@ class Catalog:
     def _replace(self, name: str, text: str) -> None:
         replace_file(self._files, f"{self._path}/{name}", text.encode())
 
-    def _replace_json(self, name: str, content: Mapping[str, object]) -> None:
-        self._replace(name, json.dumps(content, indent=2) + "\n")
+    def _replace_json(
+        self, name: str, content: Mapping[str, object], *, indent: int | None = 2
+    ) -> None:
+        self._replace(name, json.dumps(content, indent=indent) + "\n")
 
     def _remove(self, name: str) -> bool:
         try:
@@ -272,6 +288,11 @@ class Catalog:
             f"{self._path}/{name} is damaged ({type(error).__name__}: {error}); restore it from a"
             " copy"
         )
+
+
+def _ends(content: dict[str, Any]) -> dict[str, SegmentEnd]:
+    found = content.get("ends", {}).items()
+    return {str(folder): SegmentEnd(*map(int, end)) for folder, end in found}
 
 
 def _topic(entry: dict[str, Any]) -> TopicEntry:
@@ -292,3 +313,17 @@ def _topic_id(text: str) -> bytes:
     if len(topic_id) != _ID_BYTES:
         raise ValueError(f"a topic id of {len(topic_id)} bytes")
     return topic_id
+
+
+def describe_holder(files: Files, path: str) -> str:
+    """Who holds the lock, as far as it has said so."""
+    try:
+        process = json.loads(read_file(files, f"{path}/{LOCK}"))["process_id"]
+        listener = Catalog(files, path).listener()
+    except (OSError, ValueError, KeyError, TypeError, StreamlogError):
+        process, listener = "another one", None
+    if listener is None:
+        where = "which does not listen (yet)"
+    else:
+        where = f"which listens on {listener[0]}:{listener[1]}: connect to that"
+    return f"{path} is in use by process {process}, {where}"

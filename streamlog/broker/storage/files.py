@@ -15,11 +15,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from streamlog.errors import LogDirectoryError, LogDirectoryFailed, LogDirectoryLost
 
 Buffer = bytes | bytearray | memoryview
+Tear = Callable[[bytes, bytes], bytes]
+"""What a power cut leaves of a file, from what was synced and what was written."""
 
 _VANISHED = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 _TEMPORARY = ".tmp"
@@ -439,14 +443,18 @@ class MemoryFiles:
         """The next sync fails and makes nothing durable."""
         self._sync_failure = code
 
-    def crash(self, *, keep_bytes: int | None = 0) -> None:
+    def crash(self, *, keep_bytes: int | None = 0, torn: Tear | None = None) -> None:
         """Lose what was not synced, but for the first `keep_bytes` behind what each file had.
 
         With None the process died and the machine did not: everything written is still there.
+        `torn` decides by itself what is left of a file, from what was synced and what was written.
         """
         self.life += 1
         self._short_bytes = self._write_failure = self._sync_failure = None
-        self._revert(self._root, keep_bytes)
+        if keep_bytes is None:
+            self._revert(self._root, None)
+        else:
+            self._revert(self._root, torn or partial(_first_bytes, keep_bytes))
 
     def used_bytes(self) -> int:
         """What all files together hold."""
@@ -560,23 +568,22 @@ class MemoryFiles:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return entry
 
-    def _revert(self, names: _Names, keep_bytes: int | None) -> None:
-        if keep_bytes is not None:
+    def _revert(self, names: _Names, torn: Tear | None) -> None:
+        if torn is not None:
             names.entries = dict(names.durable)
         for entry in names.entries.values():
             if isinstance(entry, _Names):
-                self._revert(entry, keep_bytes)
+                self._revert(entry, torn)
                 continue
             entry.locked = False
             entry.links = 1
-            if keep_bytes is not None:
-                entry.data = bytearray(_torn(entry, keep_bytes))
+            if torn is not None:
+                entry.data = bytearray(torn(entry.durable, bytes(entry.data)))
                 entry.durable = bytes(entry.data)
 
 
-def _torn(content: _Content, keep_bytes: int) -> bytes:
-    durable = content.durable
-    return durable + bytes(content.data[len(durable) : len(durable) + keep_bytes])
+def _first_bytes(keep_bytes: int, durable: bytes, written: bytes) -> bytes:
+    return durable + written[len(durable) : len(durable) + keep_bytes]
 
 
 def _contents(names: _Names) -> list[_Content]:

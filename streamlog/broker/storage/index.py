@@ -37,6 +37,7 @@ class SparseIndex:
         self.entry_bytes = layout.size
         self._stored = 0
         self._pending: list[_Entry] = []
+        self._cut = False
         self.last: _Entry | None = None
 
     def __len__(self) -> int:
@@ -46,6 +47,11 @@ class SparseIndex:
     def flush_due(self) -> bool:
         """Whether enough entries wait in memory to be worth a write."""
         return len(self._pending) >= PENDING_MAX and not self._in_memory
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file is not what the index is."""
+        return bool(self._pending) or self._cut
 
     def create(self) -> None:
         """Make the file, empty.
@@ -71,6 +77,7 @@ class SparseIndex:
             size_bytes = file.size()
             if size_bytes % self.entry_bytes:
                 return False
+            self._cut = False
             self._stored = size_bytes // self.entry_bytes
             if self._stored:
                 self.last = self._entry(file, self._stored - 1)
@@ -80,6 +87,7 @@ class SparseIndex:
         """Forget every entry; the file follows with the next `flush`."""
         self._stored = 0
         self._pending = []
+        self._cut = True
         self.last = None
 
     def add(self, entry: _Entry) -> None:
@@ -118,6 +126,7 @@ class SparseIndex:
                 write_whole(file, data, stored_bytes)
                 self._stored += len(self._pending)
                 self._pending = []
+            self._cut = False
             if durable:
                 file.sync()
 

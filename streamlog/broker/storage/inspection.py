@@ -20,7 +20,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
-from streamlog.broker.storage.catalog import Catalog, TopicEntry
+from streamlog.broker.storage.catalog import LOCK, Catalog, TopicEntry, describe_holder
 from streamlog.broker.storage.files import (
     File,
     Files,
@@ -30,7 +30,7 @@ from streamlog.broker.storage.files import (
     read_file,
     write_whole,
 )
-from streamlog.broker.storage.log_directory import LOCK, describe_holder, partition_folder
+from streamlog.broker.storage.log_directory import partition_folder
 from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.scan import OFFSETS_MAX, Scan, sound_position

@@ -22,10 +22,12 @@ from typing import NamedTuple
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import (
+    LOCK,
     AlteredSettings,
     Catalog,
     Identity,
     TopicEntry,
+    describe_holder,
     new_id,
     new_topic_id,
 )
@@ -36,11 +38,10 @@ from streamlog.broker.storage.files import (
     directory_error,
     make_durable_directory,
     process_id,
-    read_file,
     write_whole,
 )
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage
+from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, SegmentEnd
 from streamlog.errors import (
     ConfigError,
     LogDirectoryError,
@@ -54,7 +55,6 @@ from streamlog.errors import (
     UsageError,
 )
 
-LOCK = "lock"
 PARTITIONS_MAX = 10_000
 """Partitions of one topic; each keeps a file open."""
 PRODUCER_IDS_BLOCK = 1000
@@ -105,6 +105,7 @@ class LogDirectory:
         self._deleting: set[bytes] = set()
         self._producer_ids = range(0)
         self._failure: LogDirectoryError | None = None
+        self._checkpointed: tuple[dict[str, int], dict[str, int]] | None = None
         self._closed = False
 
     @classmethod
@@ -369,18 +370,18 @@ class LogDirectory:
                 log.flush()
         self.write_checkpoints()
 
-    def write_checkpoints(self) -> None:
+    def write_checkpoints(self, *, if_changed: bool = False) -> None:
         """Keep up to where logs are synced, and from where on they have anything.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
         with self._disk():
-            self._write_checkpoints()
+            self._write_checkpoints(if_changed=if_changed)
 
-    def failure_of(self, error: OSError | LogDirectoryError) -> LogDirectoryError:
+    def failure_of(self, error: OSError) -> LogDirectoryError:
         """What an error of the disk means."""
-        return directory_error(error, self.path) if isinstance(error, OSError) else error
+        return directory_error(error, self.path)
 
     def fail(self, failure: LogDirectoryError) -> None:
         """Take nothing more: a sync has failed, and nobody knows what the disk has."""
@@ -434,7 +435,7 @@ class LogDirectory:
             self._write_checkpoints()
             self._catalog.remove_listener()
             if whole:
-                self._catalog.mark_clean()
+                self._catalog.mark_clean({folder: log.end for folder, log in self._logs().items()})
 
     def _discard(self) -> None:
         self._closed = True
@@ -452,7 +453,7 @@ class LogDirectory:
     def _open(self) -> None:
         names = set(self._files.list(self.path))
         self._identify(names)
-        clean = self._catalog.take_clean_mark()
+        ends = self._catalog.take_clean_mark()
         self._catalog.remove_listener()
         entries, self._deleting = self._catalog.topics()
         self._altered = self._catalog.broker_settings()
@@ -463,7 +464,7 @@ class LogDirectory:
                 folder: _Checkpoint(points.get(folder, 0), starts.get(folder, 0))
                 for folder in _folders(entry)
             }
-            self._open_topic(entry, offsets, names, clean=clean)
+            self._open_topic(entry, offsets, names, ends)
         self._finish_deletions()
         self._remove_unfinished(names)
         self._write_checkpoints()
@@ -515,7 +516,11 @@ class LogDirectory:
         self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
 
     def _open_topic(
-        self, entry: TopicEntry, offsets: Mapping[str, _Checkpoint], names: set[str], *, clean: bool
+        self,
+        entry: TopicEntry,
+        offsets: Mapping[str, _Checkpoint],
+        names: set[str],
+        ends: Mapping[str, SegmentEnd] | None,
     ) -> None:
         config = self._config.topic.overridden(entry.configs)
         logs: list[PartitionLog] = []
@@ -523,17 +528,19 @@ class LogDirectory:
         for number in range(entry.partitions):
             folder = partition_folder(entry.topic_id, number)
             point, start = offsets[folder]
+            end = None if ends is None else ends.get(folder)
             if folder not in names:
                 # It was there before the topic was. That it ends before offset 1 is damage.
                 self._files.make_directory(f"{self.path}/{folder}")
-                point = max(point, 1)
+                point, end = max(point, 1), None
             logs.append(
                 PartitionLog.open(
                     self._files,
                     f"{self.path}/{folder}",
                     name=f"{entry.name}-{number}",
                     config=config,
-                    clean=clean,
+                    clean=ends is not None,
+                    end=end,
                     recovery_point=point,
                     log_start_offset=start,
                 )
@@ -573,18 +580,22 @@ class LogDirectory:
         ]
         self._catalog.write_topics(entries, self._deleting)
 
-    def _write_checkpoints(self) -> None:
-        logs = {
+    def _logs(self) -> dict[str, PartitionLog]:
+        """Every partition by its folder."""
+        return {
             partition_folder(topic.topic_id, number): log
             for topic in self._topics.values()
             for number, log in enumerate(topic.partitions)
         }
-        self._catalog.write_checkpoints(
-            recovery_points={folder: log.recovery_point for folder, log in logs.items()},
-            log_start_offsets={
-                folder: log.log_start_offset for folder, log in logs.items() if log.log_start_offset
-            },
-        )
+
+    def _write_checkpoints(self, *, if_changed: bool = False) -> None:
+        logs = self._logs()
+        points = {folder: log.recovery_point for folder, log in logs.items()}
+        starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
+        if if_changed and (points, starts) == self._checkpointed:
+            return
+        self._catalog.write_checkpoints(recovery_points=points, log_start_offsets=starts)
+        self._checkpointed = (points, starts)
 
     def _finish_deletions(self) -> None:
         """Delete the folders of topics that are not in `topics.json` any more."""
@@ -666,17 +677,3 @@ def _state(entry: TopicEntry, logs: list[PartitionLog], config: TopicConfig) -> 
         configs=dict(entry.configs),
         config=config,
     )
-
-
-def describe_holder(files: Files, path: str) -> str:
-    """Who holds the lock, as far as it has said so."""
-    try:
-        process = json.loads(read_file(files, f"{path}/{LOCK}"))["process_id"]
-        listener = Catalog(files, path).listener()
-    except (OSError, ValueError, KeyError, TypeError, StreamlogError):
-        process, listener = "another one", None
-    if listener is None:
-        where = "which does not listen (yet)"
-    else:
-        where = f"which listens on {listener[0]}:{listener[1]}: connect to that"
-    return f"{path} is in use by process {process}, {where}"

@@ -37,7 +37,7 @@ from streamlog.broker.storage.recovery import (
     look_at_end,
     recover,
 )
-from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment
+from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment, SegmentEnd
 from streamlog.broker.storage.snapshots import ProducerSnapshots, offset_of
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
 from streamlog.errors import (
@@ -128,13 +128,15 @@ class PartitionLog:
         name: str,
         config: TopicConfig,
         clean: bool = False,
+        end: SegmentEnd | None = None,
         recovery_point: int = START_OFFSET,
         log_start_offset: int = START_OFFSET,
         read_only: bool = False,
     ) -> PartitionLog:
         """The log that is in `directory`.
 
-        With `clean` it was closed in order, so its end is looked at and nothing is scanned.
+        With `clean` it was closed in order, so its end is looked at and nothing is scanned; with
+        `end`, what `end` was then, not even that.
         Before `recovery_point` nothing can be torn: what is missing there is damage. What is
         before `log_start_offset` has been deleted, and files of it that are left go now. With
         `read_only` nothing is changed and a writer may be at work; the end is where it was.
@@ -151,6 +153,8 @@ class PartitionLog:
             last = log._segments[-1]
             if read_only:
                 look_at_end(last)
+            elif end is not None and last.restore(end):
+                log.recovery = Recovery()
             elif not (clean and log._ends_whole(last)):
                 log.recovery = recover(log._segments, recovery_point=recovery_point)
             elif last.next_offset < recovery_point:
@@ -174,8 +178,9 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """Everything before this offset is known to be on disk."""
-        return self.synced.offset
+        """Everything before this offset is known to be on disk, indexes included."""
+        offset = self.synced.offset
+        return min(offset, self._unsynced[0].base_offset) if self._unsynced else offset
 
     @property
     def active_base_offset(self) -> int:
@@ -186,6 +191,11 @@ class PartitionLog:
     def config(self) -> TopicConfig:
         """The settings that hold for it."""
         return self._config
+
+    @property
+    def end(self) -> SegmentEnd:
+        """How the last segment ends, for `open`."""
+        return self._segments[-1].end
 
     @property
     def size_bytes(self) -> int:
@@ -393,7 +403,9 @@ class PartitionLog:
         """
         active = self._segments[-1]
         end = SyncedEnd(active.base_offset, active.base_offset, 0) if sealed_only else self._end()
-        if self._closed or self._failure is not None or end.offset <= self.synced.offset:
+        if self._closed or self._failure is not None:
+            return None
+        if end.offset <= self.synced.offset and not self._unsynced:
             return None
         segments = self._unsynced if sealed_only else [*self._unsynced, active]
         files: list[File] = []
@@ -406,7 +418,6 @@ class PartitionLog:
         """A sync has succeeded: everything up to its end is on disk."""
         self._unsynced = [segment for segment in self._unsynced if segment not in pending.sealed]
         self.synced = max(self.synced, pending.end)
-        self._dirty = self._dirty and self.synced.offset < self.log_end_offset
 
     def fail(self, failure: LogDirectoryError) -> None:
         """Take nothing more: the disk is not to be trusted."""
@@ -634,6 +645,7 @@ class PartitionLog:
                 self._segments[-1].flush_indexes()
                 self._segments[-1].close()
                 self._sync(segments)
+                self._unsynced = []
                 self.synced = self._end()
             if (self._snapshots.newest_offset or START_OFFSET) != self.log_end_offset:
                 self._write_snapshot()

@@ -78,8 +78,11 @@ def load_sealed(segment: Segment, next_base_offset: int) -> None:
         OSError: the files can't be read.
     """
     reason = ""
-    if not segment.load() or segment.next_offset != next_base_offset:
+    sound = segment.load() and segment.next_offset == next_base_offset
+    if not sound:
         reason = segment.rescan()
+    if not sound or segment.indexes_are_behind:
+        segment.keep_indexes()  # What a power cut took off them has been found again.
     if segment.next_offset < next_base_offset:
         segment.note_tail_damage(reason, next_base_offset)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from streamlog.broker.storage.files import Buffer, File, FileRange, Files, write_whole
 from streamlog.broker.storage.index import OffsetIndex, TimeIndex
@@ -70,6 +71,20 @@ class Damage:
         )
 
 
+class SegmentEnd(NamedTuple):
+    """What is known of a segment that was closed in order, so that nobody has to look."""
+
+    base_offset: int
+    size_bytes: int
+    next_offset: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+    since_entry_bytes: int
+    offset_entries: int
+    time_entries: int
+
+
 class Segment:
     """The batches from `base_offset` on, in one file of `directory`.
 
@@ -106,6 +121,7 @@ class Segment:
         self._partition = partition
         self._interval_bytes = index_interval_bytes
         self._file: File | None = None
+        self._sealed = True
         self._rescanned = False
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
         self._read_on: dict[int, int] = {}
@@ -120,17 +136,29 @@ class Segment:
         self._offsets.create()
         self._times.create()
         self.unseal()
+        self._file = self._files.open(self.path, writable=True)
         self.loaded = True
 
     def unseal(self) -> None:
-        """Open the log for appending."""
-        self._file = self._files.open(self.path, writable=True)
+        """Let the log be appended to; it is opened when that happens, or costs no descriptor."""
+        self._sealed = False
 
     def flush_indexes(self) -> None:
         """Write the index entries that wait in memory."""
-        self._times.flush()
-        self._offsets.flush()
+        for index in (self._times, self._offsets):
+            if index.is_behind:
+                index.flush()
         self._flush_due = False
+
+    @property
+    def indexes_are_behind(self) -> bool:
+        """Whether their files lack entries."""
+        return self._times.is_behind or self._offsets.is_behind
+
+    def keep_indexes(self) -> None:
+        """Bring the indexes to disk as they are."""
+        self._times.flush(durable=True)
+        self._offsets.flush(durable=True)
 
     def sync(self) -> None:
         """Return when what was appended is on disk; of a closed log the indexes too."""
@@ -140,8 +168,7 @@ class Segment:
         with closing(self._files.open(self.path, writable=True)) as file:
             file.sync()
         if self.loaded:
-            self._times.flush(durable=True)
-            self._offsets.flush(durable=True)
+            self.keep_indexes()
 
     def files_to_sync(self) -> list[File]:
         """The files of which something may not be on disk, opened once more; to be closed."""
@@ -151,6 +178,7 @@ class Segment:
 
     def close(self) -> None:
         """Close the log; a read opens it again for itself."""
+        self._sealed = True
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -185,8 +213,46 @@ class Segment:
         self.trailing_bytes = 0
 
     def linked(self) -> bool:
-        """Whether the open log still is in a directory."""
+        """Whether the log that is appended to still is in a directory."""
+        if self._file is None and not self._sealed:
+            file = self._files.open(self.path, writable=True)
+            if file.size() < self.size_bytes:
+                file.close()  # Not the one that was there.
+                return False
+            self._file = file
         return self._file is not None and self._file.linked()
+
+    @property
+    def end(self) -> SegmentEnd:
+        """What `restore` wants to know."""
+        return SegmentEnd(
+            self.base_offset,
+            self.size_bytes,
+            self.next_offset,
+            self.first_timestamp_ms,
+            self.max_timestamp_ms,
+            self._max_timestamp_offset,
+            self._since_entry_bytes,
+            len(self._offsets),
+            len(self._times),
+        )
+
+    def restore(self, end: SegmentEnd) -> bool:
+        """Take `end` for true without reading the log; False if the files are not those."""
+        self._forget()
+        with self._reading() as file:
+            if (file.size(), self.base_offset) != (end.size_bytes, end.base_offset):
+                return False
+        if end.offset_entries and not (self._offsets.load() and self._times.load()):
+            return False
+        if (len(self._offsets), len(self._times)) != (end.offset_entries, end.time_entries):
+            return False
+        self.size_bytes, self.next_offset = end.size_bytes, end.next_offset
+        self.first_timestamp_ms, self.max_timestamp_ms = end[3:5]
+        self._max_timestamp_offset = end.max_timestamp_offset
+        self._since_entry_bytes = end.since_entry_bytes
+        self.loaded = True
+        return True
 
     # What is there. Everything here raises OSError when the files can't be read.
 
