@@ -348,6 +348,26 @@ class ConnectionConfig:
         ),
     )
 
+    produce_bytes_per_s: int = whole(
+        LONG_MAX,
+        Named(
+            "quota.producer.default",
+            "Bytes of batches a second that one client id may write over connections; who writes"
+            " more is told how long to wait, and not read from until then.",
+            "bytes",
+        ),
+        least=1,
+    )
+    fetch_bytes_per_s: int = whole(
+        LONG_MAX,
+        Named(
+            "quota.consumer.default",
+            "Likewise, what it may read.",
+            "bytes",
+        ),
+        least=1,
+    )
+
     def __post_init__(self) -> None:
         check_table(self)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from streamlog.broker.config import ConnectionConfig
+from streamlog.broker.quotas import Quotas
 
 SWEEP_MS = 1_000
 """How often idle connections are looked for."""
@@ -46,8 +47,11 @@ class Connections(Generic[M]):
 
     def __init__(self, config: Callable[[], ConnectionConfig]) -> None:
         self.limits = config()
+        self.has_quotas = Quotas.bound(self.limits)
+        """Whether anything has to be counted; asked for each request."""
         self.held_bytes = 0
         """Memory of all answers that wait for their clients."""
+        self.quotas = Quotas()
         self.refused = 0
         """Connections that were one too many, since the start."""
         self._config = config
@@ -81,7 +85,7 @@ class Connections(Generic[M]):
 
     def admit(self, member: M, address: str) -> bool:
         """Whether there is room for one more; it counts from now on."""
-        limits = self.limits = self._config()
+        limits = self._look()
         if len(self._members) >= limits.max_connections:
             self._refuse(address, f"max.connections is {limits.max_connections}")
             return False
@@ -105,8 +109,7 @@ class Connections(Generic[M]):
 
     def sweep(self) -> None:
         """Hang up on who has been idle for too long."""
-        self.limits = self._config()
-        idle_ms = self.limits.idle_ms
+        idle_ms = self._look().idle_ms
         sweeps = max(idle_ms // self._sweep_ms(), 1)
         for member in self:
             progress = member.progress()
@@ -117,6 +120,12 @@ class Connections(Generic[M]):
                 member.end_idle(idle_ms)
         self._tell()
         self._arm()
+
+    def _look(self) -> ConnectionConfig:
+        """The settings of now."""
+        self.limits = self._config()
+        self.has_quotas = Quotas.bound(self.limits)
+        return self.limits
 
     def _arm(self) -> None:
         loop = asyncio.get_running_loop()

@@ -29,6 +29,7 @@ from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.frame import FrameReader, Request, decode_request, encode_response
+from streamlog.protocol.messages.data import FetchResponse, ProduceResponse
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -138,6 +139,8 @@ class _Slot:
     """A request's place in the queue, and its answer once there is one."""
 
     request: Request
+    throttle_ms: int
+    """For how long the client is left alone for what the request has brought."""
     answer: asyncio.Future[Message] | None = None
     pieces: list[Piece] | None = None
 
@@ -164,6 +167,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         """That, and what waits for the client to read it."""
         self._reads_done = 0
+        self._muted: asyncio.TimerHandle | None = None
+        """Rings when a client that was over its quota may go on."""
         self._out: list[Piece] = []
         self._out_bytes = 0
         self._reads = True
@@ -196,6 +201,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._queue.clear()
         self._queued_bytes = 0
         self._outlet.close()
+        if self._muted is not None:
+            self._muted.cancel()
         self._count()
         self.closed.set()
 
@@ -218,7 +225,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def progress(self) -> int | None:
         """See `Member`."""
-        if self._queue and not self._outlet.blocked:
+        if self._muted is not None or (self._queue and not self._outlet.blocked):
             return None
         return self._reads_done + self._outlet.unblockings
 
@@ -272,6 +279,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         return (
             not self._ended
+            and self._muted is None
             and not self._outlet.blocked
             and len(self._queue) < IN_FLIGHT_MAX
             and not self._is_full()
@@ -293,18 +301,49 @@ class _Connection(asyncio.BufferedProtocol):
             request, answer = _version_refusal(error)
         else:
             answer = self._broker.begin(request.message, self._context(request))
+        slot = _Slot(request, throttle_ms=self._charge(request, None))
         if answer is None:
             return
         if isinstance(answer, asyncio.Future):
-            slot = _Slot(request, answer)
+            slot.answer = answer
             self._queue.append(slot)
             answer.add_done_callback(lambda _: self._on_answer(slot))
         elif self._queue:
-            slot = _Slot(request)
             self._queue.append(slot)
             self._fill(slot, answer)
         else:
-            self._hand_out(_encoded(request, answer))
+            self._hand_out(self._encoded(slot, answer))
+
+    def _charge(self, request: Request, response: Message | None) -> int:
+        """Count what a request brings or, with a response, takes away.
+
+        Returned is for how many milliseconds a client that is over its quota is left alone now.
+        """
+        if not self._connections.has_quotas:
+            return 0
+        loop = asyncio.get_running_loop()
+        throttle_ms = self._connections.quotas.charge(
+            request.client_id,
+            request.message if response is None else response,
+            limits=self._connections.limits,
+            now_ms=int(loop.time() * 1000),
+        )
+        if throttle_ms:
+            if self._muted is not None:
+                self._muted.cancel()
+            self._muted = loop.call_later(throttle_ms / 1000, self._unmute)
+        return throttle_ms
+
+    def _encoded(self, slot: _Slot, response: Message) -> list[Piece]:
+        throttle_ms = slot.throttle_ms or self._charge(slot.request, response)
+        if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
+            response.throttle_time_ms = throttle_ms
+        request = slot.request
+        return encode_response(request.api, request.version, request.correlation_id, response)
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._work()
 
     def _context(self, request: Request) -> RequestContext:
         """One for each version in use, made anew if the client changes its name."""
@@ -338,7 +377,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._work()
 
     def _fill(self, slot: _Slot, response: Message) -> None:
-        slot.pieces = _encoded(slot.request, response)
+        slot.pieces = self._encoded(slot, response)
         self._queued_bytes += _memory_bytes(slot.pieces)
 
     def _drain(self) -> None:
@@ -399,10 +438,6 @@ def _version_refusal(error: UnsupportedVersion) -> tuple[Request, Message]:
 
 def _memory_bytes(pieces: list[Piece]) -> int:
     return sum(len(piece) for piece in pieces if not isinstance(piece, FileRange))
-
-
-def _encoded(request: Request, response: Message) -> list[Piece]:
-    return encode_response(request.api, request.version, request.correlation_id, response)
 
 
 def _no_listener(host: str, port: int, error: OSError) -> str:
