@@ -26,6 +26,7 @@ from streamlog.broker.data import DataRequests
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
+from streamlog.broker.storage.cleaner import Cleaner
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.retention import Retention
 from streamlog.clock import Clock, SystemClock
@@ -128,6 +129,11 @@ class Broker:
         )
         self._groups = GroupRequests(self._coordinator)
         self._retention = Retention(directory, now_ms=clock.now_ms())
+        self._cleaner = Cleaner(
+            directory,
+            clock=clock,
+            high_watermark=lambda topic, index: self._partitions.get(topic, index).high_watermark,
+        )
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
         self._fetches: dict[int, _ParkedFetch] = {}
         self._ready: list[int] = []
@@ -214,6 +220,7 @@ class Broker:
         self._fetches.clear()
         self._flush.close()
         self._coordinator.stop(gone)
+        self._cleaner.close()
         self._directory.close()
 
     # ---- the way in ----
@@ -247,6 +254,8 @@ class Broker:
             self._retention.tick(now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
             self._flush.on_tick(self._clock.now_ms())
             self._keep_checkpoints()
+            if self._cleaner.next_due_ms <= self._clock.now_ms():
+                self._cleaner.run()
         finally:
             self._arm()
 
@@ -417,6 +426,7 @@ class Broker:
             self._coordinator.next_deadline_ms(),
             self._flush.next_deadline_ms(),
             self._checkpoint_ms,
+            self._cleaner.next_due_ms,
         )
         due_ms = min([due_ms, *(deadline for deadline in deadlines if deadline is not None)])
         if self._timer is not None:

@@ -21,6 +21,7 @@ from streamlog.broker.settings import (
     check_table,
     choice,
     declared,
+    fraction,
     truth,
     unknown,
     whole,
@@ -186,7 +187,47 @@ class TopicConfig:
             "log.message.timestamp.after.max.ms",
         ),
     )
-
+    min_cleanable_dirty_ratio: float = fraction(
+        0.5,
+        Named(
+            "min.cleanable.dirty.ratio",
+            "Under cleanup.policy 'compact': a partition is compacted when more than this part of"
+            " it, by bytes, has not been. Less wastes less space and takes more work.",
+            broker_name="log.cleaner.min.cleanable.ratio",
+        ),
+    )
+    min_compaction_lag_ms: int = whole(
+        0,
+        Named(
+            "min.compaction.lag.ms",
+            "Under cleanup.policy 'compact': records that are younger are left alone, with those"
+            " that follow them.",
+            "ms",
+            "log.cleaner.min.compaction.lag.ms",
+        ),
+    )
+    max_compaction_lag_ms: int = whole(
+        LONG_MAX,
+        Named(
+            "max.compaction.lag.ms",
+            "Under cleanup.policy 'compact': a partition with records that are older, and have not"
+            " been compacted, is compacted whatever its dirty ratio; segments are sealed so early.",
+            "ms",
+            "log.cleaner.max.compaction.lag.ms",
+        ),
+        least=1,
+    )
+    delete_retention_ms: int = whole(
+        DAY_MS,
+        Named(
+            "delete.retention.ms",
+            "Under cleanup.policy 'compact': how long a record that deletes a key stays after the"
+            " first compaction that meets it. A reader that begins at the start has to come to the"
+            " end within it to see every deletion.",
+            "ms",
+            "log.cleaner.delete.retention.ms",
+        ),
+    )
     flush_messages: int = whole(
         FLUSH_NEVER,
         Named(
@@ -219,6 +260,13 @@ class TopicConfig:
     def compacts(self) -> bool:
         """Whether older records of a key may go."""
         return "compact" in self.cleanup_policy.split(",")
+
+    @property
+    def roll_ms(self) -> int:
+        """After how long a segment is sealed."""
+        if not self.compacts:
+            return self.segment_ms
+        return min(self.segment_ms, self.max_compaction_lag_ms)
 
     def overridden(self, configs: Mapping[str, str]) -> TopicConfig:
         """These settings with some replaced, given by Kafka's names and as text.
@@ -424,6 +472,41 @@ class BrokerConfig:
             is_dynamic=False,
         ),
         (FLUSH_ALWAYS, FLUSH_OS),
+    )
+    log_cleaner_enable: bool = truth(
+        Named(
+            "log.cleaner.enable",
+            "Whether topics with cleanup.policy 'compact' are compacted by this broker.",
+        ),
+        default=True,
+    )
+    log_cleaner_backoff_ms: int = whole(
+        15_000,
+        Named(
+            "log.cleaner.backoff.ms",
+            "How long to wait before looking again when there was nothing to compact.",
+            "ms",
+        ),
+        least=1,
+    )
+    log_cleaner_dedupe_buffer_size: int = whole(
+        128 * 1024 * 1024,
+        Named(
+            "log.cleaner.dedupe.buffer.size",
+            "Memory for the keys of one compaction, 32 bytes each; a partition with more keys in"
+            " what has not been compacted takes several.",
+            "bytes",
+        ),
+        least=1024,
+    )
+    log_cleaner_io_max_bytes_per_second: int = whole(
+        LONG_MAX,
+        Named(
+            "log.cleaner.io.max.bytes.per.second",
+            "Compaction reads and writes no more than this, in sum.",
+            "bytes",
+        ),
+        least=1024,
     )
     group: GroupConfig = field(default_factory=GroupConfig)
     """Consumer groups."""

@@ -3,7 +3,7 @@
 A client sends batches that are already encoded; the log keeps their bytes. So everything that
 later readers rely on is checked here, once: format, CRC, the count of records against the
 offsets they will take, the size. The records themselves are not decoded, unless a topic bounds
-their times.
+their times or is compacted.
 `admit_copies` is for batches that another log has placed: they come with their offsets.
 """
 
@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from streamlog.broker.settings import LONG_MAX
 from streamlog.errors import CorruptData, CorruptMessage, LogError, MessageTooLarge
-from streamlog.records.batch import HEADER_BYTES, RecordBatch
+from streamlog.records.batch import HEADER_BYTES, RecordBatch, place_batch
 from streamlog.records.compression import Compression
 
 INVALID_TIMESTAMP = 32
@@ -55,6 +55,27 @@ def admit(data: bytearray | memoryview, *, max_message_bytes: int) -> list[Recor
         if batch.producer_id >= 0:
             _check_numbered(batch, alone=len(batches) == 1)
     return batches
+
+
+def check_keys(batches: Iterable[RecordBatch]) -> None:
+    """Refuse records without a key: a compacted log could never tell which of them is the newest.
+
+    Raises:
+        CorruptMessage: a batch does not hold the records that it should.
+        LogError: with Kafka's code, a record has no key.
+    """
+    for batch in batches:
+        try:
+            records = batch.records()
+        except CorruptData as error:
+            raise CorruptMessage(f"a batch was refused: {error}") from error
+        for number, record in enumerate(records):
+            if record.key is None:
+                raise LogError(
+                    f"record {number} of a batch has no key, and the topic is compacted"
+                    " (cleanup.policy): give it one",
+                    code=INVALID_RECORD,
+                )
 
 
 def admit_copies(data: bytearray | memoryview, *, next_offset: int) -> list[RecordBatch]:
@@ -179,3 +200,14 @@ def _check_numbered(batch: RecordBatch, *, alone: bool) -> None:
             f"producer {batch.producer_id} sent several batches for one partition at once",
             code=INVALID_RECORD,
         )
+
+
+def place(
+    data: bytearray | memoryview, batches: Iterable[RecordBatch], offset: int, leader_epoch: int
+) -> None:
+    """Give the batches in `data` their places in a log, one behind the other from `offset` on."""
+    position = 0
+    for batch in batches:
+        place_batch(memoryview(data)[position:] if position else data, offset, leader_epoch)
+        position += batch.size_bytes
+        offset += batch.last_offset_delta + 1

@@ -20,6 +20,10 @@ PENDING_MAX = 256
 """Entries kept in memory before they are written: a reader beside the writer, or a restart,
 then has at most this many intervals to walk through (1 MiB with Kafka's interval)."""
 
+_OFFSET_ENTRY = Struct(">II")
+_TIME_ENTRY = Struct(">qI")
+TIME_ENTRY_BYTES = _TIME_ENTRY.size
+
 _Entry = tuple[int, int]
 
 
@@ -169,14 +173,14 @@ class OffsetIndex(SparseIndex):
     """From an offset, relative to the segment's base, to the position of its batch."""
 
     def __init__(self, files: Files, path: str, *, in_memory: bool) -> None:
-        super().__init__(files, path, Struct(">II"), in_memory=in_memory)
+        super().__init__(files, path, _OFFSET_ENTRY, in_memory=in_memory)
 
 
 class TimeIndex(SparseIndex):
     """From the greatest timestamp so far to the relative base offset of the batch that has it."""
 
     def __init__(self, files: Files, path: str, *, in_memory: bool) -> None:
-        super().__init__(files, path, Struct(">qI"), in_memory=in_memory)
+        super().__init__(files, path, _TIME_ENTRY, in_memory=in_memory)
 
 
 def _first(entry: _Entry) -> int:

@@ -8,19 +8,20 @@ two segments have to be looked at after a crash.
 After an error of the disk the log ends with the last whole batch; after a failed sync it takes
 nothing more, for what the disk then has is unknown. What is removed from the head of a log goes
 in three steps: the log start moves, it is made durable by the log's directory, files go.
-Compaction is not here.
+Compaction
+rewrites sealed segments from outside (`cleaning`) and puts them in by `swap_segments`.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
-from streamlog.broker.storage.admission import admit, admit_copies, check_times, stamp
+from streamlog.broker.storage import admission, swap
 from streamlog.broker.storage.expiry import expired_segments
 from streamlog.broker.storage.files import (
     Buffer,
@@ -49,7 +50,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.records.batch import RecordBatch, place_batch
+from streamlog.records.batch import RecordBatch
 
 START_OFFSET = 0
 """Of a new log."""
@@ -87,6 +88,7 @@ class PartitionLog:
         self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.refused_reads = 0
         """Reads that met a damaged place; the place itself is told once."""
+        self.cleaned = swap.CleanedOffset(files, directory)
         self._files = files
         self._directory = directory
         self._config = config
@@ -149,6 +151,8 @@ class PartitionLog:
         with log._disk():
             log.synced = log.synced._replace(offset=recovery_point)
             log._start_offset = log_start_offset
+            if not read_only:
+                swap.recover(files, directory)
             log._find_segments()
             last = log._segments[-1]
             if read_only:
@@ -239,15 +243,17 @@ class PartitionLog:
         placed = data if isinstance(data, memoryview) and not data.readonly else bytearray(data)
         base_offset = self._segments[-1].next_offset
         if as_leader:
-            batches = admit(placed, max_message_bytes=self._config.max_message_bytes)
+            batches = admission.admit(placed, max_message_bytes=self._config.max_message_bytes)
             appended = self._producers.check(batches[0])
             if appended is not None:
                 return AppendResult(appended.first_offset, appended.last_offset, -1, duplicate=True)
-            self._place(placed, batches, base_offset)
+            if self._config.compacts:
+                admission.check_keys(batches)
+            admission.place(placed, batches, base_offset, self.leader_epoch)
             if wall_ms is not None:
                 batches = self._timed(placed, batches, wall_ms)
         else:
-            batches = admit_copies(placed, next_offset=base_offset)
+            batches = admission.admit_copies(placed, next_offset=base_offset)
         self._write(placed, batches, now_ms)
         offset = base_offset
         for batch in batches:
@@ -424,6 +430,48 @@ class PartitionLog:
         if self._failure is None:
             self._failure = failure
 
+    def sealed_segments(self, *, before_offset: int) -> list[Segment]:
+        """The segments that end at `before_offset` at the latest and are on disk as a whole.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        self._check_open()
+        limit = min(before_offset, self.recovery_point)
+        with self._disk():
+            ends = self._bases[1:]
+            return [self._segment(number) for number, end in enumerate(ends) if end <= limit]
+
+    def last_sequences(self) -> dict[int, tuple[int, int]]:
+        """Epoch and last sequence number of each producer that is remembered."""
+        return self._producers.last_sequences()
+
+    def cleaned_segment(self, base_offset: int) -> Segment:
+        """A segment to be made and filled, which is none of the log's yet."""
+        return self._new_segment(base_offset, suffix=swap.CLEANED_SUFFIX)
+
+    def swap_segments(self, replaced: Sequence[Segment], cleaned: Segment) -> None:
+        """Put `cleaned`, which is on disk, in the place of segments that follow each other.
+
+        Raises:
+            UnknownTopicOrPartition: the log, or one of the segments, is gone.
+            LogDirectoryError: the disk refused; nothing more is taken until the next opening.
+        """
+        self._check_open()
+        end_offset = replaced[-1].next_offset
+        first = bisect_right(self._bases, cleaned.base_offset) - 1
+        stop = first + len(replaced)
+        if self._segments[first:stop] != list(replaced) or cleaned.next_offset != end_offset:
+            raise UnknownTopicOrPartition(f"{self.name}: what was cleaned is gone")
+        segment = self._new_segment(cleaned.base_offset)
+        try:
+            swap.replace(self._files, self._directory, cleaned, segment)
+        except OSError as error:
+            self._failure = directory_error(error, self._directory)
+            raise self._failure from error
+        self._segments[first:stop] = [segment]
+        self._bases[first:stop] = [segment.base_offset]
+
     def close(self) -> None:
         """Bring everything to disk, so that the next opening need not scan, and close.
 
@@ -537,21 +585,13 @@ class PartitionLog:
     ) -> list[RecordBatch]:
         """The batches, their times refused, kept or set as the topic wants it."""
         if self._config.message_timestamp_type == LOG_APPEND_TIME:
-            return stamp(data, batches, wall_ms=wall_ms)
-        check_times(
+            return admission.stamp(data, batches, wall_ms=wall_ms)
+        admission.check_times(
             batches,
             oldest_ms=wall_ms - self._config.message_timestamp_before_max_ms,
             newest_ms=wall_ms + self._config.message_timestamp_after_max_ms,
         )
         return batches
-
-    def _place(self, data: bytearray | memoryview, batches: list[RecordBatch], offset: int) -> None:
-        position = 0
-        for batch in batches:
-            rest = memoryview(data)[position:] if position else data
-            place_batch(rest, offset, self.leader_epoch)
-            position += batch.size_bytes
-            offset += batch.last_offset_delta + 1
 
     def _write(self, data: bytearray | memoryview, batches: list[RecordBatch], now_ms: int) -> None:
         try:
@@ -580,20 +620,14 @@ class PartitionLog:
         segment, config = self._segments[-1], self._config
         if segment.size_bytes == 0:
             return False
-        if segment.size_bytes + size_bytes > config.segment_bytes:
-            return True
-        offsets = 0
-        newest_ms = -1
-        for batch in batches:
-            offsets += batch.last_offset_delta + 1
-            newest_ms = max(newest_ms, batch.max_timestamp_ms)
-        if segment.index_full(config.segment_index_bytes) or not segment.takes(offsets):
+        if segment.full(size_bytes, batches, config):
             return True
         if segment.first_timestamp_ms >= 0:
-            return newest_ms - segment.first_timestamp_ms > config.segment_ms
+            newest_ms: int = max(batch.max_timestamp_ms for batch in batches)
+            return newest_ms - segment.first_timestamp_ms > config.roll_ms
         if self._opened_ms is None:
             self._opened_ms = now_ms
-        return now_ms - self._opened_ms > config.segment_ms
+        return now_ms - self._opened_ms > config.roll_ms
 
     def _roll(self) -> None:
         """Begin a segment; every step may fail and be tried again with the next append."""
@@ -619,7 +653,7 @@ class PartitionLog:
         self._segments.append(segment)
         self._bases.append(base_offset)
 
-    def _new_segment(self, base_offset: int) -> Segment:
+    def _new_segment(self, base_offset: int, *, suffix: str = "") -> Segment:
         return Segment(
             self._files,
             self._directory,
@@ -627,6 +661,7 @@ class PartitionLog:
             index_interval_bytes=self._config.index_interval_bytes,
             partition=self.name,
             read_only=self._read_only,
+            suffix=suffix,
         )
 
     def _sync(self, segments: list[Segment]) -> None:

@@ -112,6 +112,13 @@ class ProducerStates:
         if len(self._producers) > PRODUCERS_MAX:
             del self._producers[next(iter(self._producers))]
 
+    def last_sequences(self) -> dict[int, tuple[int, int]]:
+        """Epoch and last sequence number of each producer."""
+        return {
+            producer_id: (known.epoch, known.batches[-1].last_sequence)
+            for producer_id, known in self._producers.items()
+        }
+
     def snapshot(self) -> bytes:
         """The state as bytes, for `restore`."""
         parts: list[bytes] = []

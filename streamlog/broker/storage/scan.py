@@ -1,8 +1,8 @@
 """Scan: walks the batches of a log file and says where they stop being sound.
 
 A batch is sound if its header is, its CRC matches, and it begins at the offset at which the
-one before it ended: nothing takes batches out of a log yet, so a gap is damage. That last
-rule protects the fields that no CRC covers, base offset and length.
+one before it ended. That last rule protects the fields that no CRC covers, base offset and
+length; compaction keeps to it: what it takes out is spanned by batches without records.
 What follows an unsound place decides what it means: nothing sound means a torn tail, a sound
 batch (`sound_position`) means damage in the middle. The verdict itself is `partition_log`'s.
 Walking by headers alone is `Headers`, which trusts the CRC to whoever decodes the records.
@@ -28,8 +28,8 @@ OFFSETS_MAX = 2**31
 
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
-# base offset, length, magic, last offset delta, maximum timestamp
-_HEADER = Struct(">qi4xb6xi8xq")
+# base offset, length, magic, last offset delta, maximum timestamp, count of records
+_HEADER = Struct(">qi4xb6xi8xq14xi")
 
 
 class Header(NamedTuple):
@@ -40,6 +40,7 @@ class Header(NamedTuple):
     next_offset: int
     size_bytes: int
     max_timestamp_ms: int
+    """Of its records; -1 if compaction has left it none."""
 
 
 class Headers:
@@ -77,13 +78,14 @@ class Headers:
 def _read_header(data: bytes, at: int, position: int, next_offset: int) -> Header:
     if len(data) - at < HEADER_BYTES:
         raise CorruptData(f"{len(data) - at} bytes are left, too few for a batch header")
-    base_offset, length, magic, delta, max_timestamp_ms = _HEADER.unpack_from(data, at)
+    base_offset, length, magic, delta, max_timestamp_ms, count = _HEADER.unpack_from(data, at)
     if base_offset != next_offset or magic != _MAGIC[0] or delta < 0:
         raise CorruptData(_unsound(base_offset, magic, delta, next_offset))
     size_bytes = length + PREFIX_BYTES
     if not HEADER_BYTES <= size_bytes <= MESSAGE_BYTES_MAX:
         raise CorruptData(f"the batch claims a length of {length} bytes")
-    return Header(position, base_offset, base_offset + delta + 1, size_bytes, max_timestamp_ms)
+    newest_ms = max_timestamp_ms if count else -1
+    return Header(position, base_offset, base_offset + delta + 1, size_bytes, newest_ms)
 
 
 def _check_room(header: Header, end: int) -> None:
@@ -205,7 +207,7 @@ def _sound_at(file: File, position: int, end: int, offsets: range) -> int | None
     head = file.read(HEADER_BYTES, position)
     if len(head) < HEADER_BYTES:
         return None
-    base_offset, length, _, delta, _ = _HEADER.unpack_from(head)
+    base_offset, length, _, delta, _, _ = _HEADER.unpack_from(head)
     size_bytes = length + PREFIX_BYTES
     if (
         base_offset not in offsets

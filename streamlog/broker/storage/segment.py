@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.files import Buffer, File, FileRange, Files, write_whole
 from streamlog.broker.storage.index import OffsetIndex, TimeIndex
 from streamlog.broker.storage.scan import (
@@ -89,7 +90,8 @@ class Segment:
     """The batches from `base_offset` on, in one file of `directory`.
 
     Before anything is read, `create`, `load` or `rescan` has to be called. With `read_only`
-    nothing on disk is changed. `partition` names it in errors.
+    nothing on disk is changed. `partition` names it in errors. With a `suffix` on the names of
+    its files it is none of the log's segments (yet).
     """
 
     def __init__(
@@ -101,9 +103,10 @@ class Segment:
         index_interval_bytes: int,
         partition: str,
         read_only: bool = False,
+        suffix: str = "",
     ) -> None:
         stem = f"{directory}/{base_offset:020d}"
-        self.path = stem + LOG_SUFFIX
+        self.path = stem + LOG_SUFFIX + suffix
         self._stem = stem
         self.base_offset = base_offset
         self.loaded = False
@@ -126,8 +129,8 @@ class Segment:
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
         self._read_on: dict[int, int] = {}
         """Where a reader that asks for an offset next will find it; a hint, like the index."""
-        self._offsets = OffsetIndex(files, stem + INDEX_SUFFIX, in_memory=read_only)
-        self._times = TimeIndex(files, stem + TIME_INDEX_SUFFIX, in_memory=read_only)
+        self._offsets = OffsetIndex(files, stem + INDEX_SUFFIX + suffix, in_memory=read_only)
+        self._times = TimeIndex(files, stem + TIME_INDEX_SUFFIX + suffix, in_memory=read_only)
 
     # Life. Everything here raises OSError when the system refuses.
 
@@ -311,16 +314,23 @@ class Segment:
 
     # Appending.
 
-    def index_full(self, index_bytes_max: int) -> bool:
-        """Whether an index might grow beyond `index_bytes_max` with the next batch's entry."""
-        if self._since_entry_bytes < self._interval_bytes:
-            return False
-        # The time index has the larger entries, and never more of them.
-        return (len(self._offsets) + 1) * self._times.entry_bytes > index_bytes_max
+    @property
+    def index_entries(self) -> int:
+        """How many places of it the offset index knows."""
+        return len(self._offsets)
 
-    def takes(self, offsets: int) -> bool:
-        """Whether that many more offsets can be told from the base in four bytes."""
-        return self.next_offset + offsets - self.base_offset <= OFFSETS_MAX
+    def full(self, size_bytes: int, batches: Sequence[RecordBatch], config: TopicConfig) -> bool:
+        """Whether these batches, of so many bytes, are too many for the segment or its index."""
+        if self.size_bytes + size_bytes > config.segment_bytes:
+            return True
+        if self._since_entry_bytes >= self._interval_bytes:
+            # The time index has the larger entries, and never more of them.
+            index_bytes = (len(self._offsets) + 1) * self._times.entry_bytes
+            if index_bytes > config.segment_index_bytes:
+                return True
+        # Offsets are told from the base, in four bytes.
+        offsets: int = sum(batch.last_offset_delta + 1 for batch in batches)
+        return self.next_offset + offsets - self.base_offset > OFFSETS_MAX
 
     def append(self, data: Buffer, batches: Sequence[RecordBatch]) -> None:
         """Write `data`: `batches`, placed one behind the other from `next_offset` on.
@@ -447,7 +457,8 @@ class Segment:
             return -1
 
     def _note_batch(self, batch: RecordBatch, position: int, base_offset: int) -> None:
-        timestamp_ms = batch.max_timestamp_ms
+        # No record has the time of a batch that compaction has emptied.
+        timestamp_ms = batch.max_timestamp_ms if batch.record_count else -1
         if position == 0:
             self.first_timestamp_ms = timestamp_ms
         if timestamp_ms > self.max_timestamp_ms:

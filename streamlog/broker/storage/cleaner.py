@@ -1,0 +1,175 @@
+"""Cleaner: compacts the logs of a directory in the background, one at a time.
+
+There is no thread: the broker's timer calls `run`, which works for a few milliseconds and says
+when to be called again. So everything stays on the loop, where state needs no locks, and a
+request waits for a slice at most. Between slices there is a pause as long as the slice, longer
+if `log.cleaner.io.max.bytes.per.second` asks for it: the cleaner takes half of one core at most.
+The dirtiest log is next. A log that is found damaged is left alone until the next opening.
+Rule of the file: nothing that goes wrong in a cleaning reaches the broker; it is logged, and
+the log in question says for itself if its disk has failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamlog.broker.storage.cleaning import Cleaning, Steps, facts
+from streamlog.broker.storage.compaction import Dirtiness, dirtiness
+from streamlog.errors import CorruptData, StreamlogError, UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.storage.partition_log import PartitionLog
+    from streamlog.clock import Clock
+
+SLICE_MS = 4
+"""Worked at a time, and then until the step ends that is under way."""
+PAUSE_MS_MIN = 1
+
+_logger = logging.getLogger(__name__)
+
+
+class _Candidate(NamedTuple):
+    log: PartitionLog
+    dirty: Dirtiness
+
+
+class Cleaner:
+    """Compacts what is in `directory`.
+
+    `high_watermark` says up to where a partition, by topic and number, is committed.
+    """
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        clock: Clock,
+        high_watermark: Callable[[str, int], int],
+    ) -> None:
+        self.next_due_ms: int = clock.now_ms()
+        """When to call `run` again."""
+        self._directory = directory
+        self._clock = clock
+        self._high_watermark = high_watermark
+        self._work: Steps | None = None
+        self._pause_ms = 0
+        self._rests_until_ms: dict[PartitionLog, float] = {}
+
+    def run(self) -> None:
+        """Do a slice of work, or look whether there is any."""
+        begun_ms = now_ms = self._clock.now_ms()
+        if not self._directory.config.log_cleaner_enable:
+            self.close()
+            self.next_due_ms = now_ms + self._directory.config.log_cleaner_backoff_ms
+            return
+        done_bytes = self._pause_ms = 0
+        if self._work is None:
+            self._work = self._look_and_clean()
+        while now_ms - begun_ms < SLICE_MS:
+            step_bytes = next(self._work, None)
+            now_ms = self._clock.now_ms()
+            if step_bytes is None:
+                self._work = None
+                break
+            done_bytes += step_bytes
+        throttle_ms = (
+            done_bytes * 1000 // self._directory.config.log_cleaner_io_max_bytes_per_second
+        )
+        pause_ms = max(self._pause_ms, throttle_ms, now_ms - begun_ms, PAUSE_MS_MIN)
+        self.next_due_ms = now_ms + pause_ms
+
+    def close(self) -> None:
+        """Give up what is under way; what does not count is removed."""
+        work, self._work = self._work, None
+        if work is None:
+            return
+        try:
+            work.close()
+        except StreamlogError as error:
+            _logger.warning("what an unfinished compaction has written stays behind: %s", error)
+
+    def _look_and_clean(self) -> Steps:
+        dirtiest: _Candidate | None = None
+        for topic in list(self._directory.topics.values()):
+            for number, log in enumerate(topic.partitions):
+                if not log.config.compacts or self._rests(log):
+                    continue
+                found = self._candidate(topic.name, number, log)
+                if found and (dirtiest is None or found.dirty.ratio > dirtiest.dirty.ratio):
+                    dirtiest = found
+                yield 0
+        if dirtiest is None:
+            self._pause_ms = self._directory.config.log_cleaner_backoff_ms
+        else:
+            yield from self._clean(dirtiest)
+
+    def _rests(self, log: PartitionLog) -> bool:
+        until_ms = self._rests_until_ms.get(log)
+        if until_ms is None:
+            return False
+        if self._clock.now_ms() < until_ms:
+            return True
+        del self._rests_until_ms[log]
+        return False
+
+    def _candidate(self, topic: str, number: int, log: PartitionLog) -> _Candidate | None:
+        try:
+            limit_offset = self._high_watermark(topic, number)
+            sealed = log.sealed_segments(before_offset=limit_offset)
+            if not sealed:
+                return None
+            dirty = dirtiness(
+                [facts(segment) for segment in sealed],
+                cleaned_offset=log.cleaned.read(),
+                limit_offset=limit_offset,
+                config=log.config,
+                wall_ms=self._clock.wall_ms(),
+            )
+        except StreamlogError as error:
+            self._rest(log, error)
+            return None
+        return _Candidate(log, dirty) if dirty.due(log.config) else None
+
+    def _clean(self, candidate: _Candidate) -> Steps:
+        log, dirty = candidate
+        begun_ms = self._clock.now_ms()
+        cleaning = Cleaning(
+            log,
+            dirty,
+            memory_bytes=self._directory.config.log_cleaner_dedupe_buffer_size,
+            wall_ms=self._clock.wall_ms(),
+        )
+        try:
+            yield from cleaning.steps()
+        except StreamlogError as error:
+            self._rest(log, error)
+            return
+        result = cleaning.result
+        if result is None or result.end_offset <= dirty.first_dirty_offset:
+            # An open transaction is in the way: it is another log's turn.
+            self._rests_until_ms[log] = (
+                self._clock.now_ms() + self._directory.config.log_cleaner_backoff_ms
+            )
+            return
+        _logger.info(
+            "%s: compacted up to offset %d, %d bytes to %d, in %d ms",
+            log.name,
+            result.end_offset,
+            result.before_bytes,
+            result.after_bytes,
+            self._clock.now_ms() - begun_ms,
+        )
+
+    def _rest(self, log: PartitionLog, error: StreamlogError) -> None:
+        backoff_ms = self._directory.config.log_cleaner_backoff_ms
+        if isinstance(error, CorruptData):
+            _logger.error("%s is not compacted until it is opened again: %s", log.name, error)
+            self._rests_until_ms[log] = math.inf
+            return
+        if not isinstance(error, UnknownTopicOrPartition):  # which was deleted under our hands
+            _logger.warning("compacting %s failed: %s", log.name, error)
+        self._rests_until_ms[log] = self._clock.now_ms() + backoff_ms

@@ -1,0 +1,555 @@
+"""A compacted log against a model: what a reader sees is the last value of each key."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage.admission import INVALID_RECORD
+from streamlog.broker.storage.cleaning import Cleaned, Cleaning, facts
+from streamlog.broker.storage.compaction import ABORT, COMMIT, Dirtiness, dirtiness
+from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.errors import CorruptData, LogError, UnknownTopicOrPartition
+from streamlog.records.batch import Record, encode_batch, place_batch, split_batches
+from streamlog.records.compression import Compression
+from tests.broker.storage.batches import (
+    log_files,
+    new_log,
+    overwrite,
+    read_batches,
+    read_records,
+    reopened,
+)
+
+RETENTION_MS = 1_000
+COMPACTED = TopicConfig(
+    segment_bytes=1024,
+    index_interval_bytes=128,
+    cleanup_policy="compact",
+    delete_retention_ms=RETENTION_MS,
+)
+MEMORY_BYTES = 1 << 20
+
+
+def dirt(log: PartitionLog, *, wall_ms: int = 0) -> Dirtiness:
+    """What there is to clean, all of it being on disk."""
+    log.flush()
+    sealed = log.sealed_segments(before_offset=log.log_end_offset)
+    return dirtiness(
+        [facts(segment) for segment in sealed],
+        cleaned_offset=log.cleaned.read(),
+        limit_offset=log.log_end_offset,
+        config=log.config,
+        wall_ms=wall_ms,
+    )
+
+
+def clean(
+    log: PartitionLog, *, wall_ms: int = 0, memory_bytes: int = MEMORY_BYTES
+) -> Cleaned | None:
+    """Compact the log, if there is anything to compact."""
+    dirty = dirt(log, wall_ms=wall_ms)
+    if not dirty.dirty_bytes:
+        return None
+    cleaning = Cleaning(log, dirty, memory_bytes=memory_bytes, wall_ms=wall_ms)
+    for _ in cleaning.steps():
+        pass
+    return cleaning.result
+
+
+def keyed(
+    *pairs: tuple[str, str | None],
+    timestamp_ms: int = 1,
+    codec: Compression = Compression.NONE,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    transactional: bool = False,
+) -> bytes:
+    records = [
+        (timestamp_ms + number, key.encode(), None if value is None else value.encode(), ())
+        for number, (key, value) in enumerate(pairs)
+    ]
+    return encode_batch(
+        records,
+        codec=codec,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        transactional=transactional,
+    )
+
+
+def copied(log: PartitionLog, data: bytes) -> None:
+    """Append what no client may send, as a copy from another log."""
+    placed = bytearray(data)
+    place_batch(placed, log.log_end_offset, 0)
+    log.append(placed, now_ms=0, as_leader=False)
+
+
+def marker(kind: int, producer_id: int) -> bytes:
+    """A batch that ends a transaction."""
+    record = (0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0), ())
+    data = bytearray(
+        encode_batch([record], producer_id=producer_id, producer_epoch=0, transactional=True)
+    )
+    struct.pack_into(">h", data, 21, 0x30)
+    struct.pack_into(">I", data, 17, crc32c(data[21:]))
+    return bytes(data)
+
+
+def seen(log: PartitionLog) -> dict[bytes | None, bytes]:
+    """The last values, for a reader from the start to the end."""
+    values: dict[bytes | None, bytes] = {}
+    for record in read_records(log):
+        if record.value is None:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+    return values
+
+
+def filled(config: TopicConfig = COMPACTED, *, batches: int = 40) -> PartitionLog:
+    log = new_log(config=config)
+    for number in range(batches):
+        log.append(keyed((f"k{number % 5}", str(number)), ("x", "x" * 40)), now_ms=0)
+    return log
+
+
+# ---- a random history ----
+
+
+class Model:
+    """The same history without compaction."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.aborted: set[int] = set()
+        self.met: dict[int, int] = {}
+        """When a cleaning has first met a tombstone."""
+
+    def values(self) -> dict[bytes | None, bytes]:
+        values: dict[bytes | None, bytes] = {}
+        for record in self.records:
+            if record.offset in self.aborted:
+                continue
+            if record.value is None:
+                values.pop(record.key, None)
+            else:
+                values[record.key] = record.value
+        return values
+
+
+class History:
+    """A log, its model, and the time."""
+
+    def __init__(self, config: TopicConfig) -> None:
+        self.files = MemoryFiles()
+        self.config = config
+        self.log = new_log(self.files, config)
+        self.model = Model()
+        self.wall_ms = 10_000
+        self.sequences: dict[int, int] = {}
+        self.open: dict[int, list[int]] = {}
+
+    def append(self, pairs: list[tuple[str, str | None]], codec: Compression) -> None:
+        self._append(pairs, keyed(*pairs, timestamp_ms=self.wall_ms, codec=codec))
+
+    def append_numbered(self, pairs: list[tuple[str, str | None]], producer_id: int) -> None:
+        sequence = self.sequences.get(producer_id, 0)
+        self.sequences[producer_id] = sequence + len(pairs)
+        producer = (producer_id, 0, sequence)
+        self._append(pairs, keyed(*pairs, timestamp_ms=self.wall_ms, producer=producer))
+
+    def append_transactional(self, pairs: list[tuple[str, str | None]], producer_id: int) -> None:
+        first = self.log.log_end_offset
+        data = keyed(
+            *pairs, timestamp_ms=self.wall_ms, producer=(producer_id, 0, 0), transactional=True
+        )
+        copied(self.log, data)
+        self._note(pairs, first)
+        self.open.setdefault(producer_id, []).extend(range(first, self.log.log_end_offset))
+
+    def end(self, producer_id: int, kind: int) -> None:
+        offsets = self.open.pop(producer_id, [])
+        if kind == ABORT:
+            self.model.aborted.update(offsets)
+        copied(self.log, marker(kind, producer_id))
+
+    def clean(self, memory_bytes: int) -> None:
+        before = {record.offset: record for record in self.data()}
+        log, end_offset = self.log, self.log.log_end_offset
+        result = clean(log, wall_ms=self.wall_ms, memory_bytes=memory_bytes)
+        assert log.log_end_offset == end_offset
+        if result is None:
+            return
+        assert result.end_offset <= min([end_offset, *(each[0] for each in self.open.values())])
+        after = {record.offset: record for record in self.data()}
+        assert after.items() <= before.items()
+        self._check_removed(before, after, result.end_offset)
+
+    def _check_removed(
+        self, before: dict[int, Record], after: dict[int, Record], end_offset: int
+    ) -> None:
+        committed = [
+            record
+            for offset, record in before.items()
+            if offset < end_offset and offset not in self.model.aborted
+        ]
+        newest = {record.key: record.offset for record in committed}
+        for offset, record in before.items():
+            if offset >= end_offset:
+                assert offset in after
+            elif offset in self.model.aborted or newest[record.key] > offset:
+                continue
+            elif record.value is None:
+                met_ms = self.model.met.get(offset, self.wall_ms)
+                assert offset in after or self.wall_ms >= met_ms + RETENTION_MS
+                self.model.met.setdefault(offset, self.wall_ms)
+            else:
+                assert offset in after
+
+    def data(self) -> list[Record]:
+        """All records that are no markers."""
+        batches = read_batches(self.log)
+        return [r for batch in batches if not batch.is_control for r in batch.records()]
+
+    def reopen(self, *, kill: bool) -> None:
+        if kill:
+            self.files.crash(keep_bytes=None)
+        else:
+            self.log.close()
+        self.log = reopened(self.files, config=self.config, clean=not kill)
+
+    def check(self) -> None:
+        assert self.log.damage == ()
+        offset = 0
+        for batch in read_batches(self.log):
+            assert batch.base_offset == offset
+            offset = batch.next_offset
+        assert offset == self.log.log_end_offset
+        left = [record for record in self.data() if record.offset not in self.model.aborted]
+        stored = {record.offset: record for record in self.model.records}
+        assert all(stored[record.offset] == record for record in left)
+        values: dict[bytes | None, bytes] = {}
+        for record in left:
+            values.pop(record.key, None)
+            if record.value is not None:
+                values[record.key] = record.value
+        assert values == self.model.values()
+
+    def _append(self, pairs: list[tuple[str, str | None]], data: bytes) -> None:
+        first = self.log.append(data, now_ms=0).base_offset
+        self._note(pairs, first)
+
+    def _note(self, pairs: list[tuple[str, str | None]], first: int) -> None:
+        for number, (key, value) in enumerate(pairs):
+            stored = None if value is None else value.encode()
+            record = Record(first + number, self.wall_ms + number, key.encode(), stored)
+            self.model.records.append(record)
+
+
+class Step(NamedTuple):
+    kind: str
+    pairs: list[tuple[str, str | None]]
+    number: int
+
+
+KEYS = st.sampled_from("abcdefgh")
+VALUES = st.one_of(st.none(), st.sampled_from(["1", "2", "y" * 50, "z" * 200]))
+KINDS = [*["append"] * 4, *["numbered"] * 2, *["transaction"] * 2, "end", "end"]
+STEPS = st.builds(
+    Step,
+    st.sampled_from([*KINDS, "clean", "clean", "wait", "reopen"]),
+    st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6),
+    st.integers(0, 11),
+)
+
+
+@given(
+    steps=st.lists(STEPS, min_size=10, max_size=80),
+    lag_ms=st.sampled_from([0, 0, 500]),
+    segment_bytes=st.sampled_from([1024, 3000]),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_reader_sees_the_last_value_of_every_key(
+    steps: list[Step], lag_ms: int, segment_bytes: int
+) -> None:
+    config = replace(COMPACTED, min_compaction_lag_ms=lag_ms, segment_bytes=segment_bytes)
+    history = History(config)
+    for kind, pairs, number in steps:
+        match kind:
+            case "append":
+                history.append(pairs, Compression(number % 5))
+            case "numbered":
+                history.append_numbered(pairs, number % 3)
+            case "transaction":
+                history.append_transactional(pairs, 100 + number % 3)
+            case "end":
+                history.end(100 + number % 3, ABORT if number % 2 else COMMIT)
+            case "clean":
+                history.clean(MEMORY_BYTES if number % 4 else 24 * 16)
+                history.check()
+            case "wait":
+                history.wall_ms += 100 * number
+            case _:
+                history.reopen(kill=number % 2 == 0)
+        history.wall_ms += 1
+    history.clean(MEMORY_BYTES)
+    history.reopen(kill=True)
+    history.check()
+
+
+# ---- one by one ----
+
+
+def test_no_key_is_twice_in_what_is_clean_and_offsets_stay() -> None:
+    log = filled()
+    before = {record.offset: record for record in read_records(log)}
+    end_offset, values = log.log_end_offset, seen(log)
+    result = clean(log)
+    assert result is not None
+    left = [record for record in read_records(log) if record.offset < result.end_offset]
+    assert len({record.key for record in left}) == len(left) == result.keys
+    assert all(before[record.offset] == record for record in left)
+    assert seen(log) == values
+    assert log.log_end_offset == end_offset
+    assert result.after_bytes < result.before_bytes / 3
+
+
+def test_small_segments_become_one() -> None:
+    log = filled(batches=80)
+    files = log_files(log._files)
+    clean(log)
+    for number in range(40):
+        log.append(keyed((f"k{number % 5}", "2" * 50)), now_ms=0)
+    clean(log)
+    assert len(files) > 5
+    merged = log_files(log._files)[1]
+    assert merged > files[5]
+
+
+def test_what_is_clean_is_not_rewritten_in_vain() -> None:
+    log = filled()
+    clean(log)
+    dirty = dirt(log)
+    assert (dirty.dirty_bytes, dirty.first_dirty_offset) == (0, dirty.end_offset)
+    assert not dirty.due(COMPACTED)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_batch_keeps_its_codec_offsets_and_sequence(codec: Compression) -> None:
+    log = new_log(config=COMPACTED)
+    pairs = [(f"k{number}", "v" * 10) for number in range(20)]
+    log.append(keyed(*pairs, timestamp_ms=50, codec=codec, producer=(7, 0, 0)), now_ms=0)
+    log.append(keyed(*pairs[:10], *pairs[15:], timestamp_ms=500), now_ms=0)
+    while len(log_files(log._files)) < 2:
+        log.append(keyed(("other", "v" * 100)), now_ms=0)
+    clean(log)
+    first = read_batches(log)[0]
+    assert (first.base_offset, first.last_offset, first.codec) == (0, 19, codec)
+    assert (first.producer_id, first.producer_epoch, first.base_sequence) == (7, 0, 0)
+    assert [record.offset for record in first.records()] == list(range(10, 15))
+    assert (first.record_count, first.max_timestamp_ms) == (5, 64)
+
+
+def test_every_offset_can_be_read_from_and_times_looked_up() -> None:
+    log = filled(batches=80)
+    clean(log)
+    for each in (log, reopened(log._files, config=COMPACTED)):
+        records = read_records(each)
+        for offset in range(each.log_end_offset):
+            found = next(split_batches(each.read(offset, max_bytes=1)))
+            assert found.base_offset <= offset <= found.last_offset
+            rest = [record for record in records if record.offset >= offset]
+            assert read_records(each, offset) == rest
+        for record in records:
+            found_at = each.offset_for_timestamp(record.timestamp_ms)
+            assert found_at is not None
+            at_least = [r for r in records if r.timestamp_ms >= record.timestamp_ms]
+            assert found_at == (at_least[0].offset, at_least[0].timestamp_ms)
+
+
+def test_the_newest_record_is_found_though_newer_ones_are_gone() -> None:
+    log = new_log(config=COMPACTED)
+    log.append(keyed(("a", "1"), timestamp_ms=9_000, producer=(7, 0, 0)), now_ms=0)
+    for _ in range(30):
+        log.append(keyed(("a", "2" * 50), ("b", "2"), timestamp_ms=10), now_ms=0)
+    clean(log)
+    assert [batch.record_count for batch in read_batches(log)][:2] == [0, 0]
+    assert log.max_timestamp() is not None
+    assert log.max_timestamp() == reopened(log._files, config=COMPACTED).max_timestamp()
+
+
+def test_a_tombstone_stays_for_its_time_after_it_was_met() -> None:
+    log = new_log(config=COMPACTED)
+    log.append(keyed(("a", "1"), ("b", "1")), now_ms=0)
+    log.append(keyed(("a", None), timestamp_ms=77), now_ms=0)
+    for number in range(60):
+        log.append(keyed((f"c{number % 3}", "2" * 50)), now_ms=0)
+    clean(log, wall_ms=50_000)
+    (tombstone,) = [record for record in read_records(log) if record.key == b"a"]
+    assert (tombstone.value, tombstone.timestamp_ms) == (None, 77)
+
+    def again(wall_ms: int) -> bool:
+        for number in range(40):
+            log.append(keyed((f"c{number % 3}", "2" * 50)), now_ms=0)
+        clean(log, wall_ms=wall_ms)
+        return b"a" in {record.key for record in read_records(log)}
+
+    assert again(50_000 + RETENTION_MS - 1)
+    assert not again(50_000 + RETENTION_MS)
+
+
+def test_the_last_sequence_of_a_producer_outlives_its_records() -> None:
+    log = new_log(config=COMPACTED)
+    for sequence in range(4):
+        log.append(keyed(("a", "1"), producer=(7, 2, sequence)), now_ms=0)
+    for _ in range(40):
+        log.append(keyed(("a", "2" * 50)), now_ms=0)
+    clean(log)
+    log.close()
+    for path in log_files(log._files, ".snapshot"):
+        log._files.remove(path)
+    log = reopened(log._files, config=COMPACTED)
+    kept = [batch for batch in read_batches(log) if batch.producer_id == 7]
+    assert [(each.base_sequence, each.record_count) for each in kept] == [(3, 0)]
+    duplicate = log.append(keyed(("a", "1"), producer=(7, 2, 3)), now_ms=0)
+    assert (duplicate.duplicate, duplicate.base_offset) == (True, 3)
+    assert not log.append(keyed(("a", "1"), producer=(7, 2, 4)), now_ms=0).duplicate
+
+
+def test_what_is_too_young_stays() -> None:
+    config = replace(COMPACTED, min_compaction_lag_ms=100)
+    log = new_log(config=config)
+    for number in range(60):
+        log.append(keyed(("a", "2" * 50), timestamp_ms=1_000 + number), now_ms=0)
+    assert clean(log, wall_ms=1_000) is None
+    result = clean(log, wall_ms=1_130)
+    assert result is not None
+    young = [record for record in read_records(log) if record.timestamp_ms > 1_030]
+    assert [record.timestamp_ms for record in young] == list(range(1_031, 1_060))
+    assert 0 < result.end_offset <= 31
+
+
+def test_an_overdue_log_is_due_however_little_is_dirty() -> None:
+    config = replace(COMPACTED, max_compaction_lag_ms=500, min_cleanable_dirty_ratio=1.0)
+    log = filled(config)
+    assert not dirt(log, wall_ms=400).due(config)
+    assert dirt(log, wall_ms=600).due(config)
+
+
+def test_a_map_that_is_too_small_takes_several_cleanings() -> None:
+    log = new_log(config=COMPACTED)
+    for number in range(120):
+        log.append(keyed((f"key-{number % 40}", "2" * 30)), now_ms=0)
+    values, ends = seen(log), [0]
+    while result := clean(log, memory_bytes=24 * 16):
+        ends.append(result.end_offset)
+        assert seen(log) == values
+    assert len(ends) > 4
+    assert ends == sorted(set(ends))
+
+
+def test_a_batch_with_more_keys_than_the_map_holds_does_not_stop_the_log() -> None:
+    log = new_log(config=replace(COMPACTED, segment_bytes=4096))
+    for _ in range(3):
+        log.append(keyed(*[(f"key-{number}", "v") for number in range(100)]), now_ms=0)
+    log.append(keyed(("a", "b" * 3000)), now_ms=0)
+    values = seen(log)
+    while clean(log, memory_bytes=24 * 16):
+        assert seen(log) == values
+    assert log.cleaned.read() == 300
+
+
+def test_a_marker_goes_after_its_data() -> None:
+    log = new_log(config=COMPACTED)
+    copied(log, keyed(("a", "1"), producer=(7, 0, 0), transactional=True))
+    copied(log, marker(COMMIT, 7))
+
+    def markers(wall_ms: int) -> int:
+        for _ in range(40):
+            log.append(keyed(("b", "2" * 50)), now_ms=0)
+        clean(log, wall_ms=wall_ms)
+        return sum(batch.is_control for batch in read_batches(log))
+
+    assert markers(0) == 1
+    log.append(keyed(("a", "2")), now_ms=0)
+    assert markers(10 * RETENTION_MS) == 1
+    assert markers(11 * RETENTION_MS - 1) == 1
+    assert markers(11 * RETENTION_MS) == 0
+
+
+def test_an_open_transaction_is_not_passed() -> None:
+    log = new_log(config=COMPACTED)
+    log.append(keyed(("a", "0")), now_ms=0)
+    log.append(keyed(("a", "1")), now_ms=0)
+    copied(log, keyed(("a", "2"), producer=(7, 0, 0), transactional=True))
+    for _ in range(40):
+        log.append(keyed(("a", "3" * 50)), now_ms=0)
+    result = clean(log)
+    assert result is not None
+    assert result.end_offset == 2
+    assert [record.offset for record in read_records(log)][:3] == [1, 2, 3]
+
+
+def test_a_damaged_segment_is_left_as_it_is() -> None:
+    log = filled()
+    path = log_files(log._files)[1]
+    data = bytearray(read_file(log._files, path))
+    data[100] ^= 1
+    overwrite(log._files, path, bytes(data))
+    with pytest.raises(CorruptData, match="damaged"):
+        clean(log)
+    assert read_file(log._files, path) == data
+    assert log_files(log._files, ".cleaned") == []
+
+
+def test_a_log_that_is_deleted_meanwhile_ends_its_cleaning() -> None:
+    log = filled()
+    steps = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
+    next(steps)
+    log.discard()
+    with pytest.raises(UnknownTopicOrPartition):
+        list(steps)
+
+
+def test_a_cleaning_that_is_given_up_leaves_nothing_behind() -> None:
+    log = filled()
+    names = log._files.list("data/p-0")
+    for count in range(1, 60, 7):
+        steps = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
+        for _ in range(count):
+            next(steps, None)
+        steps.close()
+        if log.cleaned.read():
+            break
+        assert log._files.list("data/p-0") == names
+
+
+def test_batches_that_come_between_two_steps_are_kept() -> None:
+    log = filled()
+    values = seen(log)
+    for number, _ in enumerate(
+        Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
+    ):
+        log.append(keyed((f"new-{number}", "v" * 100)), now_ms=0)
+        values[b"new-%d" % number] = b"v" * 100
+    assert seen(log) == values
+    assert seen(reopened(log._files, config=COMPACTED)) == values
+
+
+def test_a_record_without_a_key_is_refused_where_keys_are_what_counts() -> None:
+    data = encode_batch([(0, b"a", b"1", ()), (0, None, b"2", ())], codec=Compression.GZIP)
+    log = new_log(config=COMPACTED)
+    with pytest.raises(LogError, match="record 1 of a batch has no key") as refused:
+        log.append(data, now_ms=0)
+    assert refused.value.code == INVALID_RECORD
+    assert log.log_end_offset == 0
+    assert new_log().append(data, now_ms=0).last_offset == 1
