@@ -130,19 +130,32 @@ class Restoration:
     """Brings a store up to a changelog, from the offset that the store reflects.
 
     A store that can't be continued from, because the log no longer has the records that
-    would follow (it was cut at either end), is emptied and built anew: `rebuilt` says so.
+    would follow (it was cut at either end, or compacted), is emptied and built anew: `rebuilt`
+    says so.
     """
 
     __slots__ = ("_store", "end_offset", "position", "rebuilt", "start_offset")
 
-    def __init__(self, store: KeyValueStore, *, start_offset: int, end_offset: int) -> None:
-        """`start_offset` and `end_offset` are the changelog's, read before restoring."""
+    def __init__(
+        self,
+        store: KeyValueStore,
+        *,
+        start_offset: int,
+        end_offset: int,
+        complete_offset: int = 0,
+    ) -> None:
+        """`start_offset` and `end_offset` are the changelog's, read before restoring.
+
+        Before `complete_offset` compaction may have removed what told of deletions: a store
+        that reflects less than that can't be continued from.
+        """
         self._store = store
         self.start_offset = start_offset
         self.end_offset = end_offset
         self.position = changelog_offset(store)
         is_new = self.position == 0 and stored_progress(store) is None
-        self.rebuilt = not start_offset <= self.position <= end_offset and not is_new
+        least = max(start_offset, complete_offset)
+        self.rebuilt = not least <= self.position <= end_offset and not is_new
         if self.rebuilt:
             store.delete_range(b"")
         if self.rebuilt or is_new:

@@ -26,7 +26,14 @@ from streamlog.log import Log
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
-from streamlog.worker.restore import OWNER_KEY, POLL_MS, STALL_MS, TaskState, epoch_headers
+from streamlog.worker.restore import (
+    POLL_MS,
+    STALL_MS,
+    Fences,
+    TaskState,
+    epoch_headers,
+    write_again,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -114,18 +121,30 @@ class Checkpoints:
         sent = await self._producer.send_atomic(*state.changelog, batch)
         first_offset = sent.offset - len(batch) + 1
         if first_offset != state.next_offset:
-            await self._check_owner(state, first_offset)
+            late = await self._late_keys(state, first_offset)
+            late -= {key for key, _ in changes}
+            # Before the store remembers to have passed them: see `restore`.
+            await write_again(
+                self._producer,
+                state.changelog,
+                state.store,
+                late,
+                epoch=state.epoch,
+                wall_ms=now_ms,
+            )
         state.next_offset = sent.offset + 1
         task.committed(changes, next_offset=state.next_offset)
         return len(batch)
 
-    async def _check_owner(self, state: TaskState, until_offset: int) -> None:
+    async def _late_keys(self, state: TaskState, until_offset: int) -> set[bytes]:
         """Somebody wrote before our checkpoint: a new owner, or a former one that is late."""
-        for record in await self._between(state, until_offset):
-            if record.key == OWNER_KEY:
-                topic, partition = state.changelog
-                logger.warning("%s[%d] belongs to another worker now", topic, partition)
-                raise Fenced
+        fences = Fences(owner=state.epoch)
+        fences.admit(await self._between(state, until_offset))
+        if fences.owner != state.epoch:
+            topic, partition = state.changelog
+            logger.warning("%s[%d] belongs to another worker now", topic, partition)
+            raise Fenced
+        return fences.late
 
     async def _between(self, state: TaskState, until_offset: int) -> list[Record]:
         found: list[Record] = []

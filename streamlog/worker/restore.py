@@ -7,7 +7,8 @@ blocked, B takes over and writes its own fence. (3) A wakes up and writes a chec
 its epoch on every record. (4) Whoever replays skips it, as its epoch is older than the last
 fence; A itself sees that its checkpoint did not land where the one before ended, looks at
 what lies between, finds B's fence, and drops the task (`commit`). Changes that A wrote before
-B's fence are part of what B restores. Not done here: standby copies.
+B's fence are part of what B restores. Compaction knows no owners: of a key that A wrote late it
+keeps A's record. So whoever meets late records writes those keys once more, with their values.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 OWNER_KEY = b"\x00owner"
 """Reserved (see `tables/changelog.py`): in the changelog a fence, in a store the last one's
 offset."""
+LATE_KEY = b"\x00late"
+"""Reserved, in a store only: keys that a former owner wrote late, still to be written again."""
 CLUSTER_KEY = b"\x00cluster"
 """Reserved, in a store only: the log that its changelog is in."""
 EPOCH_HEADER = "epoch"
@@ -47,7 +50,11 @@ POLL_MS = 500
 SLICE_RECORDS = 5_000
 """Applied between two looks at the consumer group."""
 
+DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
+"""`delete.retention.ms` of changelogs."""
+
 _EPOCH = struct.Struct(">q")
+_SIZE = struct.Struct(">I")
 
 
 @dataclass(slots=True)
@@ -70,19 +77,23 @@ def epoch_headers(epoch: int) -> tuple[tuple[str, bytes], ...]:
 class Fences:
     """Tells the records of owners from those of former ones, in the order of a changelog."""
 
-    def __init__(self, owner: int = -1) -> None:
+    def __init__(self, owner: int = -1, late: Iterable[bytes] = ()) -> None:
         self.owner = owner
         """The offset of the last fence known."""
+        self.late = set(late)
+        """Keys whose newest record is a former owner's."""
 
     @classmethod
     def stored(cls, store: RocksStore) -> Fences:
         """As of the changelog offset that the store reflects."""
-        data = store.get(OWNER_KEY)
-        return cls(-1 if data is None else _unpack(data))
+        data, late = store.get(OWNER_KEY), store.get(LATE_KEY)
+        owner = -1 if data is None else _unpack(data)
+        return cls(owner, [] if late is None else _unpack_keys(late))
 
     def admit(self, records: Iterable[Record]) -> list[Change]:
         """The changes to apply: fences as their offset, nothing by a former owner."""
         changes: list[Change] = []
+        before = frozenset(self.late)
         for record in records:
             if record.key is None:
                 raise CorruptData(f"changelog record {record.offset} has no key")
@@ -92,6 +103,11 @@ class Fences:
                 changes.append((OWNER_KEY, _EPOCH.pack(record.offset)))
             elif epoch is None or _unpack(epoch) >= self.owner:
                 changes.append((record.key, record.value))
+                self.late.discard(record.key)
+            else:
+                self.late.add(record.key)
+        if self.late != before:
+            changes.append((LATE_KEY, _pack_keys(self.late)))
         return changes
 
 
@@ -129,7 +145,12 @@ class Restorer:
         try:
             self._check_cluster(store)
             epoch = await self._fence()
-            await self._replay(store, end_offset=epoch + 1)
+            late = await self._replay(store, end_offset=epoch + 1)
+            now_ms = self._clock.wall_ms()
+            await write_again(
+                self._producer, self.changelog, store, late, epoch=epoch, wall_ms=now_ms
+            )
+            store.delete(LATE_KEY)
         except BaseException:
             store.close()
             raise
@@ -161,10 +182,15 @@ class Restorer:
         sent = await self._producer.send_atomic(*self.changelog, [fence])
         return sent.offset
 
-    async def _replay(self, store: RocksStore, *, end_offset: int) -> None:
+    async def _replay(self, store: RocksStore, *, end_offset: int) -> set[bytes]:
         async with self._log.consumer(auto_offset_reset="none") as consumer:
             start_offset = (await consumer.begin_offsets([self.changelog]))[self.changelog]
-            restoration = Restoration(store, start_offset=start_offset, end_offset=end_offset)
+            restoration = Restoration(
+                store,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                complete_offset=await self._complete_offset(consumer, end_offset),
+            )
             if restoration.rebuilt:
                 logger.warning("state in %s did not fit its changelog: built anew", self._path)
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())
@@ -176,6 +202,13 @@ class Restorer:
                 restoration.apply(fences.admit(records), next_offset=records[-1].offset + 1)
                 self.records += len(records)
             self.records -= 1  # Our own fence.
+            return fences.late
+
+    async def _complete_offset(self, consumer: Consumer, end_offset: int) -> int:
+        """From where on no deletion can have been compacted away yet."""
+        since_ms = self._clock.wall_ms() - DELETE_RETENTION_MS // 2  # clocks may differ
+        found = (await consumer.offsets_for_times({self.changelog: since_ms}))[self.changelog]
+        return end_offset if found is None else found.offset
 
     async def _next(self, consumer: Consumer) -> Sequence[Record]:
         deadline_ms = self._clock.now_ms() + STALL_MS
@@ -187,6 +220,36 @@ class Restorer:
             f"changelog {self.changelog.topic}[{self.changelog.partition}] gave no record for "
             f"{STALL_MS // 1000} s, though its end is not reached"
         )
+
+
+async def write_again(
+    producer: Producer,
+    changelog: TopicPartition,
+    store: RocksStore,
+    keys: Iterable[bytes],
+    *,
+    epoch: int,
+    wall_ms: int,
+) -> None:
+    """Put what the store has behind what a former owner wrote of these keys."""
+    headers = epoch_headers(epoch)
+    batch = [(wall_ms, key, store.get(key), headers) for key in sorted(keys)]
+    if batch:
+        await producer.send_atomic(*changelog, batch)
+
+
+def _pack_keys(keys: Iterable[bytes]) -> bytes:
+    return b"".join(_SIZE.pack(len(key)) + key for key in sorted(keys))
+
+
+def _unpack_keys(data: bytes) -> list[bytes]:
+    keys: list[bytes] = []
+    position = 0
+    while position < len(data):
+        (size_bytes,) = _SIZE.unpack_from(data, position)
+        position += _SIZE.size + size_bytes
+        keys.append(data[position - size_bytes : position])
+    return keys
 
 
 def _unpack(data: bytes) -> int:

@@ -17,6 +17,7 @@ from streamlog.client.admin import Admin, NewTopic
 from streamlog.errors import TopicExists, TopologyError, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.topology import TopicSpec, Topology
+from streamlog.worker.restore import DELETE_RETENTION_MS
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +28,12 @@ CHANGELOG_BATCH_BYTES = 64 * 1024 * 1024
 CHANGELOG_CONFIGS = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(CHANGELOG_BATCH_BYTES),
+    "segment.bytes": str(2 * CHANGELOG_BATCH_BYTES),
+    "min.compaction.lag.ms": str(10 * 60 * 1000),
+    "delete.retention.ms": str(DELETE_RETENTION_MS),
 }
+"""Only what is no longer written to is compacted, so segments are small. The lag is for an owner
+that finds a former one's late records and writes their keys again (`restore`)."""
 REPARTITION_CONFIGS = {"retention.ms": "-1"}
 """Records there keep the time of their event: a cluster's limit would take those of an old one
 before they are read."""

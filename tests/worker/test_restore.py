@@ -14,9 +14,10 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.clock import SystemClock
 from streamlog.errors import CorruptData, LogDirectoryLost
-from streamlog.log import Log
+from streamlog.log import Log, StoredLog
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record
+from streamlog.tables.changelog import Restoration, changelog_offset
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.worker.commit import Checkpoints, Fenced
 from streamlog.worker.restore import OWNER_KEY, Fences, Restorer, TaskState, epoch_headers
@@ -131,6 +132,63 @@ def test_a_late_write_after_the_last_one_of_the_owner(tmp_path: Path) -> None:
             with pytest.raises(Fenced):
                 await sleeper.count("ada", 99)
             assert (await opened("b")).rows == {"ada": 2}
+
+    asyncio.run(main())
+
+
+def compacted(path: Path) -> list[Record]:
+    """What a compaction of the whole changelog would leave."""
+    with StoredLog(str(path)) as log:
+        start, end = log.offsets(*CHANGELOG)
+        records = [r for batch in log.read(*CHANGELOG, start, end) for r in batch.records()]
+    return sorted({record.key: record for record in records}.values())
+
+
+@pytest.mark.parametrize("by", ["owner", "restorer"])
+def test_what_a_former_owner_wrote_late_is_written_over(tmp_path: Path, by: str) -> None:
+    """Compaction keeps the newest record of a key, whoever wrote it."""
+
+    async def main() -> None:
+        async with census(tmp_path) as opened:
+            sleeper = await opened("a")
+            await sleeper.count("ada", 1)
+            await sleeper.count("eve", 1)
+            owner = await opened("b")
+            await owner.count("ada", 2)
+            with pytest.raises(Fenced):
+                await sleeper.count("eve", 99)
+            if by == "owner":
+                await owner.count("bob", 3)
+                await owner.count("bob", 4)
+            rows = owner.rows
+            owner.task.close()
+            if by == "restorer":
+                again = await opened("c")
+                assert again.rows == rows
+                again.task.close()
+
+    asyncio.run(main())
+    kept = dict(Fences().admit(compacted(tmp_path / "log")))
+    value = next(value for key, value in kept.items() if b"eve" in key)
+    assert value is not None
+    assert value.endswith((1).to_bytes(8, "big"))
+
+
+def test_a_store_that_may_have_missed_a_deletion_is_built_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with census(tmp_path) as opened:
+            first = await opened("a")
+            await first.count("ada", 1)
+            first.task.close()
+            store = RocksStore.open(str(tmp_path / "a"))
+            position = changelog_offset(store)
+            assert Restoration(store, start_offset=0, end_offset=9).position == position
+            again = Restoration(store, start_offset=0, end_offset=9, complete_offset=position)
+            assert (again.rebuilt, again.position) == (False, position)
+            late = Restoration(store, start_offset=0, end_offset=9, complete_offset=position + 1)
+            assert (late.rebuilt, late.position) == (True, 0)
+            store.close()
+            assert (await opened("a")).rows == {"ada": 1}
 
     asyncio.run(main())
 
