@@ -50,25 +50,32 @@ class Cleaner:
         clock: Clock,
         high_watermark: Callable[[str, int], int],
     ) -> None:
-        self.next_due_ms: int = clock.now_ms()
-        """When to call `run` again."""
         self._directory = directory
         self._clock = clock
         self._high_watermark = high_watermark
         self._work: Steps | None = None
-        self._pause_ms = 0
+        self._due_ms = clock.now_ms()
+        self._idle_since_ms: int | None = None
         self._rests_until_ms: dict[PartitionLog, float] = {}
+
+    @property
+    def next_due_ms(self) -> int:
+        """When to call `run` again."""
+        if self._idle_since_ms is None:
+            return self._due_ms
+        return self._idle_since_ms + self._directory.config.log_cleaner_backoff_ms
 
     def run(self) -> None:
         """Do a slice of work, or look whether there is any."""
         begun_ms = now_ms = self._clock.now_ms()
+        self._idle_since_ms = None
         if not self._directory.config.log_cleaner_enable:
             self.close()
-            self.next_due_ms = now_ms + self._directory.config.log_cleaner_backoff_ms
+            self._idle_since_ms = now_ms
             return
-        done_bytes = self._pause_ms = 0
         if self._work is None:
             self._work = self._look_and_clean()
+        done_bytes = 0
         while now_ms - begun_ms < SLICE_MS:
             step_bytes = next(self._work, None)
             now_ms = self._clock.now_ms()
@@ -76,11 +83,9 @@ class Cleaner:
                 self._work = None
                 break
             done_bytes += step_bytes
-        throttle_ms = (
-            done_bytes * 1000 // self._directory.config.log_cleaner_io_max_bytes_per_second
-        )
-        pause_ms = max(self._pause_ms, throttle_ms, now_ms - begun_ms, PAUSE_MS_MIN)
-        self.next_due_ms = now_ms + pause_ms
+        bytes_per_second = self._directory.config.log_cleaner_io_max_bytes_per_second
+        throttle_ms = done_bytes * 1000 // bytes_per_second
+        self._due_ms = now_ms + max(throttle_ms, now_ms - begun_ms, PAUSE_MS_MIN)
 
     def close(self) -> None:
         """Give up what is under way; what does not count is removed."""
@@ -103,7 +108,7 @@ class Cleaner:
                     dirtiest = found
                 yield 0
         if dirtiest is None:
-            self._pause_ms = self._directory.config.log_cleaner_backoff_ms
+            self._idle_since_ms = self._clock.now_ms()
         else:
             yield from self._clean(dirtiest)
 
