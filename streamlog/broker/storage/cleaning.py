@@ -163,7 +163,7 @@ class Cleaning:
                 output.segment.create()
                 for segment in group:
                     yield from self._rewrite_one(segment, output, survivors)
-                output.finish()
+                output.finish(group[-1].next_offset)
                 yield 0
                 self._before_bytes += sum(segment.size_bytes for segment in group)
                 if len(group) == 1 and not output.changed:
@@ -226,10 +226,12 @@ class _Output:
             self.changed = self.changed or not isinstance(data, memoryview)
         return self._write() if self._parts_bytes >= WRITE_BYTES else 0
 
-    def finish(self) -> None:
-        """All of it is on disk, its indexes but for the page cache."""
+    def finish(self, end_offset: int) -> None:
+        """All of it, up to this offset, is on disk, its indexes but for the page cache."""
         self._close_gap()
         self._write()
+        if self.segment.next_offset != end_offset:
+            raise CorruptData(f"{self.segment.path} does not reach up to offset {end_offset}")
         self.segment.flush_indexes()
         self.segment.sync()
         self.segment.close()

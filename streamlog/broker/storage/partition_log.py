@@ -23,13 +23,7 @@ from typing import NamedTuple
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage import admission, swap
 from streamlog.broker.storage.expiry import expired_segments
-from streamlog.broker.storage.files import (
-    Buffer,
-    File,
-    FileRange,
-    Files,
-    directory_error,
-)
+from streamlog.broker.storage.files import Buffer, File, FileRange, Files, directory_error
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.recovery import (
     SEGMENTS_UNSYNCED_MAX,
@@ -458,10 +452,9 @@ class PartitionLog:
             LogDirectoryError: the disk refused; nothing more is taken until the next opening.
         """
         self._check_open()
-        end_offset = replaced[-1].next_offset
         first = bisect_right(self._bases, cleaned.base_offset) - 1
         stop = first + len(replaced)
-        if self._segments[first:stop] != list(replaced) or cleaned.next_offset != end_offset:
+        if self._segments[first:stop] != list(replaced):
             raise UnknownTopicOrPartition(f"{self.name}: what was cleaned is gone")
         segment = self._new_segment(cleaned.base_offset)
         try:
