@@ -21,17 +21,10 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
-from streamlog.broker.storage import admission, swap
+from streamlog.broker.storage import admission, recovery, swap
 from streamlog.broker.storage.expiry import expired_segments
 from streamlog.broker.storage.files import Buffer, File, FileRange, Files, directory_error
 from streamlog.broker.storage.producers import ProducerStates
-from streamlog.broker.storage.recovery import (
-    SEGMENTS_UNSYNCED_MAX,
-    Recovery,
-    load_sealed,
-    look_at_end,
-    recover,
-)
 from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment, SegmentEnd
 from streamlog.broker.storage.snapshots import ProducerSnapshots, offset_of
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
@@ -78,7 +71,7 @@ class PartitionLog:
     ) -> None:
         self.name = name
         self.leader_epoch = 0
-        self.recovery = Recovery()
+        self.recovery = recovery.Recovery()
         self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.refused_reads = 0
         """Reads that met a damaged place; the place itself is told once."""
@@ -150,14 +143,14 @@ class PartitionLog:
             log._find_segments()
             last = log._segments[-1]
             if read_only:
-                look_at_end(last)
+                recovery.look_at_end(last)
             elif end is not None and last.restore(end):
-                log.recovery = Recovery()
+                log.recovery = recovery.Recovery()
             elif not (clean and log._ends_whole(last)):
-                log.recovery = recover(log._segments, recovery_point=recovery_point)
+                log.recovery = recovery.recover(log._segments, recovery_point=recovery_point)
             elif last.next_offset < recovery_point:
                 last.note_tail_damage("", None)
-                log.recovery = Recovery(damage=tuple(last.damage))
+                log.recovery = recovery.Recovery(damage=tuple(last.damage))
             log._bases = [segment.base_offset for segment in log._segments]
             if not read_only:
                 log._begin_at_start()
@@ -433,8 +426,7 @@ class PartitionLog:
         self._check_open()
         limit = min(before_offset, self.recovery_point)
         with self._disk():
-            ends = self._bases[1:]
-            return [self._segment(number) for number, end in enumerate(ends) if end <= limit]
+            return [self._segment(n) for n, end in enumerate(self._bases[1:]) if end <= limit]
 
     def last_sequences(self) -> dict[int, tuple[int, int]]:
         """Epoch and last sequence number of each producer that is remembered."""
@@ -532,7 +524,7 @@ class PartitionLog:
         self._producers = self._restored_producers()
         if self.recovery.scanned_bytes:
             # What was scanned may be in the page cache only.
-            self._sync(self._segments[-SEGMENTS_UNSYNCED_MAX:])
+            self._sync(self._segments[-recovery.SEGMENTS_UNSYNCED_MAX :])
         # Of a damaged end it is known that more had been on disk.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 
@@ -691,7 +683,7 @@ class PartitionLog:
         """The segment, its end known; sealed ones are looked at when they are first needed."""
         segment = self._segments[number]
         if not segment.loaded:
-            load_sealed(segment, self._bases[number + 1])
+            recovery.load_sealed(segment, self._bases[number + 1])
             for place in segment.damage:
                 self._tell(str(place))
         return segment
