@@ -400,7 +400,7 @@ class AdminRequests:
                 MetadataResponsePartition(
                     partition_index=index,
                     leader_id=self._directory.node_id,
-                    leader_epoch=log.leader_epoch,
+                    leader_epoch=log.epochs.current,
                     replica_nodes=node,
                     isr_nodes=node,
                 )

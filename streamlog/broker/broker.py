@@ -46,6 +46,7 @@ from streamlog.protocol.messages.cluster import (
     ApiVersionsResponse,
     DescribeClusterRequest,
     MetadataRequest,
+    OffsetForLeaderEpochRequest,
 )
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
@@ -280,6 +281,7 @@ class Broker:
             ProduceRequest: self._produce,
             FetchRequest: self._fetch,
             ListOffsetsRequest: self._list_offsets,
+            OffsetForLeaderEpochRequest: lambda request, _: self._data.epoch_ends(request),
             MetadataRequest: lambda request, at: admin.metadata(
                 request, at.version, self._listener(at)
             ),

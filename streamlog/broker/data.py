@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.errors import CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.cluster import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
 from streamlog.protocol.messages.data import (
     FetchableTopicResponse,
     FetchPartition,
@@ -204,8 +211,32 @@ class DataRequests:
             partition_index=wanted.partition_index,
             timestamp=timestamp_ms,
             offset=offset,
-            leader_epoch=partition.log.leader_epoch,
+            leader_epoch=partition.log.epochs.at(offset),
         )
+
+    # ---- leader epochs ----
+
+    def epoch_ends(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        """Where epochs ended: who has read beyond has read what was lost (KIP-320)."""
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[self._epoch_end(topic.topic, each) for each in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _epoch_end(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+        try:
+            partition = self._partitions.get(topic, wanted.partition)
+            partition.check_epoch(wanted.current_leader_epoch)
+        except StreamlogError as error:
+            return EpochEndOffset(partition=wanted.partition, error_code=_code(error))
+        epochs = partition.log.epochs
+        epoch, end_offset = epochs.end_of(wanted.leader_epoch, partition.high_watermark)
+        return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
 class _Reading:

@@ -29,6 +29,8 @@ from streamlog.protocol.messages.cluster import (
     DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
 )
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
@@ -128,6 +130,7 @@ _SERVED: Final = (
     _api(20, DeleteTopicsRequest, DeleteTopicsResponse),
     _api(21, DeleteRecordsRequest, DeleteRecordsResponse),
     _api(22, InitProducerIdRequest, InitProducerIdResponse),
+    _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
     _api(32, DescribeConfigsRequest, DescribeConfigsResponse),
     _api(33, AlterConfigsRequest, AlterConfigsResponse),
     _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),

@@ -9,6 +9,12 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.cluster import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.data import (
     FetchRequest,
@@ -239,7 +245,7 @@ def test_leader_epochs_are_compared(node: Node) -> None:
         answers = await fetch(broker, at(0, epoch=0), at(0, epoch=1))
         codes = [data.error_code for data in answers]
         assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_LEADER_EPOCH]
-        broker.directory.log("t", 0).leader_epoch = 1
+        broker.directory.log("t", 0).epochs.current = 1
         (late,) = await fetch(broker, at(0, epoch=0))
         assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
@@ -425,4 +431,33 @@ def test_behind_a_damaged_end_nothing_is_written(node: Node) -> None:
     node.run(before)
     spoil(node, 30)
     node.files.remove("data/clean_shutdown")  # or nobody would look
+    node.run(after)
+
+
+def test_who_asks_is_told_where_an_epoch_ended(node: Node) -> None:
+    request = OffsetForLeaderEpochRequest(
+        topics=[
+            OffsetForLeaderTopic(
+                topic="t",
+                partitions=[
+                    OffsetForLeaderPartition(partition=partition, leader_epoch=0)
+                    for partition in (0, 1)
+                ],
+            )
+        ]
+    )
+
+    async def before(broker: Broker) -> None:
+        create(broker)
+        await produce(broker, batch(b"a", b"b"))
+
+    async def after(broker: Broker) -> None:
+        await produce(broker, batch(b"c"))
+        response = await ask(broker, request, OffsetForLeaderEpochResponse)
+        found, unknown = response.topics[0].partitions
+        assert (found.error_code, found.leader_epoch, found.end_offset) == (0, 0, 2)
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    node.run(before)
+    node.files.remove("data/clean_shutdown")
     node.run(after)

@@ -29,6 +29,7 @@ ADVERTISED = {
     "DeleteTopics": (20, 1, 6, 4),
     "DeleteRecords": (21, 0, 2, 2),
     "InitProducerId": (22, 0, 5, 2),
+    "OffsetForLeaderEpoch": (23, 2, 4, 4),
     "DescribeConfigs": (32, 1, 4, 4),
     "AlterConfigs": (33, 0, 2, 2),
     "IncrementalAlterConfigs": (44, 0, 1, 1),

@@ -85,7 +85,7 @@ class Partition:
             LogError: FENCED_LEADER_EPOCH, the client has missed an election;
                 UNKNOWN_LEADER_EPOCH, this broker has.
         """
-        current = self.log.leader_epoch
+        current = self.log.epochs.current
         if leader_epoch in (NO_EPOCH, current):
             return
         older = leader_epoch < current

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage import admission, recovery, swap
+from streamlog.broker.storage.epochs import LeaderEpochs
 from streamlog.broker.storage.expiry import expired_segments
 from streamlog.broker.storage.files import Buffer, File, FileRange, Files, directory_error
 from streamlog.broker.storage.producers import ProducerStates
@@ -70,7 +71,7 @@ class PartitionLog:
         self, files: Files, directory: str, *, name: str, config: TopicConfig, read_only: bool
     ) -> None:
         self.name = name
-        self.leader_epoch = 0
+        self.epochs = LeaderEpochs(files, directory)
         self.recovery = recovery.Recovery()
         self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.refused_reads = 0
@@ -154,6 +155,7 @@ class PartitionLog:
             log._bases = [segment.base_offset for segment in log._segments]
             if not read_only:
                 log._begin_at_start()
+                log.epochs.open(log.log_end_offset, clean=clean)
                 log._take_over()
         return log
 
@@ -236,7 +238,7 @@ class PartitionLog:
                 return AppendResult(appended.first_offset, appended.last_offset, -1, duplicate=True)
             if self._config.compacts:
                 admission.check_keys(batches)
-            admission.place(placed, batches, base_offset, self.leader_epoch)
+            admission.place(placed, batches, base_offset, self.epochs.current)
             if wall_ms is not None:
                 batches = self._timed(placed, batches, wall_ms)
         else:
@@ -580,6 +582,7 @@ class PartitionLog:
 
     def _write(self, data: bytearray | memoryview, batches: list[RecordBatch], now_ms: int) -> None:
         try:
+            self.epochs.note(self._segments[-1].next_offset)
             if self._roll_due(len(data), batches, now_ms):
                 self._roll()
             segment = self._segments[-1]

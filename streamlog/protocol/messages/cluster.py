@@ -162,3 +162,48 @@ class DescribeClusterResponse(Message, versions="0-1", flexible_from=0):
     controller_id: int = int32("0+", default=-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker, "0+")
     cluster_authorized_operations: int = int32("0+", default=-2147483648)
+
+
+class OffsetForLeaderPartition(Struct):
+    """Where did this epoch end? `current_leader_epoch` is as in Fetch."""
+
+    partition: int = int32("0+")
+    current_leader_epoch: int = int32("2+", default=-1)
+    leader_epoch: int = int32("0+")
+
+
+class OffsetForLeaderTopic(Struct):
+    """Partitions of one topic."""
+
+    topic: str = string("0+")
+    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition, "0+")
+
+
+class OffsetForLeaderEpochRequest(Message, versions="2-4", flexible_from=4):
+    """A consumer finds out whether what it has read is still there (KIP-320)."""
+
+    replica_id: int = int32("3+", default=-2)
+    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "0+")
+
+
+class EpochEndOffset(Struct):
+    """The last epoch that is not after the one asked for, and where it ended; -1 if unknown."""
+
+    error_code: int = int16("0+")
+    partition: int = int32("0+")
+    leader_epoch: int = int32("1+", default=-1)
+    end_offset: int = int64("0+", default=-1)
+
+
+class OffsetForLeaderTopicResult(Struct):
+    """The ends in one topic."""
+
+    topic: str = string("0+")
+    partitions: list[EpochEndOffset] = array(EpochEndOffset, "0+")
+
+
+class OffsetForLeaderEpochResponse(Message, versions="2-4", flexible_from=4):
+    """The ends found."""
+
+    throttle_time_ms: int = int32("2+")
+    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, "0+")
