@@ -172,8 +172,7 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """Everything before this offset is known to be on disk, indexes included."""
-        offset = self.synced.offset
-        return min(offset, self._unsynced[0].base_offset) if self._unsynced else offset
+        return min([self.synced.offset, *(each.base_offset for each in self._unsynced[:1])])
 
     @property
     def active_base_offset(self) -> int:
@@ -310,7 +309,9 @@ class PartitionLog:
         """
         with self._disk():
             segments = [self._segment(number) for number in range(len(self._segments))]
-            newest = max(segments, key=_max_timestamp_ms).newest(self._start_offset)
+            newest = max(segments, key=lambda segment: segment.max_timestamp_ms).newest(
+                self._start_offset
+            )
         return None if newest is None else (newest.offset, newest.timestamp_ms)
 
     def configure(self, config: TopicConfig) -> None:
@@ -621,13 +622,12 @@ class PartitionLog:
         """Begin a segment; every step may fail and be tried again with the next append."""
         sealed = self._segments[-1]
         sealed.flush_indexes()
-        self._write_snapshot()
+        self._snapshots.write(self._producers, self.log_end_offset)
         self._add_segment(sealed.next_offset)
         sealed.close()
         self._sync(self._unsynced)
         self._unsynced = [sealed]
-        sealed_before = SyncedEnd(sealed.base_offset, sealed.base_offset, 0)
-        self.synced = max(self.synced, sealed_before)
+        self.synced = max(self.synced, SyncedEnd(sealed.base_offset, sealed.base_offset, 0))
 
     def _add_segment(self, base_offset: int) -> None:
         segment = self._new_segment(base_offset)
@@ -671,7 +671,7 @@ class PartitionLog:
                 self._unsynced = []
                 self.synced = self._end()
             if (self._snapshots.newest_offset or START_OFFSET) != self.log_end_offset:
-                self._write_snapshot()
+                self._snapshots.write(self._producers, self.log_end_offset)
 
     def _segment_of(self, offset: int) -> Segment:
         number = bisect_right(self._bases, offset) - 1
@@ -690,9 +690,6 @@ class PartitionLog:
             for place in segment.damage:
                 self._tell(str(place))
         return segment
-
-    def _write_snapshot(self) -> None:
-        self._snapshots.write(self._producers, self.log_end_offset)
 
     def _restored_producers(self) -> ProducerStates:
         """The producers as of the end of the log: the newest good snapshot, and a replay."""
@@ -734,7 +731,3 @@ class PartitionLog:
             return any(name.endswith(LOG_SUFFIX) for name in self._files.list(self._directory))
         except FileNotFoundError:
             return False
-
-
-def _max_timestamp_ms(segment: Segment) -> int:
-    return segment.max_timestamp_ms
