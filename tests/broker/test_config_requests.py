@@ -174,10 +174,10 @@ def test_a_setting_is_altered_at_once_and_outlives_a_restart(node: Node) -> None
             TOPIC,
             "t",
             ("max.message.bytes", Operation.DELETE, None),
-            ("cleanup.policy", Operation.SUBTRACT, "delete"),
+            ("cleanup.policy", Operation.SUBTRACT, "compact"),
         )
         assert (await produce(broker, batch(b"x" * 200))).error_code == 0
-        assert (await described(broker, TOPIC, "t"))["cleanup.policy"].value == "compact"
+        assert (await described(broker, TOPIC, "t"))["cleanup.policy"].value == "delete"
 
     node.run(story)
     node.run(again)
