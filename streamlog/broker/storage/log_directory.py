@@ -401,7 +401,7 @@ class LogDirectory:
             raise self._failure
         if self._lock is not None and not self._lock.linked():
             raise LogDirectoryLost(
-                f"{self.path} has been deleted while it was in use: the log stops here; put the "
+                f"{self.path} has vanished while it was in use: the log stops here; put the "
                 "data directory back in its place, or start with a new one"
             )
 

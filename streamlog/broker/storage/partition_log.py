@@ -600,7 +600,7 @@ class PartitionLog:
     def _check_linked(self, segment: Segment) -> None:
         if not segment.linked():
             self._failure = LogDirectoryLost(
-                f"{segment.path} has been deleted while it was in use: the log of {self.name}"
+                f"{segment.path} has vanished while it was in use: the log of {self.name}"
                 " stops here; put the data directory back in its place, or start with a new one"
             )
             raise self._failure
