@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import platform
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +25,7 @@ from rich.table import Table
 from benchmarks import log, windowed_count, wire
 from benchmarks.harness import Figure
 
+PIPE_COLUMNS = 130
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[Path, int], AsyncIterator[Figure]]] = {
     "wire": wire.figures,
@@ -118,7 +120,8 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     figures = asyncio.run(run(arguments.only, arguments.records, arguments.runs))
-    console = Console()
+    # A pipe has no width of its own; at 80 columns the table would be a pillar.
+    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     console.print(table(figures))
     console.print(f"every run: {write(figures)}")
 
