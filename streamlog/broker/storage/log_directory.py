@@ -590,7 +590,7 @@ class LogDirectory:
 
     def _write_checkpoints(self, *, if_changed: bool = False) -> None:
         logs = self._logs()
-        points = {folder: log.recovery_point for folder, log in logs.items()}
+        points = {folder: _scan_from(log) for folder, log in logs.items()}
         starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
         if if_changed and (points, starts) == self._checkpointed:
             return
@@ -663,6 +663,17 @@ def effective(given: BrokerConfig, altered: AlteredSettings) -> BrokerConfig:
 def partition_folder(topic_id: bytes, partition: int) -> str:
     """The name of a partition's folder in the data directory."""
     return f"p-{topic_id.hex()}-{partition}"
+
+
+def _scan_from(log: PartitionLog) -> int:
+    """The recovery point, held back before a hole: only a scan finds it again.
+
+    Not so where the end of what was synced is missing: that is judged by the true point.
+    """
+    holes = [place.first_offset for place in log.damage if place.next_offset is not None]
+    if len(holes) < len(log.damage):
+        return log.recovery_point
+    return min([log.recovery_point, *holes])
 
 
 def _folders(entry: TopicEntry) -> list[str]:
