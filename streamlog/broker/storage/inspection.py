@@ -30,7 +30,7 @@ from streamlog.broker.storage.files import (
     read_file,
     write_whole,
 )
-from streamlog.broker.storage.log_directory import partition_folder
+from streamlog.broker.storage.folders import partition_folder
 from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.scan import OFFSETS_MAX, Scan, sound_position

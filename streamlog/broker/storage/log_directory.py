@@ -1,8 +1,7 @@
 """LogDirectory: every partition under one folder, and the lock on it.
 
-A partition has the folder `p-<topic id>-<number>`: by id and not by name, so that a topic that
-is made again never meets its old files. `topics.json` is the point at which a topic begins and
-ends to exist: its folders are made before it is in there, and deleted after it is out.
+`topics.json` is the point at which a topic begins and ends to exist: its folders (`folders`)
+are made before it is in there, and deleted after it is out.
 The first process to open the directory holds its lock; others are told where it listens. With
 `read_only` nothing is locked and nothing changed, and a writer may be at work.
 Rule of the file: opening in order scans nothing (`clean_shutdown`), any other opening scans
@@ -15,10 +14,9 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import (
@@ -31,6 +29,7 @@ from streamlog.broker.storage.catalog import (
     new_id,
     new_topic_id,
 )
+from streamlog.broker.storage.checkpoints import Checkpoint, Checkpoints
 from streamlog.broker.storage.files import (
     File,
     Files,
@@ -40,8 +39,9 @@ from streamlog.broker.storage.files import (
     process_id,
     write_whole,
 )
+from streamlog.broker.storage.folders import Folders, partition_folder, partition_folders
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, SegmentEnd
+from streamlog.broker.storage.segment import Damage, SegmentEnd
 from streamlog.errors import (
     ConfigError,
     LogDirectoryError,
@@ -63,7 +63,6 @@ INVALID_TOPIC = 17
 INVALID_PARTITIONS = 37
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_FOLDER = re.compile(r"p-([0-9a-f]{32})-\d+(\.deleted)?")
 
 _logger = logging.getLogger(__name__)
 
@@ -82,11 +81,6 @@ class TopicState:
     """All settings that hold for it."""
 
 
-class _Checkpoint(NamedTuple):
-    recovery_point: int
-    log_start_offset: int
-
-
 class LogDirectory:
     """The data directory of one broker; made by `open`."""
 
@@ -101,11 +95,12 @@ class LogDirectory:
         self._altered = AlteredSettings()
         self._lock = lock
         self._catalog = Catalog(files, path)
+        self._folders = Folders(files, path)
+        self._checkpoints = Checkpoints(self._catalog)
         self._topics: dict[str, TopicState] = {}
         self._deleting: set[bytes] = set()
         self._producer_ids = range(0)
         self._failure: LogDirectoryError | None = None
-        self._checkpointed: tuple[dict[str, int], dict[str, int]] | None = None
         self._closed = False
 
     @classmethod
@@ -377,7 +372,7 @@ class LogDirectory:
             LogDirectoryError: the disk refused.
         """
         with self._disk():
-            self._write_checkpoints(if_changed=if_changed)
+            self._checkpoints.write(self._logs(), if_changed=if_changed)
 
     def failure_of(self, error: OSError) -> LogDirectoryError:
         """What an error of the disk means."""
@@ -432,7 +427,7 @@ class LogDirectory:
 
     def _close_in_order(self, *, whole: bool) -> None:
         with self._disk():
-            self._write_checkpoints()
+            self._checkpoints.write(self._logs())
             self._catalog.remove_listener()
             if whole:
                 self._catalog.mark_clean({folder: log.end for folder, log in self._logs().items()})
@@ -458,16 +453,12 @@ class LogDirectory:
         entries, self._deleting = self._catalog.topics()
         self._altered = self._catalog.broker_settings()
         self._config = effective(self._given_config, self._altered)
-        points, starts = self._catalog.recovery_points(), self._catalog.log_start_offsets()
+        checkpoints = self._checkpoints.read(entries)
         for entry in entries:
-            offsets = {
-                folder: _Checkpoint(points.get(folder, 0), starts.get(folder, 0))
-                for folder in _folders(entry)
-            }
-            self._open_topic(entry, offsets, names, ends)
+            self._open_topic(entry, checkpoints, names, ends)
         self._finish_deletions()
-        self._remove_unfinished(names)
-        self._write_checkpoints()
+        self._folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
+        self._checkpoints.write(self._logs())
 
     def _open_read_only(self) -> None:
         identity = self._catalog.identity()
@@ -498,7 +489,7 @@ class LogDirectory:
     def _identify(self, names: set[str]) -> None:
         identity = self._catalog.identity()
         if identity is None:
-            left = sorted(name for name in names if _FOLDER.fullmatch(name))
+            left = partition_folders(names)
             if left:
                 raise LogDirectoryLost(
                     f"{self.path} has partitions ({left[0]}) and no meta.properties: restore that"
@@ -518,7 +509,7 @@ class LogDirectory:
     def _open_topic(
         self,
         entry: TopicEntry,
-        offsets: Mapping[str, _Checkpoint],
+        checkpoints: Mapping[str, Checkpoint],
         names: set[str],
         ends: Mapping[str, SegmentEnd] | None,
     ) -> None:
@@ -527,7 +518,7 @@ class LogDirectory:
         self._topics[entry.name] = _state(entry, logs, config)
         for number in range(entry.partitions):
             folder = partition_folder(entry.topic_id, number)
-            point, start = offsets[folder]
+            point, start = checkpoints[folder]
             end = None if ends is None else ends.get(folder)
             if folder not in names:
                 # It was there before the topic was. That it ends before offset 1 is damage.
@@ -588,60 +579,13 @@ class LogDirectory:
             for number, log in enumerate(topic.partitions)
         }
 
-    def _write_checkpoints(self, *, if_changed: bool = False) -> None:
-        logs = self._logs()
-        points = {folder: _scan_from(log) for folder, log in logs.items()}
-        starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
-        if if_changed and (points, starts) == self._checkpointed:
-            return
-        self._catalog.write_checkpoints(recovery_points=points, log_start_offsets=starts)
-        self._checkpointed = (points, starts)
-
     def _finish_deletions(self) -> None:
         """Delete the folders of topics that are not in `topics.json` any more."""
         if not self._deleting:
             return
-        ids = {topic_id.hex() for topic_id in self._deleting}
-        for name in self._files.list(self.path):
-            match = _FOLDER.fullmatch(name)
-            if match is None or match[1] not in ids:
-                continue
-            doomed = name
-            if match[2] is None:
-                doomed = name + DELETED_SUFFIX
-                self._files.rename(f"{self.path}/{name}", f"{self.path}/{doomed}")
-            self._remove_folder(doomed)
-        self._files.sync_directory(self.path)
+        self._folders.delete(self._deleting)
         self._deleting = set()
         self._write_topics(list(self._topics.values()))
-
-    def _remove_unfinished(self, names: set[str]) -> None:
-        """Remove folders of topics whose creation was not finished; nothing is in them."""
-        ids = {topic.topic_id.hex() for topic in self._topics.values()}
-        for name in sorted(names & set(self._files.list(self.path))):
-            match = _FOLDER.fullmatch(name)
-            if match is None or match[1] in ids:
-                continue
-            if self._holds_batches(name):
-                _logger.warning(
-                    "%s/%s holds batches and belongs to no topic: it is left alone", self.path, name
-                )
-            else:
-                self._remove_folder(name)
-
-    def _holds_batches(self, folder: str) -> bool:
-        for name in self._files.list(f"{self.path}/{folder}"):
-            if not name.endswith(LOG_SUFFIX):
-                continue
-            with closing(self._files.open(f"{self.path}/{folder}/{name}")) as file:
-                if file.size():
-                    return True
-        return False
-
-    def _remove_folder(self, folder: str) -> None:
-        for name in self._files.list(f"{self.path}/{folder}"):
-            self._files.remove(f"{self.path}/{folder}/{name}")
-        self._files.remove(f"{self.path}/{folder}")
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -658,26 +602,6 @@ def effective(given: BrokerConfig, altered: AlteredSettings) -> BrokerConfig:
         ConfigError: one is unknown or out of range.
     """
     return given.overridden(altered.default).overridden(altered.node)
-
-
-def partition_folder(topic_id: bytes, partition: int) -> str:
-    """The name of a partition's folder in the data directory."""
-    return f"p-{topic_id.hex()}-{partition}"
-
-
-def _scan_from(log: PartitionLog) -> int:
-    """The recovery point, held back before a hole: only a scan finds it again.
-
-    Not so where the end of what was synced is missing: that is judged by the true point.
-    """
-    holes = [place.first_offset for place in log.damage if place.next_offset is not None]
-    if len(holes) < len(log.damage):
-        return log.recovery_point
-    return min([log.recovery_point, *holes])
-
-
-def _folders(entry: TopicEntry) -> list[str]:
-    return [partition_folder(entry.topic_id, number) for number in range(entry.partitions)]
 
 
 def _state(entry: TopicEntry, logs: list[PartitionLog], config: TopicConfig) -> TopicState:

@@ -15,7 +15,6 @@ rewrites sealed segments from outside (`cleaning`) and puts them in by `swap_seg
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -26,8 +25,9 @@ from streamlog.broker.storage.epochs import LeaderEpochs
 from streamlog.broker.storage.expiry import expired_segments
 from streamlog.broker.storage.files import Buffer, File, FileRange, Files, directory_error
 from streamlog.broker.storage.producers import ProducerStates
-from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment, SegmentEnd
-from streamlog.broker.storage.snapshots import ProducerSnapshots, offset_of
+from streamlog.broker.storage.segment import LOG_SUFFIX, Damage, Segment, SegmentEnd
+from streamlog.broker.storage.segments import Segments
+from streamlog.broker.storage.snapshots import ProducerSnapshots
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
 from streamlog.errors import (
     CorruptData,
@@ -44,8 +44,6 @@ START_OFFSET = 0
 """Of a new log."""
 LINK_CHECK_MS = 100
 """A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
-DAMAGE_TOLD_MAX = 1000
-"""Damaged places of one log that are told; whoever has more should look with `log verify`."""
 
 _logger = logging.getLogger(__name__)
 
@@ -81,9 +79,7 @@ class PartitionLog:
         self._directory = directory
         self._config = config
         self._read_only = read_only
-        self._segments: list[Segment] = []
-        self._bases: list[int] = []
-        self._unsynced: list[Segment] = []
+        self._segments = Segments(files, directory, name=name, config=config, read_only=read_only)
         self._producers = ProducerStates()
         self._start_offset = START_OFFSET
         self._snapshots = ProducerSnapshots(files, directory)
@@ -92,7 +88,6 @@ class PartitionLog:
         self._dirty = False
         self._failure: LogDirectoryError | None = None
         self._closed = False
-        self._told: set[str] = set()
 
     @classmethod
     def create(
@@ -106,7 +101,7 @@ class PartitionLog:
         log = cls(files, directory, name=name, config=config, read_only=False)
         with log._disk():
             files.make_directory(directory)
-            log._add_segment(START_OFFSET)
+            log._segments.add(START_OFFSET)
         return log
 
     @classmethod
@@ -141,18 +136,17 @@ class PartitionLog:
             log._start_offset = log_start_offset
             if not read_only:
                 swap.recover(files, directory)
-            log._find_segments()
-            last = log._segments[-1]
+            log._segments.find(log_start_offset)
+            last = log._segments.active
             if read_only:
                 recovery.look_at_end(last)
             elif end is not None and last.restore(end):
                 log.recovery = recovery.Recovery()
-            elif not (clean and log._ends_whole(last)):
-                log.recovery = recovery.recover(log._segments, recovery_point=recovery_point)
+            elif not (clean and log._segments.ends_whole()):
+                log.recovery = log._segments.recover(recovery_point)
             elif last.next_offset < recovery_point:
                 last.note_tail_damage("", None)
                 log.recovery = recovery.Recovery(damage=tuple(last.damage))
-            log._bases = [segment.base_offset for segment in log._segments]
             if not read_only:
                 log._begin_at_start()
                 log.epochs.open(log.log_end_offset, clean=clean)
@@ -167,17 +161,17 @@ class PartitionLog:
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record will get."""
-        return self._segments[-1].next_offset
+        return self._segments.active.next_offset
 
     @property
     def recovery_point(self) -> int:
         """Everything before this offset is known to be on disk, indexes included."""
-        return min([self.synced.offset, *(each.base_offset for each in self._unsynced[:1])])
+        return min([self.synced.offset, *(s.base_offset for s in self._segments.unsynced[:1])])
 
     @property
     def active_base_offset(self) -> int:
         """Where the segment that is appended to begins."""
-        return self._bases[-1]
+        return self._segments.active.base_offset
 
     @property
     def config(self) -> TopicConfig:
@@ -187,17 +181,17 @@ class PartitionLog:
     @property
     def end(self) -> SegmentEnd:
         """How the last segment ends, for `open`."""
-        return self._segments[-1].end
+        return self._segments.active.end
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches, as far as segments have been looked into."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return self._segments.size_bytes
 
     @property
     def damage(self) -> tuple[Damage, ...]:
         """The damaged places that are known."""
-        return tuple(place for segment in self._segments for place in segment.damage)
+        return self._segments.damage
 
     @property
     def whole(self) -> bool:
@@ -229,7 +223,7 @@ class PartitionLog:
         self._check_open()
         self._check_end()
         placed = data if isinstance(data, memoryview) and not data.readonly else bytearray(data)
-        base_offset = self._segments[-1].next_offset
+        base_offset = self._segments.active.next_offset
         if as_leader:
             batches = admission.admit(placed, max_message_bytes=self._config.max_message_bytes)
             appended = self._producers.check(batches[0])
@@ -273,7 +267,7 @@ class PartitionLog:
             CorruptData: the place is damaged; says where.
             LogDirectoryError: the disk refused.
         """
-        end_offset = self._segments[-1].next_offset
+        end_offset = self._segments.active.next_offset
         if not self._start_offset <= offset <= end_offset:
             raise self._out_of_range(offset)
         with self._disk():
@@ -282,7 +276,7 @@ class PartitionLog:
                 return b""
             if synced and offset >= self.synced.offset:
                 return b""
-            segment = self._segment_of(offset)
+            segment = self._segments.segment_of(offset)
             end = self.synced.position if segment.base_offset == self.synced.base_offset else None
             return segment.range(offset, max_bytes, min_one=min_one, limit=end if synced else None)
 
@@ -294,11 +288,8 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         with self._disk():
-            for number in range(len(self._segments)):
-                record = self._segment(number).first_not_before(timestamp_ms, self._start_offset)
-                if record is not None:
-                    return record.offset, record.timestamp_ms
-        return None
+            found = self._segments.first_not_before(timestamp_ms, self._start_offset)
+        return None if found is None else (found.offset, found.timestamp_ms)
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """Offset and timestamp of the newest record, the first of them; None if none has one.
@@ -308,15 +299,12 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         with self._disk():
-            segments = [self._segment(number) for number in range(len(self._segments))]
-            newest = max(segments, key=lambda segment: segment.max_timestamp_ms).newest(
-                self._start_offset
-            )
+            newest = self._segments.newest(self._start_offset)
         return None if newest is None else (newest.offset, newest.timestamp_ms)
 
     def configure(self, config: TopicConfig) -> None:
         """Go on with other settings; segments that are there stay as they are."""
-        self._config = config
+        self._config = self._segments.config = config
 
     def advance_start(self, offset: int) -> None:
         """Delete what is before `offset`: nobody can read it any more.
@@ -344,19 +332,18 @@ class PartitionLog:
         """
         self._check_open()
         with self._disk():
-            segments = (self._segment(number) for number in range(len(self._segments)))
-            count = expired_segments(segments, self._config, wall_ms=wall_ms)
+            count = expired_segments(self._segments, self._config, wall_ms=wall_ms)
             if not count:
                 return
             if count == len(self._segments):
                 self._roll()
                 self._opened_ms = now_ms
-            self.advance_start(self._bases[count])
+            self.advance_start(self._segments.base_offset(count))
 
     @property
     def has_expired_files(self) -> bool:
         """Whether `retire` would find something to do."""
-        return len(self._bases) > 1 and self._bases[1] <= self._start_offset
+        return self._segments.first_ends_by(self._start_offset)
 
     def retire(self) -> list[str]:
         """Take the files of what is before the log start out of the log, by renaming them.
@@ -369,10 +356,7 @@ class PartitionLog:
         renamed: list[str] = []
         with self._disk():
             while self.has_expired_files:
-                segment = self._segments[0]
-                renamed += segment.retire()
-                del self._segments[0], self._bases[0]
-                self._unsynced = [each for each in self._unsynced if each is not segment]
+                renamed += self._segments.retire_first()
         return renamed
 
     def flush(self) -> None:
@@ -383,8 +367,8 @@ class PartitionLog:
         """
         self._check_open()
         if self._dirty:
-            self._sync([*self._unsynced, self._segments[-1]])
-            self._unsynced = []
+            self._sync([*self._segments.unsynced, self._segments.active])
+            self._segments.unsynced = []
             self._dirty = False
             self.synced = self._end()
 
@@ -397,22 +381,23 @@ class PartitionLog:
         Raises:
             LogDirectoryError: the files can't be opened.
         """
-        active = self._segments[-1]
+        active = self._segments.active
         end = SyncedEnd(active.base_offset, active.base_offset, 0) if sealed_only else self._end()
         if self._closed or self._failure is not None:
             return None
-        if end.offset <= self.synced.offset and not self._unsynced:
+        if end.offset <= self.synced.offset and not self._segments.unsynced:
             return None
-        segments = self._unsynced if sealed_only else [*self._unsynced, active]
+        segments = self._segments.unsynced if sealed_only else [*self._segments.unsynced, active]
         files: list[File] = []
         with self._disk():
             for segment in segments:
                 files += segment.files_to_sync()
-        return PendingSync(end, tuple(self._unsynced), tuple(files))
+        return PendingSync(end, tuple(self._segments.unsynced), tuple(files))
 
     def end_sync(self, pending: PendingSync) -> None:
         """A sync has succeeded: everything up to its end is on disk."""
-        self._unsynced = [segment for segment in self._unsynced if segment not in pending.sealed]
+        unsynced = self._segments.unsynced
+        self._segments.unsynced = [each for each in unsynced if each not in pending.sealed]
         self.synced = max(self.synced, pending.end)
 
     def fail(self, failure: LogDirectoryError) -> None:
@@ -429,7 +414,7 @@ class PartitionLog:
         self._check_open()
         limit = min(before_offset, self.recovery_point)
         with self._disk():
-            return [self._segment(n) for n, end in enumerate(self._bases[1:]) if end <= limit]
+            return self._segments.ended_by(limit)
 
     def last_sequences(self) -> dict[int, tuple[int, int]]:
         """Epoch and last sequence number of each producer that is remembered."""
@@ -437,7 +422,7 @@ class PartitionLog:
 
     def cleaned_segment(self, base_offset: int) -> Segment:
         """A segment to be made and filled, which is none of the log's yet."""
-        return self._new_segment(base_offset, suffix=swap.CLEANED_SUFFIX)
+        return self._segments.unfinished(base_offset)
 
     def swap_segments(self, replaced: Sequence[Segment], cleaned: Segment) -> None:
         """Put `cleaned`, which is on disk, in the place of segments that follow each other.
@@ -447,18 +432,12 @@ class PartitionLog:
             LogDirectoryError: the disk refused; nothing more is taken until the next opening.
         """
         self._check_open()
-        first = bisect_right(self._bases, cleaned.base_offset) - 1
-        stop = first + len(replaced)
-        if self._segments[first:stop] != list(replaced):
-            raise UnknownTopicOrPartition(f"{self.name}: what was cleaned is gone")
-        segment = self._new_segment(cleaned.base_offset)
+        place = self._segments.place_of(replaced)
         try:
-            swap.replace(self._files, self._directory, cleaned, segment)
+            self._segments.swap(place, cleaned)
         except OSError as error:
             self._failure = directory_error(error, self._directory)
             raise self._failure from error
-        self._segments[first:stop] = [segment]
-        self._bases[first:stop] = [segment.base_offset]
 
     def close(self) -> None:
         """Bring everything to disk, so that the next opening need not scan, and close.
@@ -477,27 +456,7 @@ class PartitionLog:
     def discard(self) -> None:
         """Close without bringing anything to disk: the log is about to be deleted, or broken."""
         self._closed = True
-        for segment in self._segments:
-            segment.close()
-
-    def _find_segments(self) -> None:
-        names = self._files.list(self._directory)
-        bases = sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
-        self._segments = [self._new_segment(base) for base in bases]
-        if not self._read_only:
-            self._remove_leftovers(names)
-        if not bases:
-            self._segments = [self._new_segment(self._start_offset)]
-            if not self._read_only:
-                self._segments[0].create()
-
-    def _remove_leftovers(self, names: list[str]) -> None:
-        """Remove what was deleted, and its files only renamed or not even that."""
-        for name in names:
-            if name.endswith(DELETED_SUFFIX):
-                self._files.remove(f"{self._directory}/{name}")
-        while len(self._segments) > 1 and self._segments[1].base_offset <= self._start_offset:
-            self._segments.pop(0).remove()
+        self._segments.close()
 
     def _begin_at_start(self) -> None:
         """Go on at the log start if a power cut took everything up to there.
@@ -505,29 +464,20 @@ class PartitionLog:
         Those offsets were given out, and what had them was deleted on purpose.
         """
         if self.log_end_offset < self._start_offset and self.recovery_point <= self._start_offset:
-            for segment in self._segments:
-                segment.remove()
-            self._segments, self._bases = [], []
-            self._add_segment(self._start_offset)
-
-    def _ends_whole(self, last: Segment) -> bool:
-        if not last.load() or last.trailing_bytes:
-            return False
-        # An empty file behind others may be what a roll left that had failed.
-        return last.size_bytes > 0 or len(self._segments) == 1
+            self._segments.begin_again(self._start_offset)
 
     def _end(self) -> SyncedEnd:
-        active = self._segments[-1]
+        active = self._segments.active
         return SyncedEnd(active.next_offset, active.base_offset, active.size_bytes)
 
     def _take_over(self) -> None:
         """Get ready to append."""
         self._report()
-        self._segments[-1].unseal()
+        self._segments.active.unseal()
         self._producers = self._restored_producers()
         if self.recovery.scanned_bytes:
             # What was scanned may be in the page cache only.
-            self._sync(self._segments[-recovery.SEGMENTS_UNSYNCED_MAX :])
+            self._sync(self._segments.last(recovery.SEGMENTS_UNSYNCED_MAX))
         # Of a damaged end it is known that more had been on disk.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 
@@ -541,13 +491,7 @@ class PartitionLog:
                 self.log_end_offset,
             )
         for place in self.recovery.damage:
-            self._tell(str(place))
-
-    def _tell(self, damage: str) -> None:
-        """Say where a place is damaged, once and not to everyone who reads there."""
-        if damage not in self._told and len(self._told) < DAMAGE_TOLD_MAX:
-            self._told.add(damage)
-            _logger.error("%s", damage)
+            self._segments.tell(str(place))
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -558,7 +502,7 @@ class PartitionLog:
             raise UsageError(f"{self.name} was opened for reading only")
 
     def _check_end(self) -> None:
-        damage = self._segments[-1].damage
+        damage = self._segments.active.damage
         if damage and damage[-1].next_offset is None:
             raise CorruptData(str(damage[-1]))
 
@@ -583,10 +527,10 @@ class PartitionLog:
 
     def _write(self, data: bytearray | memoryview, batches: list[RecordBatch], now_ms: int) -> None:
         try:
-            self.epochs.note(self._segments[-1].next_offset)
+            self.epochs.note(self._segments.active.next_offset)
             if self._roll_due(len(data), batches, now_ms):
                 self._roll()
-            segment = self._segments[-1]
+            segment = self._segments.active
             if now_ms >= self._link_check_ms:
                 self._check_linked(segment)
                 self._link_check_ms = now_ms + LINK_CHECK_MS
@@ -606,7 +550,7 @@ class PartitionLog:
             raise self._failure
 
     def _roll_due(self, size_bytes: int, batches: list[RecordBatch], now_ms: int) -> bool:
-        segment, config = self._segments[-1], self._config
+        segment, config = self._segments.active, self._config
         if segment.size_bytes == 0:
             return False
         if segment.full(size_bytes, batches, config):
@@ -620,37 +564,14 @@ class PartitionLog:
 
     def _roll(self) -> None:
         """Begin a segment; every step may fail and be tried again with the next append."""
-        sealed = self._segments[-1]
+        sealed = self._segments.active
         sealed.flush_indexes()
         self._snapshots.write(self._producers, self.log_end_offset)
-        self._add_segment(sealed.next_offset)
+        self._segments.add(sealed.next_offset)
         sealed.close()
-        self._sync(self._unsynced)
-        self._unsynced = [sealed]
+        self._sync(self._segments.unsynced)
+        self._segments.unsynced = [sealed]
         self.synced = max(self.synced, SyncedEnd(sealed.base_offset, sealed.base_offset, 0))
-
-    def _add_segment(self, base_offset: int) -> None:
-        segment = self._new_segment(base_offset)
-        try:
-            segment.create()
-            self._files.sync_directory(self._directory)
-        except OSError:
-            # Or the next clean opening would take it for the end of the log.
-            segment.remove()
-            raise
-        self._segments.append(segment)
-        self._bases.append(base_offset)
-
-    def _new_segment(self, base_offset: int, *, suffix: str = "") -> Segment:
-        return Segment(
-            self._files,
-            self._directory,
-            base_offset,
-            index_interval_bytes=self._config.index_interval_bytes,
-            partition=self.name,
-            read_only=self._read_only,
-            suffix=suffix,
-        )
 
     def _sync(self, segments: list[Segment]) -> None:
         try:
@@ -664,40 +585,22 @@ class PartitionLog:
     def _settle(self) -> None:
         with self._disk():
             if self._dirty:
-                segments = [*self._unsynced, self._segments[-1]]
-                self._segments[-1].flush_indexes()
-                self._segments[-1].close()
+                segments = [*self._segments.unsynced, self._segments.active]
+                self._segments.active.flush_indexes()
+                self._segments.active.close()
                 self._sync(segments)
-                self._unsynced = []
+                self._segments.unsynced = []
                 self.synced = self._end()
             if (self._snapshots.newest_offset or START_OFFSET) != self.log_end_offset:
                 self._snapshots.write(self._producers, self.log_end_offset)
-
-    def _segment_of(self, offset: int) -> Segment:
-        number = bisect_right(self._bases, offset) - 1
-        if number < 0:
-            raise CorruptData(
-                f"{self.name}: offset {offset} is missing: the first file in {self._directory}"
-                f" begins at offset {self._bases[0]}"
-            )
-        return self._segment(number)
-
-    def _segment(self, number: int) -> Segment:
-        """The segment, its end known; sealed ones are looked at when they are first needed."""
-        segment = self._segments[number]
-        if not segment.loaded:
-            recovery.load_sealed(segment, self._bases[number + 1])
-            for place in segment.damage:
-                self._tell(str(place))
-        return segment
 
     def _restored_producers(self) -> ProducerStates:
         """The producers as of the end of the log: the newest good snapshot, and a replay."""
         producers, offset = self._snapshots.take(self.log_end_offset)
         offset = START_OFFSET if offset is None else offset
         if offset < self.log_end_offset:
-            for number in range(max(bisect_right(self._bases, offset) - 1, 0), len(self._segments)):
-                for batch in self._segment(number).batches(offset):
+            for segment in self._segments.reaching(offset):
+                for batch in segment.batches(offset):
                     producers.replay(batch, batch.base_offset)
         return producers
 
@@ -708,7 +611,7 @@ class PartitionLog:
             yield
         except CorruptData as error:
             self.refused_reads += 1
-            self._tell(str(error))
+            self._segments.tell(str(error))
             raise
         except OSError as error:
             if self._read_only and self._retired_meanwhile(error):

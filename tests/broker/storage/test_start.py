@@ -118,4 +118,4 @@ def test_a_mark_that_can_not_be_read_costs_a_recovery() -> None:
 def test_partitions_that_nobody_writes_to_hold_no_file_open() -> None:
     files, directory = filled()
     directory.close()
-    assert all(log._segments[-1]._file is None for log in reopened(files).topics["t"].partitions)
+    assert all(log._segments.active._file is None for log in reopened(files).topics["t"].partitions)

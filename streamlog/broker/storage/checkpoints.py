@@ -1,0 +1,70 @@
+"""Checkpoints: up to where each log is on disk, and where each begins, kept for the next opening.
+
+Rule of the file: a checkpoint may be older than the truth, never newer. Only a scan finds again
+what is damaged in the middle of a log, so the point from which it begins waits before a hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamlog.broker.storage.catalog import Catalog, TopicEntry
+from streamlog.broker.storage.folders import partition_folder
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.partition_log import PartitionLog
+
+
+class Checkpoint(NamedTuple):
+    """What is kept of one log."""
+
+    recovery_point: int
+    """Before it, everything is on disk."""
+    log_start_offset: int
+    """Before it, everything was deleted."""
+
+
+class Checkpoints:
+    """The checkpoints of all logs of a directory, by folder.
+
+    Both methods raise OSError if the system refuses.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._written: tuple[dict[str, int], dict[str, int]] | None = None
+
+    def read(self, topics: Iterable[TopicEntry]) -> dict[str, Checkpoint]:
+        """What was kept of the logs of these topics; zeros if nothing was.
+
+        Raises:
+            CorruptData: the file is damaged.
+        """
+        points, starts = self._catalog.recovery_points(), self._catalog.log_start_offsets()
+        folders = (
+            partition_folder(topic.topic_id, number)
+            for topic in topics
+            for number in range(topic.partitions)
+        )
+        return {each: Checkpoint(points.get(each, 0), starts.get(each, 0)) for each in folders}
+
+    def write(self, logs: Mapping[str, PartitionLog], *, if_changed: bool = False) -> None:
+        """Keep, durably, what holds for these logs now, and for no others."""
+        points = {folder: _scan_from(log) for folder, log in logs.items()}
+        starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
+        if if_changed and (points, starts) == self._written:
+            return
+        self._catalog.write_checkpoints(recovery_points=points, log_start_offsets=starts)
+        self._written = (points, starts)
+
+
+def _scan_from(log: PartitionLog) -> int:
+    """The recovery point, held back before a hole: only a scan finds it again.
+
+    Not so where the end of what was synced is missing: that is judged by the true point.
+    """
+    holes = [place.first_offset for place in log.damage if place.next_offset is not None]
+    if len(holes) < len(log.damage):
+        return log.recovery_point
+    return min([log.recovery_point, *holes])

@@ -1,0 +1,85 @@
+"""Folders: the partitions' folders in a data directory.
+
+A partition has the folder `p-<topic id>-<number>`: by id and not by name, so that a topic that
+is made again never meets its old files. Rule of the file: a folder with batches in it is only
+removed if the deletion of its topic was written down before; what nobody knows is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from contextlib import closing
+
+from streamlog.broker.storage.files import Files
+from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX
+
+_FOLDER = re.compile(r"p-([0-9a-f]{32})-\d+(\.deleted)?")
+
+_logger = logging.getLogger(__name__)
+
+
+def partition_folder(topic_id: bytes, partition: int) -> str:
+    """The name of a partition's folder in the data directory."""
+    return f"p-{topic_id.hex()}-{partition}"
+
+
+def partition_folders(names: Iterable[str]) -> list[str]:
+    """Those of the names that a partition's folder has, or had before its deletion began."""
+    return sorted(name for name in names if _FOLDER.fullmatch(name))
+
+
+class Folders:
+    """The folders of partitions in the directory `path`.
+
+    Every method raises OSError if the system refuses.
+    """
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+
+    def delete(self, topic_ids: Iterable[bytes]) -> None:
+        """Delete, durably, the folders of topics that do not exist any more."""
+        ids = {topic_id.hex() for topic_id in topic_ids}
+        for name in self._files.list(self._path):
+            match = _FOLDER.fullmatch(name)
+            if match is None or match[1] not in ids:
+                continue
+            doomed = name
+            if match[2] is None:
+                doomed = name + DELETED_SUFFIX
+                self._files.rename(f"{self._path}/{name}", f"{self._path}/{doomed}")
+            self._remove(doomed)
+        self._files.sync_directory(self._path)
+
+    def remove_unfinished(self, names: set[str], topic_ids: Iterable[bytes]) -> None:
+        """Remove those of `names` that no topic has: its creation was not finished."""
+        ids = {topic_id.hex() for topic_id in topic_ids}
+        for name in partition_folders(names & set(self._files.list(self._path))):
+            match = _FOLDER.fullmatch(name)
+            if match is None or match[1] in ids:
+                continue
+            if self._holds_batches(name):
+                _logger.warning(
+                    "%s/%s holds batches and belongs to no topic: it is left alone",
+                    self._path,
+                    name,
+                )
+            else:
+                self._remove(name)
+
+    def _holds_batches(self, folder: str) -> bool:
+        for name in self._files.list(f"{self._path}/{folder}"):
+            if not name.endswith(LOG_SUFFIX):
+                continue
+            with closing(self._files.open(f"{self._path}/{folder}/{name}")) as file:
+                if file.size():
+                    return True
+        return False
+
+    def _remove(self, folder: str) -> None:
+        for name in self._files.list(f"{self._path}/{folder}"):
+            self._files.remove(f"{self._path}/{folder}/{name}")
+        self._files.remove(f"{self._path}/{folder}")

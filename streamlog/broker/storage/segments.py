@@ -1,0 +1,255 @@
+"""Segments: the chain of segments of one log, oldest first; the last one is appended to.
+
+Each begins where the one before it ends. Sealed ones are looked at when they are first needed,
+so that a log of a thousand segments opens as fast as one of two.
+Rule of the file: the chain in memory changes after the files have, and only as a whole: who
+walks it finds segments that follow each other. Errors of the system come out as they are; what
+they mean for the log is said by `partition_log`, and what a damaged end means by `recovery`.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage import recovery, swap
+from streamlog.broker.storage.files import Files
+from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment
+from streamlog.broker.storage.snapshots import offset_of
+from streamlog.errors import CorruptData, UnknownTopicOrPartition
+from streamlog.records.batch import Record
+
+DAMAGE_TOLD_MAX = 1000
+"""Damaged places of one log that are told; whoever has more should look with `log verify`."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Segments:
+    """The segments of the log in `directory`; before anything else, `add` or `find` is called.
+
+    `name` is what errors call the log. Everything raises OSError when the system refuses.
+    """
+
+    active: Segment
+    """The last one: it is appended to."""
+
+    def __init__(
+        self, files: Files, directory: str, *, name: str, config: TopicConfig, read_only: bool
+    ) -> None:
+        self.config = config
+        """For segments that are made from now on."""
+        self.unsynced: list[Segment] = []
+        """Those that are sealed and may not be on disk, in order."""
+        self._files = files
+        self._directory = directory
+        self._name = name
+        self._read_only = read_only
+        self._chain: list[Segment] = []
+        self._bases: list[int] = []
+        self._told: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._chain)
+
+    def __iter__(self) -> Iterator[Segment]:
+        """All of them, looked at as they are reached."""
+        return (self._loaded(number) for number in range(len(self._chain)))
+
+    # Opening.
+
+    def find(self, start_offset: int) -> None:
+        """Take what is in the directory; what is before `start_offset` was deleted, and goes."""
+        names = self._files.list(self._directory)
+        bases = sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
+        found = [self._new(base) for base in bases]
+        if not self._read_only:
+            for name in names:
+                if name.endswith(DELETED_SUFFIX):
+                    self._files.remove(f"{self._directory}/{name}")
+            # Files that were to be deleted and not even renamed.
+            while len(found) > 1 and found[1].base_offset <= start_offset:
+                found.pop(0).remove()
+        if not found:
+            found = [self._new(start_offset)]
+            if not self._read_only:
+                found[0].create()
+        self._take(found)
+
+    def ends_whole(self) -> bool:
+        """Whether the last segment, as far as it is looked at, ends with a whole batch."""
+        last = self.active
+        if not last.load() or last.trailing_bytes:
+            return False
+        # An empty file behind others may be what a roll left that had failed.
+        return last.size_bytes > 0 or len(self._chain) == 1
+
+    def recover(self, recovery_point: int) -> recovery.Recovery:
+        """Scan what may be torn; see `recovery`."""
+        chain = list(self._chain)
+        found = recovery.recover(chain, recovery_point=recovery_point)
+        self._take(chain)
+        return found
+
+    def begin_again(self, offset: int) -> None:
+        """Remove all of them, and go on with an empty one at `offset`."""
+        for segment in self._chain:
+            segment.remove()
+        self._chain, self._bases = [], []
+        self.add(offset)
+
+    # Growing and shrinking.
+
+    def add(self, base_offset: int) -> None:
+        """Begin a segment, which is the active one from now on."""
+        segment = self._new(base_offset)
+        try:
+            segment.create()
+            self._files.sync_directory(self._directory)
+        except OSError:
+            # Or the next clean opening would take it for the end of the log.
+            segment.remove()
+            raise
+        self._take([*self._chain, segment])
+
+    def last(self, count: int) -> list[Segment]:
+        """The newest ones, as they are."""
+        return self._chain[-count:]
+
+    def ended_by(self, offset: int) -> list[Segment]:
+        """The sealed segments that end at `offset` at the latest."""
+        return [self._loaded(n) for n, end in enumerate(self._bases[1:]) if end <= offset]
+
+    def base_offset(self, number: int) -> int:
+        """Where one of them begins; the oldest has number 0."""
+        return self._bases[number]
+
+    def first_ends_by(self, offset: int) -> bool:
+        """Whether the oldest segment is sealed and has nothing from `offset` on."""
+        return len(self._bases) > 1 and self._bases[1] <= offset
+
+    def retire_first(self) -> list[str]:
+        """Take the oldest segment out by renaming its files; returns what is to be removed."""
+        first = self._chain[0]
+        renamed = first.retire()
+        self._take(self._chain[1:])
+        self.unsynced = [segment for segment in self.unsynced if segment is not first]
+        return renamed
+
+    def unfinished(self, base_offset: int) -> Segment:
+        """A segment to be made and filled, which is none of the log's yet."""
+        return self._new(base_offset, suffix=swap.CLEANED_SUFFIX)
+
+    def place_of(self, replaced: Sequence[Segment]) -> slice:
+        """Where in the chain these segments follow each other.
+
+        Raises:
+            UnknownTopicOrPartition: one of them is gone.
+        """
+        first = bisect_right(self._bases, replaced[0].base_offset) - 1
+        place = slice(first, first + len(replaced))
+        if self._chain[place] != list(replaced):
+            raise UnknownTopicOrPartition(f"{self._name}: what was cleaned is gone")
+        return place
+
+    def swap(self, place: slice, cleaned: Segment) -> None:
+        """Put `cleaned`, which is on disk, there; after an error nobody knows what counts."""
+        segment = self._new(cleaned.base_offset)
+        swap.replace(self._files, self._directory, cleaned, segment)
+        chain = list(self._chain)
+        chain[place] = [segment]
+        self._take(chain)
+
+    def close(self) -> None:
+        """Close the files that are open."""
+        for segment in self._chain:
+            segment.close()
+
+    # What is in them.
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches, as far as segments have been looked into."""
+        return sum(segment.size_bytes for segment in self._chain)
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """The damaged places that are known."""
+        return tuple(place for segment in self._chain for place in segment.damage)
+
+    def segment_of(self, offset: int) -> Segment:
+        """The segment that has `offset`, its end known.
+
+        Raises:
+            CorruptData: the first segments are missing.
+        """
+        number = bisect_right(self._bases, offset) - 1
+        if number < 0:
+            raise CorruptData(
+                f"{self._name}: offset {offset} is missing: the first file in {self._directory}"
+                f" begins at offset {self._bases[0]}"
+            )
+        return self._loaded(number)
+
+    def reaching(self, offset: int) -> Iterator[Segment]:
+        """The segment that has `offset`, or the first one if none does, and all behind it."""
+        first = max(bisect_right(self._bases, offset) - 1, 0)
+        return (self._loaded(number) for number in range(first, len(self._chain)))
+
+    def first_not_before(self, timestamp_ms: int, start_offset: int) -> Record | None:
+        """The first record from `start_offset` on that is not older; None if all are.
+
+        Raises:
+            CorruptData: a batch on the way is damaged.
+        """
+        for segment in self:
+            record = segment.first_not_before(timestamp_ms, start_offset)
+            if record is not None:
+                return record
+        return None
+
+    def newest(self, start_offset: int) -> Record | None:
+        """The first of the records with the greatest timestamp; None if none has one.
+
+        Raises:
+            CorruptData: its batch is damaged.
+        """
+        return max(self, key=_max_timestamp_ms).newest(start_offset)
+
+    def tell(self, damage: str) -> None:
+        """Say where a place is damaged, once and not to everyone who reads there."""
+        if damage not in self._told and len(self._told) < DAMAGE_TOLD_MAX:
+            self._told.add(damage)
+            _logger.error("%s", damage)
+
+    # Within.
+
+    def _take(self, chain: list[Segment]) -> None:
+        self._chain = chain
+        self._bases = [segment.base_offset for segment in chain]
+        self.active = chain[-1]
+
+    def _new(self, base_offset: int, *, suffix: str = "") -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base_offset,
+            index_interval_bytes=self.config.index_interval_bytes,
+            partition=self._name,
+            read_only=self._read_only,
+            suffix=suffix,
+        )
+
+    def _loaded(self, number: int) -> Segment:
+        segment = self._chain[number]
+        if not segment.loaded:
+            recovery.load_sealed(segment, self._bases[number + 1])
+            for place in segment.damage:
+                self.tell(str(place))
+        return segment
+
+
+def _max_timestamp_ms(segment: Segment) -> int:
+    return segment.max_timestamp_ms
