@@ -1,4 +1,4 @@
-"""The tables of every setting, of topics, groups, connections and the broker; nothing else.
+"""The tables of every setting, of topics, connections and the broker; of groups: `group_config`.
 
 Rule of the file: a setting that nothing honours is not declared, and one that is not declared is
 refused by name instead of being stored and forgotten. Settings carry Kafka's names on the wire
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
+from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.settings import (
     INT_MAX,
     LONG_MAX,
@@ -27,7 +28,6 @@ from streamlog.broker.settings import (
     whole,
     words,
 )
-from streamlog.errors import ConfigError
 
 SEGMENT_BYTES_MAX = INT_MAX
 """Positions inside a segment take four bytes in its index."""
@@ -282,53 +282,6 @@ class TopicConfig:
     def described(self) -> dict[str, str]:
         """Every setting by Kafka's name, as text."""
         return _texts(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
-    """Bounds and delays of consumer groups.
-
-    Raises:
-        ConfigError: a value is out of range.
-    """
-
-    # Kafka waits 3 s, for fleets with state to move. 100 ms gathers what one machine starts
-    # together, and nobody at a terminal notices it.
-    initial_rebalance_delay_ms: int = whole(
-        100,
-        Named(
-            "group.initial.rebalance.delay.ms",
-            "How long an empty group waits for more members after each that comes.",
-            "ms",
-        ),
-        most=DAY_MS,
-    )
-    # Kafka's is 6 s, against clients that flap; whoever tests how a group loses a member wants
-    # less.
-    session_timeout_ms_min: int = whole(
-        100,
-        Named("group.min.session.timeout.ms", "No member may ask for less.", "ms"),
-        least=1,
-        most=INT_MAX,
-    )
-    session_timeout_ms_max: int = whole(
-        1_800_000,
-        Named(
-            "group.max.session.timeout.ms",
-            "No member may ask for more: as long its partitions would lie idle after its death.",
-            "ms",
-        ),
-        least=1,
-        most=INT_MAX,
-    )
-
-    def __post_init__(self) -> None:
-        check_table(self)
-        if self.session_timeout_ms_max < self.session_timeout_ms_min:
-            raise ConfigError(
-                f"group.max.session.timeout.ms={self.session_timeout_ms_max} is below"
-                f" group.min.session.timeout.ms={self.session_timeout_ms_min}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

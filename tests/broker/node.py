@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from streamlog.broker.broker import Broker, RequestContext
-from streamlog.broker.config import BrokerConfig, GroupConfig
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.storage.files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.protocol.apis import api_of

@@ -49,7 +49,7 @@ from streamlog.protocol.messages.coordination import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from streamlog.broker.config import GroupConfig
+    from streamlog.broker.group_config import GroupConfig
     from streamlog.protocol.schema import Message
 
 MANY_LEAVE_VERSION = 3

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from streamlog.broker.config import GroupConfig
 from streamlog.broker.coordinator.records import GroupChange, encode_change
 from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
+from streamlog.broker.group_config import GroupConfig
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (
     GroupMetadataValue,

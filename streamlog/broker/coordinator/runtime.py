@@ -36,7 +36,7 @@ from streamlog.records.batch import encode_batch, split_batches
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from streamlog.broker.config import GroupConfig
+    from streamlog.broker.group_config import GroupConfig
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.storage.log_directory import TopicState

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.config import GroupConfig
 from streamlog.broker.coordinator.groups import ClassicGroup, GroupState
 from streamlog.broker.coordinator.records import GroupChange, decode_change
 from streamlog.broker.coordinator.shard import Caller, Instant, Outcome
+from streamlog.broker.group_config import GroupConfig
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (
     HeartbeatRequest,

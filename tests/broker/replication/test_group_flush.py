@@ -10,7 +10,8 @@ from typing import TypeVar
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig, GroupConfig
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.storage.files import MemoryFile, MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import LogDirectoryFailed

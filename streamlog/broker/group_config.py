@@ -1,0 +1,61 @@
+"""The table of settings of consumer groups, a part of the broker's (`config`).
+
+Rule of the file: that of `config`: a setting that nothing honours is not declared. Names are
+Kafka's on the wire; what a field of a table can be is `settings`'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.broker.settings import INT_MAX, Named, check_table, whole
+from streamlog.errors import ConfigError
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Bounds and delays of consumer groups.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    # Kafka waits 3 s, for fleets with state to move. 100 ms gathers what one machine starts
+    # together, and nobody at a terminal notices it.
+    initial_rebalance_delay_ms: int = whole(
+        100,
+        Named(
+            "group.initial.rebalance.delay.ms",
+            "How long an empty group waits for more members after each that comes.",
+            "ms",
+        ),
+        most=DAY_MS,
+    )
+    # Kafka's is 6 s, against clients that flap; whoever tests how a group loses a member wants
+    # less.
+    session_timeout_ms_min: int = whole(
+        100,
+        Named("group.min.session.timeout.ms", "No member may ask for less.", "ms"),
+        least=1,
+        most=INT_MAX,
+    )
+    session_timeout_ms_max: int = whole(
+        1_800_000,
+        Named(
+            "group.max.session.timeout.ms",
+            "No member may ask for more: as long its partitions would lie idle after its death.",
+            "ms",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+
+    def __post_init__(self) -> None:
+        check_table(self)
+        if self.session_timeout_ms_max < self.session_timeout_ms_min:
+            raise ConfigError(
+                f"group.max.session.timeout.ms={self.session_timeout_ms_max} is below"
+                f" group.min.session.timeout.ms={self.session_timeout_ms_min}"
+            )
