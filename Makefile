@@ -31,7 +31,7 @@ demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1:
 	@$(BIN)/python -m examples.flights $(if $(CHAOS),--chaos)
 
 test: $(VENV)/.dev ## every test that needs nothing but this machine
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -43,7 +43,7 @@ bench: $(VENV)/.dev ## produce, consume, windowed count: a table, and JSON in be
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 simulate: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
-	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
+	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
 
 compile: $(VENV)/.dev ## the hot modules as C extensions, in place
 	$(BIN)/python setup.py --quiet build_ext --inplace

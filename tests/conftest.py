@@ -1,10 +1,22 @@
-"""Two hypothesis profiles: the same examples on every machine, or many more of them."""
+"""Two hypothesis profiles: the same examples on every machine, or many more of them.
+
+And the rooms whose tests one worker runs, since they share something costly.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
+SHARING = ("tests/conformance/", "tests/spark_bridge/")
+"""One broker with everything in it for all tests of the one, one JVM for those of the other."""
 
 # Two cores run everything at once: a slow example is the machine's, not the code's.
 settings.register_profile(
@@ -21,3 +33,15 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("STREAMLOG_PROFILE", "default"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Give tests to workers one by one, but those of a room that shares all to one."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - runs without xdist, too
+
+    class ByRoom(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((room for room in SHARING if nodeid.startswith(room)), nodeid)
+
+    return ByRoom(config, log)

@@ -70,7 +70,7 @@ async def values(log: Log, partition: TopicPartition = T0) -> list[int]:
 @asynccontextmanager
 async def producing(log: Log, acknowledged: list[int]) -> AsyncIterator[Producer]:
     """Numbers are written in the background for as long as the block lasts."""
-    async with log.producer(linger_ms=0, request_timeout_ms=5_000) as producer:
+    async with log.producer(linger_ms=0, request_timeout_ms=60_000) as producer:
         stop = asyncio.Event()
 
         async def write() -> None:
@@ -169,7 +169,7 @@ def test_attaching_waits_for_somebody_to_serve(tmp_path: Path) -> None:
         async with asyncio.TaskGroup() as group:
             attached = asyncio.Event()
             group.create_task(serve(attached))
-            async with Log.attach(url, timeout_ms=10_000) as log:
+            async with Log.attach(url, timeout_ms=60_000) as log:
                 assert not log.is_embedded
             attached.set()
 
@@ -232,18 +232,18 @@ def test_after_a_restart_on_another_port_a_producer_goes_on_without_duplicates(
         first = await Log.open(url).__aenter__()
         await first.admin().create_topics([NewTopic("t", 1)])
         async with (
-            Log.attach(url, timeout_ms=5_000) as log,
+            Log.attach(url, timeout_ms=60_000) as log,
             log.consumer(auto_offset_reset="earliest") as consumer,
         ):
             consumer.assign([T0])
             async with producing(log, acknowledged):
                 seen = 0
                 for _ in range(3):
-                    seen += len((await consumer.poll(timeout_ms=5_000))[T0])
+                    seen += len((await consumer.poll(timeout_ms=60_000))[T0])
                 await first.close()
                 first = await Log.open(url).__aenter__()
                 for _ in range(3):
-                    seen += len((await consumer.poll(timeout_ms=10_000))[T0])
+                    seen += len((await consumer.poll(timeout_ms=60_000))[T0])
             assert acknowledged == list(range(len(acknowledged)))
             assert await values(log) == acknowledged
         await first.close()
@@ -256,7 +256,7 @@ def test_after_sigkill_every_acknowledged_record_is_there_once(tmp_path: Path) -
         acknowledged: list[int] = []
         with ExitStack() as processes:
             first = processes.enter_context(holder(tmp_path))
-            async with Log.attach(f"embedded:{tmp_path}", timeout_ms=5_000) as log:
+            async with Log.attach(f"embedded:{tmp_path}", timeout_ms=60_000) as log:
                 await log.admin().create_topics([NewTopic("t", 1)])
                 async with producing(log, acknowledged):
                     await until_written(log, 100)
@@ -271,7 +271,7 @@ def test_after_sigkill_every_acknowledged_record_is_there_once(tmp_path: Path) -
 
 
 async def until_written(log: Log, count: int) -> None:
-    async with log.consumer() as consumer, asyncio.timeout(20):
+    async with log.consumer() as consumer, asyncio.timeout(60):
         end = 0
         while end < count:
             end = (await consumer.end_offsets([T0]))[T0]

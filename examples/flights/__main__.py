@@ -43,7 +43,7 @@ KILLS_AT = (0.25, 0.5, 0.75)
 """Shares of the final rows after which `--chaos` kills the worker."""
 STALLED_S = 60
 """Without a new row for so long the demo gives up and shows what is missing."""
-WORKER_START_S = 30
+WORKER_START_S = 60
 WATCH_S = 0.1
 DRAW_S = 0.25
 

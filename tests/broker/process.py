@@ -70,4 +70,4 @@ class BrokerProcess:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(how)
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)

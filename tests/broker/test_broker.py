@@ -63,7 +63,7 @@ def test_what_is_no_request_is_refused(node: Node) -> None:
 
 def test_time_passes_by_itself() -> None:
     async def main() -> None:
-        async with Broker.open("data", files=MemoryFiles()) as broker, asyncio.timeout(10):
+        async with Broker.open("data", files=MemoryFiles()) as broker, asyncio.timeout(60):
             create(broker)
             slow = later(broker, fetch_request(at(0), max_wait_ms=60_000))
             soon = later(broker, fetch_request(at(0), max_wait_ms=1))

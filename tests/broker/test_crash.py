@@ -27,7 +27,7 @@ from tests.broker.process import BrokerProcess
 PARTITIONS = 3
 KILLS = 20 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 3
 ACKNOWLEDGED_BEFORE_KILL = 150
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 
 Kept = dict[int, dict[int, bytes]]
 """Per partition: offset and value that the broker has acknowledged."""

@@ -27,7 +27,7 @@ def embed(story: Callable[[Broker, EmbeddedTransport], Awaitable[None]]) -> None
 
 def test_both_sides_speak_the_same() -> None:
     async def story(_: Broker, transport: EmbeddedTransport) -> None:
-        response = await transport.call(ApiVersionsRequest(), timeout_ms=1_000)
+        response = await transport.call(ApiVersionsRequest(), timeout_ms=60_000)
         assert isinstance(response, ApiVersionsResponse)
         assert all(transport.version(key) == api.max_version for key, api in APIS.items())
 
@@ -42,7 +42,7 @@ def test_a_fetch_waits_without_holding_up_others() -> None:
                 transport.call(fetch_request(at(0), max_wait_ms=60_000), timeout_ms=60_000)
             )
             await asyncio.sleep(0)
-            await transport.call(produce_request(batch(b"a")), timeout_ms=1_000)
+            await transport.call(produce_request(batch(b"a")), timeout_ms=60_000)
         response = waiting.result()
         assert isinstance(response, FetchResponse)
         assert values(response.responses[0].partitions[0]) == [b"a"]
@@ -54,7 +54,7 @@ def test_who_calls_in_a_loop_lets_others_run() -> None:
     async def story(_: Broker, transport: EmbeddedTransport) -> None:
         others = []
         asyncio.get_running_loop().call_soon(others.append, "ran")
-        await transport.call(ApiVersionsRequest(), timeout_ms=1_000)
+        await transport.call(ApiVersionsRequest(), timeout_ms=60_000)
         assert others
 
     embed(story)
@@ -84,10 +84,10 @@ def test_after_the_end_there_is_no_answer() -> None:
         other = EmbeddedTransport(broker)
         await transport.close()
         with pytest.raises(ConnectionLost, match="closed"):
-            await transport.call(ApiVersionsRequest(), timeout_ms=1_000)
+            await transport.call(ApiVersionsRequest(), timeout_ms=60_000)
         broker.close()
         with pytest.raises(ConnectionLost, match="stopped"):
-            await other.call(ApiVersionsRequest(), timeout_ms=1_000)
+            await other.call(ApiVersionsRequest(), timeout_ms=60_000)
 
     embed(story)
 

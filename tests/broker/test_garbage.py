@@ -32,7 +32,7 @@ THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 FRAMES = 100_000 if THOROUGH else 2_000
 SEED = random.SystemRandom().randrange(2**32) if THOROUGH else 1
 PIPELINED_MAX = 4
-PATIENCE_S = 20
+PATIENCE_S = 60
 WAITS_S = 0.02
 """For an answer to a request that may wait for what will never come."""
 GROWTH_BYTES_MAX = 32 * 1024 * 1024

@@ -33,7 +33,7 @@ from streamlog.records.batch import RecordBatch, place_batch
 from tests.broker.node import batch, create, produce
 
 FETCH = api_of(FetchRequest)
-PATIENCE_S = 20
+PATIENCE_S = 120
 PARTITIONS = 3
 LOOPS = ["asyncio", *(["uvloop"] if importlib.util.find_spec("uvloop") else [])]
 Story = Callable[[Broker, BrokerServer], Awaitable[None]]

@@ -31,7 +31,7 @@ from streamlog.protocol.messages.data import FetchRequest, FetchResponse, Produc
 from streamlog.protocol.schema import Message
 from tests.broker.node import at, batch, create, fetch_request, produce_request, values
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 class Peer:

@@ -166,7 +166,7 @@ def test_a_consumer_hears_of_damage_and_goes_on_behind_it(here: Path) -> None:
 
             async def read_until(count: int) -> None:
                 while len(found) < count:
-                    for records in (await consumer.poll(timeout_ms=5_000)).values():
+                    for records in (await consumer.poll(timeout_ms=60_000)).values():
                         found.extend(record.offset for record in records)
 
             with pytest.raises(CorruptMessage, match="greetings-0 at 7"):
@@ -195,7 +195,7 @@ def test_librdkafka_steps_over_what_was_lost(here: Path) -> None:
         consumer.assign([confluent_kafka.TopicPartition("greetings", 0, 0)])
         found = []
         try:
-            while (message := consumer.poll(20)) is not None and message.error() is None:
+            while (message := consumer.poll(60)) is not None and message.error() is None:
                 found.append(message.offset())
         finally:
             consumer.close()

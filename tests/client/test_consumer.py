@@ -38,7 +38,7 @@ async def read(consumer: Consumer, count: int) -> list[int]:
     """The numbers of the next records."""
     numbers: list[int] = []
     while len(numbers) < count:
-        polled = await consumer.poll(timeout_ms=5_000)
+        polled = await consumer.poll(timeout_ms=60_000)
         assert polled, f"only {len(numbers)} of {count} came"
         numbers += [int(each.value or b"") for records in polled.values() for each in records]
     return numbers
@@ -76,7 +76,7 @@ def test_polls_can_be_small(open_log: OpenLog) -> None:
             async with reader(log, T0) as consumer:
                 seen: list[int] = []
                 while len(seen) < 30:
-                    polled = await consumer.poll(timeout_ms=5_000, max_records=7)
+                    polled = await consumer.poll(timeout_ms=60_000, max_records=7)
                     assert len(polled[T0]) <= 7
                     seen += [record.offset for record in polled[T0]]
                     assert await consumer.position(T0) == seen[-1] + 1
@@ -159,12 +159,12 @@ def test_where_to_begin_is_a_policy(open_log: OpenLog) -> None:
                 assert await consumer.position(T0) == 10
             async with reader(log, T0, auto_offset_reset="none") as consumer:
                 with pytest.raises(OffsetOutOfRange, match="t-0 has no committed offset"):
-                    await consumer.poll(timeout_ms=5_000)
+                    await consumer.poll(timeout_ms=60_000)
                 consumer.seek(T0, 4)
                 assert await read(consumer, 6) == list(range(4, 10))
                 consumer.seek(T0, 99)
                 with pytest.raises(OffsetOutOfRange, match="t-0 at 99"):
-                    await consumer.poll(timeout_ms=5_000)
+                    await consumer.poll(timeout_ms=60_000)
             async with reader(log, T0) as consumer:
                 consumer.seek(T0, 99)
                 assert await read(consumer, 10) == list(range(10))
@@ -177,7 +177,7 @@ def test_what_does_not_exist_is_named(open_log: OpenLog) -> None:
         async with open_log(t=1) as log:
             async with reader(log, TopicPartition("absent", 0)) as consumer:
                 with pytest.raises(UnknownTopicOrPartition, match="no topic 'absent'"):
-                    await consumer.poll(timeout_ms=10_000)
+                    await consumer.poll(timeout_ms=60_000)
             async with log.consumer(group_id="g") as consumer:
                 with pytest.raises(UnknownTopicOrPartition, match="no topic 'absent'"):
                     await consumer.subscribe(["absent"])
@@ -245,7 +245,7 @@ class Member:
         await self.consumer.subscribe(topics, on_assigned=assigned, on_revoked=revoked)
 
     async def poll_until(self, enough: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not enough():
                 polled = await self.consumer.poll(timeout_ms=20)
                 for records in polled.values():
@@ -293,7 +293,7 @@ def test_heartbeats_go_on_while_the_owner_works(open_log: OpenLog) -> None:
                 assert group is not None
                 assert group.member is not None
                 before = group.member._heartbeat_ms
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while group.member._heartbeat_ms < before + 100:
                         await consumer.end_offsets([T0])
                 assert consumer.is_member
@@ -316,9 +316,12 @@ def test_after_a_silence_nothing_is_read_before_the_coordinator_has_spoken(
                 assert consumer._group.member is not None
                 assert consumer.is_member
                 consumer._group.member._heard_ms -= 1_000_000
+                silent_since_ms = consumer._group.member._heard_ms
                 assert not consumer.is_member
-                assert await consumer.poll(timeout_ms=0) == {}
-                assert await consumer.poll(timeout_ms=5_000)
+                records = await consumer.poll(timeout_ms=0)
+                # A heartbeat may have been under way: its answer comes while the loop turns.
+                assert not records or consumer._group.member._heard_ms > silent_since_ms
+                assert await consumer.poll(timeout_ms=60_000)
 
     asyncio.run(main())
 
@@ -355,7 +358,7 @@ def test_an_assignor_can_be_plugged_in_and_others_are_refused(open_log: OpenLog)
                 async with log.consumer(group_id="g") as other:
                     await other.subscribe(["t"])
                     with pytest.raises(LogError, match="another assignor"):
-                        await other.poll(timeout_ms=5_000)
+                        await other.poll(timeout_ms=60_000)
 
     asyncio.run(main())
 
@@ -382,7 +385,7 @@ def test_a_deleted_topic_is_told(open_log: OpenLog) -> None:
                 assert await consumer.position(TopicPartition("gone", 0)) == 0
                 await log.admin().delete_topics(["gone"])
                 with pytest.raises(UnknownTopicOrPartition, match="gone"):
-                    await consumer.poll(timeout_ms=10_000)
+                    await consumer.poll(timeout_ms=60_000)
 
     asyncio.run(main())
 

@@ -21,7 +21,7 @@ from streamlog.client.accumulator import Fields
 from streamlog.client.cluster import Cluster
 from streamlog.client.consumer import Consumer, ConsumerSettings
 from streamlog.client.producer import Producer, ProducerSettings
-from streamlog.clock import SystemClock
+from streamlog.clock import Clock, SystemClock
 from streamlog.errors import LogError, RequestTimedOut
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.transport.connection import TcpTransport
@@ -30,6 +30,15 @@ PRODUCE, FETCH, HEARTBEAT, INIT_PRODUCER_ID = 0, 1, 12, 22
 KEPT_BELOW_FLEXIBLE = {11: 5, 12: 3, 13: 3, 14: 3}
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 RD_KAFKA_PRODUCER = 0
+
+
+class Skipping(SystemClock):
+    """Time passes by itself, and some of it at once."""
+
+    skipped_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.skipped_ms
 
 
 class MockCluster:
@@ -93,13 +102,14 @@ class MockCluster:
         self.library.rd_kafka_mock_cluster_destroy(self.cluster)
         self.library.rd_kafka_destroy(self.client)
 
-    def connection(self) -> Cluster:
+    def connection(self, clock: Clock | None = None) -> Cluster:
         """As our clients see it."""
-        connect = partial(TcpTransport.connect, client_id="test", timeout_ms=5_000)
-        return Cluster(lambda: self.addresses, connect, SystemClock())
+        connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
+        return Cluster(lambda: self.addresses, connect, clock or SystemClock())
 
-    def producer(self, **settings: object) -> Producer:
-        return Producer(self.connection(), ProducerSettings(**settings))  # type: ignore[arg-type]
+    def producer(self, clock: Clock | None = None, **settings: object) -> Producer:
+        configured = ProducerSettings(**settings)  # type: ignore[arg-type]
+        return Producer(self.connection(clock), configured)
 
     def consumer(self, **settings: object) -> Consumer:
         settings = {"auto_offset_reset": "earliest", **settings}
@@ -164,7 +174,7 @@ def test_leaders_move_under_producer_and_consumer(mock: MockCluster) -> None:
                     mock.lead(part, 1 + number % 3)
                 await (await producer.send("t", b"%d" % number, partition=part.partition))
                 while len(seen) <= number:
-                    records = (await consumer.poll(timeout_ms=5_000))[part]
+                    records = (await consumer.poll(timeout_ms=60_000))[part]
                     seen += [int(record.value or b"") for record in records]
             assert seen == list(range(9))
 
@@ -191,11 +201,14 @@ def test_a_broker_that_is_down_holds_up_only_its_own_partitions(mock: MockCluste
 
 def test_what_can_not_be_delivered_fails_in_time_with_the_reason(mock: MockCluster) -> None:
     async def main() -> None:
-        settings = {"delivery_timeout_ms": 300, "request_timeout_ms": 200}
-        async with mock.producer(linger_ms=0, **settings) as producer:
+        clock, timeout_ms = Skipping(), 120_000
+        async with mock.producer(clock, linger_ms=0, delivery_timeout_ms=timeout_ms) as producer:
             await (await producer.send("t", b"0", partition=0))
             mock.refuse(PRODUCE, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 50)
             late = await producer.send("t", b"1", partition=0)
+            while not producer._sender._trouble:  # noqa: ASYNC110 - nobody tells a test of it
+                await asyncio.sleep(0)
+            clock.skipped_ms = timeout_ms
             with pytest.raises(RequestTimedOut, match="NOT_ENOUGH_REPLICAS"):
                 await late
 
@@ -245,7 +258,7 @@ def test_a_group_survives_what_its_coordinator_says(mock: MockCluster) -> None:
         async with mock.consumer(**group) as consumer:
             await consumer.subscribe(["t"], on_assigned=on_assigned)
             seen: set[int] = set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(seen) < 100 or len(assigned) < 3:
                     for records in (await consumer.poll(timeout_ms=50)).values():
                         seen |= {int(record.value or b"") for record in records}
@@ -256,6 +269,9 @@ def test_a_group_survives_what_its_coordinator_says(mock: MockCluster) -> None:
                             ErrorCode.NOT_COORDINATOR,
                             ErrorCode.REBALANCE_IN_PROGRESS,
                         )
+                # Nothing was committed, so all of it comes again after the rebalance.
+                while sum(consumer.positions().values()) < 100:
+                    await consumer.poll(timeout_ms=50)
             assert assigned == [4, 0, 4]
             assert seen == set(range(100))
             await consumer.commit()

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     import kafka
     from kafka.coordinator.assignors.range import RangePartitionAssignor
 
-PATIENCE_S = 30
+PATIENCE_S = 100
 PARTITIONS = 4
 """What the broker gives to a topic that it makes on the way."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

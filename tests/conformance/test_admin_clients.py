@@ -21,7 +21,7 @@ from confluent_kafka.admin import NewTopic as ConfluentTopic
 
 from streamlog.broker.config import TOPIC_SETTINGS
 from tests.broker.process import BrokerProcess
-from tests.conformance.clients import Confluent, KafkaPython, Sent
+from tests.conformance.clients import PATIENCE_S, Confluent, KafkaPython, Sent
 
 with warnings.catch_warnings():
     # It reads its own files in a way that Python has deprecated.
@@ -33,31 +33,27 @@ with warnings.catch_warnings():
 
 RECORDS = [Sent(0, None, str(number).encode(), 1_000 + number) for number in range(3)]
 
-one_process = pytest.mark.xdist_group("conformance")
 
-
-@one_process
 def test_confluent(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic = ConfluentTopic("admin.a", 3, 1, config={"max.message.bytes": "5000"})
-    admin.create_topics([topic])["admin.a"].result(10)
+    admin.create_topics([topic])["admin.a"].result(PATIENCE_S)
     with pytest.raises(KafkaException, match="is there already"):
-        admin.create_topics([topic])["admin.a"].result(10)
+        admin.create_topics([topic])["admin.a"].result(PATIENCE_S)
     wrong = ConfluentTopic("admin.b", 1, 1, config={"segment.byte": "1"})
     with pytest.raises(KafkaException, match=r"segment\.bytes"):
-        admin.create_topics([wrong])["admin.b"].result(10)
-    assert len(admin.list_topics(timeout=10).topics["admin.a"].partitions) == 3
+        admin.create_topics([wrong])["admin.b"].result(PATIENCE_S)
+    assert len(admin.list_topics(timeout=PATIENCE_S).topics["admin.a"].partitions) == 3
     resource = ConfigResource(ConfigResource.Type.TOPIC, "admin.a")
-    (settings,) = (each.result(10) for each in admin.describe_configs([resource]).values())
+    (settings,) = (each.result(PATIENCE_S) for each in admin.describe_configs([resource]).values())
     assert settings["max.message.bytes"].value == "5000"
-    cluster = admin.describe_cluster().result(10)
+    cluster = admin.describe_cluster().result(PATIENCE_S)
     assert [node.id for node in cluster.nodes] == [cluster.controller.id]
-    assert admin.list_consumer_groups().result(10).errors == []
-    admin.delete_topics(["admin.a"])["admin.a"].result(10)
-    assert "admin.a" not in admin.list_topics(timeout=10).topics
+    assert admin.list_consumer_groups().result(PATIENCE_S).errors == []
+    admin.delete_topics(["admin.a"])["admin.a"].result(PATIENCE_S)
+    assert "admin.a" not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
-@one_process
 def test_kafka_python(broker: BrokerProcess) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.address)
     admin.create_topics([KafkaPythonTopic("admin.k", 2, 1)])
@@ -71,7 +67,6 @@ def test_kafka_python(broker: BrokerProcess) -> None:
     admin.close()
 
 
-@one_process
 def test_aiokafka(broker: BrokerProcess) -> None:
     async def main() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=broker.address)
@@ -91,14 +86,13 @@ def test_aiokafka(broker: BrokerProcess) -> None:
 
 def confluent_settings(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
     (settings,) = admin.describe_configs([ConfigResource(kind, name)]).values()
-    found: dict[str, ConfigEntry] = settings.result(10)
+    found: dict[str, ConfigEntry] = settings.result(PATIENCE_S)
     return found
 
 
-@one_process
 def test_confluent_changes_settings(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([ConfluentTopic("settings.c", 1, 1)])["settings.c"].result(10)
+    admin.create_topics([ConfluentTopic("settings.c", 1, 1)])["settings.c"].result(PATIENCE_S)
 
     def alter(*changes: tuple[str, str | None, AlterConfigOpType]) -> None:
         entries = [
@@ -107,7 +101,7 @@ def test_confluent_changes_settings(broker: BrokerProcess) -> None:
         ]
         resource = ConfigResource(ResourceType.TOPIC, "settings.c", incremental_configs=entries)
         (done,) = admin.incremental_alter_configs([resource]).values()
-        done.result(10)
+        done.result(PATIENCE_S)
 
     alter(
         ("retention.ms", "60000", AlterConfigOpType.SET),
@@ -130,37 +124,34 @@ def test_confluent_changes_settings(broker: BrokerProcess) -> None:
     assert own["log.retention.ms"].value == "-1"
 
 
-@one_process
 def test_confluent_changes_settings_the_old_way(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic = ConfluentTopic("settings.o", 1, 1, config={"retention.ms": "5"})
-    admin.create_topics([topic])["settings.o"].result(10)
+    admin.create_topics([topic])["settings.o"].result(PATIENCE_S)
     resource = ConfigResource(ResourceType.TOPIC, "settings.o", set_config={"segment.ms": "7"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         (done,) = admin.alter_configs([resource]).values()
-    done.result(10)
+    done.result(PATIENCE_S)
     shown = confluent_settings(admin, ResourceType.TOPIC, "settings.o")
     assert (shown["segment.ms"].value, shown["retention.ms"].value) == ("7", "-1")
 
 
-@one_process
 def test_confluent_deletes_records(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([ConfluentTopic("deleted.c", 1, 1)])["deleted.c"].result(10)
+    admin.create_topics([ConfluentTopic("deleted.c", 1, 1)])["deleted.c"].result(PATIENCE_S)
     Confluent().produce(broker.address, "deleted.c", "none", RECORDS)
     (deleted,) = admin.delete_records([TopicPartition("deleted.c", 0, 2)]).values()
-    assert deleted.result(10).low_watermark == 2
+    assert deleted.result(PATIENCE_S).low_watermark == 2
     got = Confluent().consume(broker.address, ["deleted.c"], "deleted.c", lambda count: count >= 1)
     assert [record.value for record in got["deleted.c"]] == [b"2"]
     (deleted,) = admin.delete_records([TopicPartition("deleted.c", 0, -1)]).values()
-    assert deleted.result(10).low_watermark == 3
+    assert deleted.result(PATIENCE_S).low_watermark == 3
     (refused,) = admin.delete_records([TopicPartition("deleted.c", 0, 9)]).values()
     with pytest.raises(KafkaException):
-        refused.result(10)
+        refused.result(PATIENCE_S)
 
 
-@one_process
 def test_kafka_python_changes_settings_and_deletes_records(broker: BrokerProcess) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.address)
     admin.create_topics([KafkaPythonTopic("settings.k", 1, 1)])

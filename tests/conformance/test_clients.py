@@ -41,7 +41,6 @@ RECORDS = [
 ]
 
 by_name = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-one_process = pytest.mark.xdist_group("conformance")
 
 
 def topic_of(client: Client, codec: str) -> str:
@@ -64,7 +63,6 @@ def written(broker: BrokerProcess) -> BrokerProcess:
     return broker
 
 
-@one_process
 @by_name
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_writer_really_compresses(
@@ -83,7 +81,6 @@ def at_least(count: int) -> Enough:
     return lambda got: got >= count
 
 
-@one_process
 @by_name
 def test_everybody_reads_what_anybody_has_written(written: BrokerProcess, client: Client) -> None:
     group, count = f"all by {client.name}", len(TOPICS) * len(RECORDS)
@@ -92,7 +89,6 @@ def test_everybody_reads_what_anybody_has_written(written: BrokerProcess, client
         assert by_partition(found[topic]) == by_partition(RECORDS), topic
 
 
-@one_process
 @by_name
 def test_everybody_goes_on_where_anybody_has_stopped(broker: BrokerProcess, client: Client) -> None:
     topic, group = f"more.{client.name}", f"more by {client.name}"
@@ -105,11 +101,13 @@ def test_everybody_goes_on_where_anybody_has_stopped(broker: BrokerProcess, clie
 async def settled(address: str, group: str, members: int) -> None:
     """Wait until the group has so many members, and each its share."""
     host, _, port = address.partition(":")
-    transport = await TcpTransport.connect(host, int(port), client_id="test", timeout_ms=10_000)
+    transport = await TcpTransport.connect(
+        host, int(port), client_id="test", timeout_ms=PATIENCE_S * 1000
+    )
     async with asyncio.timeout(PATIENCE_S):
         while True:
             asked = DescribeGroupsRequest(groups=[group])
-            response = await transport.call(asked, timeout_ms=10_000)
+            response = await transport.call(asked, timeout_ms=PATIENCE_S * 1000)
             assert isinstance(response, DescribeGroupsResponse)
             described = response.groups[0]
             if described.group_state == "Stable" and len(described.members) == members:
@@ -118,7 +116,6 @@ async def settled(address: str, group: str, members: int) -> None:
     await transport.close()
 
 
-@one_process
 def test_all_clients_in_one_group(broker: BrokerProcess) -> None:
     """Whoever leads has to understand the others; each partition goes to one of them."""
     topic, group = "shared", "of all kinds"

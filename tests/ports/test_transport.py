@@ -34,7 +34,7 @@ from streamlog.records.batch import encode_batch, split_batches
 from streamlog.transport.connection import TcpTransport, Transport
 
 Open = Callable[[], AbstractAsyncContextManager[Transport]]
-TIMEOUT_MS = 5_000
+TIMEOUT_MS = 60_000
 
 
 @pytest.fixture(params=["tcp", "embedded"])

@@ -17,8 +17,7 @@ from streamlog.log import Log
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# One JVM for all of them.
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 START_MS = 1_700_000_000_000

@@ -21,7 +21,7 @@ from streamlog.records.batch import Record
 
 T = TypeVar("T")
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 60
+DEADLINE_S = 120
 STREAMLOG = (sys.executable, "-m", "streamlog")
 
 

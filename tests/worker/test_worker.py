@@ -266,8 +266,8 @@ def test_a_worker_that_wakes_up_late_does_no_harm(tmp_path: Path) -> None:
                     other = worker("b")
                     await feed(producer, events[start + 1_500 : start + 3_000])
                     await asyncio.to_thread(other.line, READY)
-                    sleeper.signal(signal.SIGCONT)
                     count = sleeper.output.count("has 3 partitions") + 1
+                    sleeper.signal(signal.SIGCONT)
                     await asyncio.to_thread(sleeper.line, "has 3 partitions", count=count)
                     assert await asyncio.to_thread(other.stop) == 0
                 await close_windows(producer)

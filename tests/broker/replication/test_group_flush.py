@@ -61,7 +61,7 @@ class SlowFile(MemoryFile):
         if threading.current_thread() is not threading.main_thread():
             files.syncs += 1
             files.begun.set()
-            assert files.go_on.wait(30)
+            assert files.go_on.wait(60)
         super().sync()
 
 
@@ -101,7 +101,7 @@ def run_relaxed(
 
 
 async def syncing(files: SlowFiles) -> None:
-    assert await asyncio.to_thread(files.begun.wait, 30)
+    assert await asyncio.to_thread(files.begun.wait, 60)
 
 
 async def synced(log: PartitionLog, offset: int) -> None:
