@@ -66,6 +66,7 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
 from streamlog.protocol.schema import Message
 
@@ -308,7 +309,9 @@ class Broker:
             LeaveGroupRequest: self._group,
             OffsetCommitRequest: self._group,
             OffsetFetchRequest: self._positions,
-            DescribeGroupsRequest: lambda request, _: groups.describe(request),
+            OffsetDeleteRequest: self._group,
+            DeleteGroupsRequest: self._delete_groups,
+            DescribeGroupsRequest: lambda request, at: groups.describe(request, at.version),
             ListGroupsRequest: lambda request, _: groups.listed(request),
         }
 
@@ -384,6 +387,11 @@ class Broker:
         )
         self._arm()
         return answer
+
+    def _delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> Answer:
+        return self._groups.delete(
+            request, client_id=context.client_id or "", client_host=context.client_host
+        )
 
     def _on_altered(self) -> None:
         """The broker's settings have changed: those that were handed on are handed on again."""

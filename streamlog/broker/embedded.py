@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from streamlog.broker.broker import RequestContext
-from streamlog.broker.coordinator.groups import IN_PROCESS_HOST
+from streamlog.broker.coordinator.classic_member import IN_PROCESS_HOST
 from streamlog.errors import ConnectionLost, LogError, RequestTimedOut
 from streamlog.protocol.apis import APIS, api_of
 from streamlog.protocol.messages.data import FetchResponse

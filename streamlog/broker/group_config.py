@@ -51,6 +51,36 @@ class GroupConfig:
         least=1,
         most=INT_MAX,
     )
+    size_max: int = whole(
+        10_000,
+        Named(
+            "group.max.size",
+            "Members of one group: each is held in memory, sent to the leader and kept in one"
+            " record of the group.",
+        ),
+        least=1,
+        most=100_000,
+    )
+    offsets_retention_minutes: int = whole(
+        7 * 24 * 60,
+        Named(
+            "offsets.retention.minutes",
+            "How long a committed position is kept that serves nobody: since the group's last"
+            " member left or, if a group of consumers goes on without its topic, since the"
+            " commit.",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+    offsets_retention_check_interval_ms: int = whole(
+        600_000,
+        Named(
+            "offsets.retention.check.interval.ms",
+            "How often it is looked for positions whose time is over.",
+            "ms",
+        ),
+        least=1,
+    )
 
     def __post_init__(self) -> None:
         check_table(self)

@@ -62,6 +62,12 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
+from streamlog.protocol.messages.group_admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
 from streamlog.protocol.schema import Message
 
@@ -133,7 +139,9 @@ _SERVED: Final = (
     _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
     _api(32, DescribeConfigsRequest, DescribeConfigsResponse),
     _api(33, AlterConfigsRequest, AlterConfigsResponse),
+    _api(42, DeleteGroupsRequest, DeleteGroupsResponse),
     _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    _api(47, OffsetDeleteRequest, OffsetDeleteResponse),
     _api(60, DescribeClusterRequest, DescribeClusterResponse),
 )
 

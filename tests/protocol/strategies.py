@@ -9,12 +9,19 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from streamlog.protocol.messages import admin, cluster, coordination, data, replace_configs
+from streamlog.protocol.messages import (
+    admin,
+    cluster,
+    coordination,
+    data,
+    group_admin,
+    replace_configs,
+)
 from streamlog.protocol.schema import Field, Message, Struct, StructType
 
 MESSAGES = [
     member
-    for room in (data, coordination, admin, replace_configs, cluster)
+    for room in (data, coordination, group_admin, admin, replace_configs, cluster)
     for member in vars(room).values()
     if isinstance(member, StructType) and issubclass(member, Message) and member is not Message
 ]

@@ -22,7 +22,7 @@ ADVERTISED = {
     "Heartbeat": (12, 0, 4, 4),
     "LeaveGroup": (13, 0, 5, 4),
     "SyncGroup": (14, 0, 5, 4),
-    "DescribeGroups": (15, 0, 5, 5),
+    "DescribeGroups": (15, 0, 6, 5),
     "ListGroups": (16, 0, 5, 3),
     "ApiVersions": (18, 0, 4, 3),
     "CreateTopics": (19, 2, 7, 5),
@@ -32,7 +32,9 @@ ADVERTISED = {
     "OffsetForLeaderEpoch": (23, 2, 4, 4),
     "DescribeConfigs": (32, 1, 4, 4),
     "AlterConfigs": (33, 0, 2, 2),
+    "DeleteGroups": (42, 0, 2, 2),
     "IncrementalAlterConfigs": (44, 0, 1, 1),
+    "OffsetDelete": (47, 0, 0, None),
     "DescribeCluster": (60, 0, 1, 0),
 }
 

@@ -9,17 +9,28 @@ nor offsets is forgotten, with a tombstone if it ever was in the log.
 from __future__ import annotations
 
 import heapq
+import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from streamlog.broker.coordinator.groups import ClassicGroup, GroupState
-from streamlog.broker.coordinator.offsets import METADATA_BYTES_MAX, CommittedOffsets
+from streamlog.broker.coordinator.classic_group import ClassicGroup, GroupState
+from streamlog.broker.coordinator.commits import (
+    commit_record,
+    commit_refusal,
+    commit_response,
+    deletion_response,
+    forgotten,
+)
+from streamlog.broker.coordinator.offsets import CommittedOffsets
 from streamlog.broker.coordinator.records import (
     GroupChange,
     OffsetChange,
     decode_change,
     encode_change,
 )
+from streamlog.broker.coordinator.refusals import refuse
 from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
+from streamlog.broker.storage.expiry import SteadyTime
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (
     DescribedGroup,
@@ -27,23 +38,24 @@ from streamlog.protocol.messages.coordination import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     ListedGroup,
     MemberIdentity,
     MemberResponse,
-    OffsetCommitKey,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetCommitValue,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
     SyncGroupRequest,
     SyncGroupResponse,
+)
+from streamlog.protocol.messages.group_admin import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    OffsetDeleteRequest,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +68,8 @@ MANY_LEAVE_VERSION = 3
 """From this LeaveGroup version on several members leave at once, each with a code of its own."""
 GROUP_ID_BYTES_MAX = 32_767
 """What a string of two bytes' length can hold: the record has to name the group."""
+EXPIRED_AT_ONCE = 1_000
+"""Positions ended by one batch; if there are more, the next tick goes on."""
 
 
 class GroupCoordinator:
@@ -70,6 +84,9 @@ class GroupCoordinator:
         self._offsets = CommittedOffsets()
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
+        self._steady = SteadyTime()
+        self._expiry_ms: int | None = None
+        """When positions are looked through; None while there are none."""
 
     def configure(self, config: GroupConfig) -> None:
         """Go on with other settings."""
@@ -92,6 +109,11 @@ class GroupCoordinator:
                 outcome, group_id = self._leave(request, caller, at), request.group_id
             case OffsetCommitRequest():
                 return self._commit(request, caller, at)
+            case OffsetDeleteRequest():
+                outcome, group_id = self._delete_positions(request, caller), request.group_id
+                return outcome + self._bury(group_id, gone=len(outcome.records))
+            case DeleteGroupsRequest():
+                return self._delete_groups(request, caller)
             case _:
                 raise TypeError(f"no request to a group: {request!r}")
         self._schedule(group_id)
@@ -103,6 +125,8 @@ class GroupCoordinator:
         match change:
             case OffsetChange():
                 self._offsets.replay(change)
+                if self._expiry_ms is None:
+                    self._expiry_ms = now_ms + self._config.offsets_retention_check_interval_ms
             case GroupChange(group_id=group_id, value=None):
                 self._groups.pop(group_id, None)
             case GroupChange(group_id=group_id, value=value) if value is not None:
@@ -122,29 +146,18 @@ class GroupCoordinator:
                 outcome += group.on_tick(at)
                 self._schedule(group_id)
                 outcome += self._bury(group_id)
-        return outcome
+        return outcome + self._expire(at)
 
     def next_deadline_ms(self) -> int | None:
         """See `Shard.next_deadline_ms`."""
-        return self._due[0][0] if self._due else None
+        due_ms = self._due[0][0] if self._due else None
+        if self._expiry_ms is None or due_ms is None:
+            return due_ms if self._expiry_ms is None else self._expiry_ms
+        return min(due_ms, self._expiry_ms)
 
-    def refuse(self, request: Message, version: int, code: int) -> Message:
+    def refuse(self, request: Message, version: int, code: int) -> Message:  # noqa: ARG002 - see `Shard.refuse`; these responses do not depend on it
         """See `Shard.refuse`."""
-        match request:
-            case JoinGroupRequest():
-                return JoinGroupResponse(
-                    error_code=code, protocol_name="", member_id=request.member_id
-                )
-            case SyncGroupRequest():
-                return SyncGroupResponse(error_code=code)
-            case HeartbeatRequest():
-                return HeartbeatResponse(error_code=code)
-            case LeaveGroupRequest():
-                return LeaveGroupResponse(error_code=code)
-            case OffsetCommitRequest():
-                return _commit_response(request, lambda _topic, _partition: code)
-            case _:
-                raise TypeError(f"no request to a group: {request!r}, version {version}")
+        return refuse(request, code)
 
     # ---- reading ----
 
@@ -225,7 +238,7 @@ class GroupCoordinator:
         elif request.member_id and request.group_id not in self._groups:
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not ErrorCode.NONE:
-            return self._answer(caller, self.refuse(request, caller.version, code))
+            return self._answer(caller, refuse(request, code))
         return self._group(request.group_id).join(request, caller, at)
 
     def _sync(self, request: SyncGroupRequest, caller: Caller, at: Instant) -> Outcome:
@@ -271,20 +284,83 @@ class GroupCoordinator:
         records = []
 
         def keep(topic: str, partition: OffsetCommitRequestPartition) -> int:
-            code = refused or self._commit_refusal(topic, partition)
+            exists = self._partition_exists(topic, partition.partition_index)
+            code = refused or commit_refusal(partition, exists=exists)
             if code is ErrorCode.NONE:
-                records.append(_commit_record(request.group_id, topic, partition, at))
+                records.append(commit_record(request, topic, partition, at))
             return code
 
-        response = _commit_response(request, keep)
+        response = commit_response(request, keep)
         return Outcome(tuple(records)) + self._answer(caller, response)
 
-    def _commit_refusal(self, topic: str, partition: OffsetCommitRequestPartition) -> ErrorCode:
-        if not self._partition_exists(topic, partition.partition_index):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if len((partition.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        return ErrorCode.NONE
+    # ---- deleting ----
+
+    def _delete_positions(self, request: OffsetDeleteRequest, caller: Caller) -> Outcome:
+        group_id = request.group_id
+        group, known = self._groups.get(group_id), self._offsets.of(group_id)
+        code = ErrorCode.NONE
+        if group is None and not known:
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group is not None and group.members and not group.is_of_consumers:
+            code = ErrorCode.NON_EMPTY_GROUP
+        if code is not ErrorCode.NONE:
+            return self._answer(caller, refuse(request, code))
+        records = []
+
+        def drop(topic: str, partition: int) -> int:
+            if not self._partition_exists(topic, partition):
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if group is not None and group.subscribes(topic):
+                return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if (topic, partition) in known:
+                records.append(forgotten(group_id, topic, partition))
+            return ErrorCode.NONE
+
+        response = deletion_response(request, drop)
+        return Outcome(tuple(records)) + self._answer(caller, response)
+
+    def _delete_groups(self, request: DeleteGroupsRequest, caller: Caller) -> Outcome:
+        records: list[CoordinatorRecord] = []
+        results = []
+        for group_id in dict.fromkeys(request.groups_names):
+            code = self._deletion_refusal(group_id)
+            results.append(DeletableGroupResult(group_id=group_id, error_code=code))
+            if code is ErrorCode.NONE:
+                records += (forgotten(group_id, *where) for where in self._offsets.of(group_id))
+                if group_id in self._groups:
+                    records.append(encode_change(GroupChange(group_id, None)))
+        return Outcome(tuple(records)) + self._answer(caller, DeleteGroupsResponse(results=results))
+
+    def _deletion_refusal(self, group_id: str) -> ErrorCode:
+        group = self._groups.get(group_id)
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if group is None and group_id not in self._offsets.groups():
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        busy = group is not None and (group.members or group.announced)
+        return ErrorCode.NON_EMPTY_GROUP if busy else ErrorCode.NONE
+
+    def _expire(self, at: Instant) -> Outcome:
+        """End some of the positions that are over, and then the groups that hold nothing more."""
+        if self._expiry_ms is None or at.now_ms < self._expiry_ms:
+            return Outcome()
+        unused = self._offsets.unused(
+            self._unused_since_ms,
+            wall_ms=self._steady.wall_ms(now_ms=at.now_ms, wall_ms=at.wall_ms),
+            retention_ms=self._config.offsets_retention_minutes * 60_000,
+        )
+        over = list(itertools.islice(unused, EXPIRED_AT_ONCE))
+        if len(over) < EXPIRED_AT_ONCE:
+            interval_ms = self._config.offsets_retention_check_interval_ms
+            self._expiry_ms = at.now_ms + interval_ms if self._offsets.groups() else None
+        outcome = Outcome(tuple(forgotten(key.group, key.topic, key.partition) for key in over))
+        for group_id, gone in Counter(key.group for key in over).items():
+            outcome += self._bury(group_id, gone=gone)
+        return outcome
+
+    def _unused_since_ms(self, group_id: str, topic: str, committed_ms: int) -> int | None:
+        group = self._groups.get(group_id)
+        return committed_ms if group is None else group.unused_since_ms(topic, committed_ms)
 
     # ---- groups ----
 
@@ -303,15 +379,18 @@ class GroupCoordinator:
             self._scheduled[group_id] = deadline_ms
             heapq.heappush(self._due, (deadline_ms, group_id))
 
-    def _bury(self, group_id: str) -> Outcome:
-        """Forget a group that holds nothing. One that was never in the log leaves no trace."""
+    def _bury(self, group_id: str, *, gone: int = 0) -> Outcome:
+        """Forget a group that holds nothing but positions, `gone` of which are about to go.
+
+        One that was never in the log leaves no trace.
+        """
         group = self._groups.get(group_id)
         if group is None or group.state is not GroupState.EMPTY or group.announced:
             return Outcome()
         if group.generation == 0:
             del self._groups[group_id]
             return Outcome()
-        if group_id in self._offsets.groups():
+        if len(self._offsets.of(group_id)) > gone:
             return Outcome()
         return Outcome((encode_change(GroupChange(group_id, None)),))
 
@@ -325,37 +404,4 @@ def _position(partition: int, value: OffsetCommitValue) -> OffsetFetchResponsePa
         committed_offset=value.offset,
         committed_leader_epoch=value.leader_epoch,
         metadata=value.metadata,
-    )
-
-
-def _commit_record(
-    group_id: str, topic: str, partition: OffsetCommitRequestPartition, at: Instant
-) -> CoordinatorRecord:
-    key = OffsetCommitKey(group=group_id, topic=topic, partition=partition.partition_index)
-    value = OffsetCommitValue(
-        offset=partition.committed_offset,
-        leader_epoch=partition.committed_leader_epoch,
-        metadata=partition.committed_metadata or "",
-        commit_timestamp=at.wall_ms,
-    )
-    return encode_change(OffsetChange(key, value))
-
-
-def _commit_response(
-    request: OffsetCommitRequest, code_of: Callable[[str, OffsetCommitRequestPartition], int]
-) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=code_of(topic.name, partition),
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
     )

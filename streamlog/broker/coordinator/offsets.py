@@ -1,10 +1,10 @@
 """CommittedOffsets: how far every group has read every partition.
 
 Pure: a commit gives the change to append; `replay` of such a change alters the state. A
-position is the *next* offset to read. Who may commit is the group's business (`groups.py`), and
-whether the partition exists is the shard's.
-Not done here: expiry of positions that nobody has renewed (`offsets.retention.minutes`), and
-offsets inside transactions.
+position is the *next* offset to read. Who may commit is the group's business, and whether the
+partition exists is the shard's. A position that has served nobody for `offsets.retention.minutes`
+is over (KIP-211): since when it has, the group knows.
+Not done here: offsets inside transactions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from streamlog.broker.coordinator.records import OffsetChange
 from streamlog.protocol.messages.coordination import OffsetCommitKey, OffsetCommitValue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-METADATA_BYTES_MAX = 4096
-"""Of the note that a committer may add to a position; Kafka's `offset.metadata.max.bytes`."""
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 
 class CommittedOffsets:
@@ -34,6 +31,26 @@ class CommittedOffsets:
     def groups(self) -> Collection[str]:
         """Groups that have a position somewhere."""
         return self._groups.keys()
+
+    def unused(
+        self, since_ms: Callable[[str, str, int], int | None], *, wall_ms: int, retention_ms: int
+    ) -> Iterator[OffsetCommitKey]:
+        """Positions that are over.
+
+        Args:
+            since_ms: since when the position of a group in a topic, committed then, has served
+                nobody; None while it does.
+            wall_ms: now.
+            retention_ms: how long they are kept then, unless the commit has said otherwise.
+        """
+        for group_id, positions in self._groups.items():
+            for (topic, partition), value in positions.items():
+                unused_ms = since_ms(group_id, topic, value.commit_timestamp)
+                if unused_ms is None:
+                    continue
+                asked_ms = value.expire_timestamp
+                if wall_ms >= (unused_ms + retention_ms if asked_ms < 0 else asked_ms):
+                    yield OffsetCommitKey(group=group_id, topic=topic, partition=partition)
 
     def forget_topic(self, name: str) -> list[OffsetChange]:
         """The end of all positions in a topic that is no more.

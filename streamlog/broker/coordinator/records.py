@@ -2,9 +2,9 @@
 
 Two kinds, told apart by the version in front of the key: 0 and 1 are committed offsets, 2 is a
 group. Values carry a version of their own. We write what Kafka has written since 2.3 (offset
-value 3, group value 3) and read every other one that the protocol's tables know, so that a
-partition of Kafka's can be read as it is. Keys of later versions are new kinds of groups: none
-of our business, and skipped.
+value 3, or 1 for one with a time to expire at; group value 3) and read every other one that the
+protocol's tables know, so that a partition of Kafka's can be read as it is. Keys of later
+versions are new kinds of groups: none of our business, and skipped.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from streamlog.protocol.messages.coordination import (
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
+EXPIRING_OFFSET_VALUE_VERSION = 1
 GROUP_VALUE_VERSION = 3
 
 
@@ -44,12 +45,15 @@ class GroupChange:
 
 def encode_change(change: OffsetChange | GroupChange) -> CoordinatorRecord:
     """The record for one change."""
-    value = change.value
     if isinstance(change, OffsetChange):
+        position = change.value
+        expires = position is not None and position.expire_timestamp >= 0
+        version = EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION
         return CoordinatorRecord(
             encode_versioned(change.key, OFFSET_KEY_VERSION),
-            None if value is None else encode_versioned(value, OFFSET_VALUE_VERSION),
+            None if position is None else encode_versioned(position, version),
         )
+    value = change.value
     return CoordinatorRecord(
         encode_versioned(GroupMetadataKey(group=change.group_id), GROUP_KEY_VERSION),
         None if value is None else encode_versioned(value, GROUP_VALUE_VERSION),

@@ -6,6 +6,9 @@ from as many shards as it asks about.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from streamlog.protocol.error_codes import ErrorCode
@@ -25,10 +28,13 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchResponseTopic,
     SyncGroupRequest,
 )
+from streamlog.protocol.messages.group_admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    OffsetDeleteRequest,
+)
 
 if TYPE_CHECKING:
-    import asyncio
-
     from streamlog.broker.coordinator.runtime import CoordinatorRuntime
     from streamlog.protocol.schema import Message
 
@@ -37,10 +43,23 @@ MANY_GROUPS_VERSION = 8
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
 """Everything that can be done to a group, by the numbers of KIP-430: nothing is forbidden here."""
 
+GROUP_ID_NOT_FOUND_VERSION = 6
+"""From this DescribeGroups version on a group that is not there is an error (KIP-1043)."""
+
 GroupRequest: TypeAlias = (
-    JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest | OffsetCommitRequest
+    JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | OffsetCommitRequest
+    | OffsetDeleteRequest
 )
 """What goes to one group."""
+
+REASON_CHARACTERS_MAX = 255
+"""Of what a member says why it joins or leaves, in a line of the log."""
+
+_logger = logging.getLogger(__name__)
 
 
 class GroupRequests:
@@ -53,6 +72,7 @@ class GroupRequests:
         self, request: GroupRequest, *, version: int, client_id: str, client_host: str
     ) -> Message | asyncio.Future[Message]:
         """Hand a request to its group: the answer, or where it will be."""
+        _log_reasons(request)
         return self._runtime.begin(
             request.group_id,
             request,
@@ -103,9 +123,29 @@ class GroupRequests:
         ]
         return OffsetFetchResponse(error_code=code, groups=groups)
 
-    def describe(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    def delete(
+        self, request: DeleteGroupsRequest, *, client_id: str, client_host: str
+    ) -> Message | asyncio.Future[Message]:
+        """Delete groups, each where it is; the answer comes when all of them are gone for good."""
+        answers = [
+            self._runtime.begin(
+                name,
+                DeleteGroupsRequest(groups_names=[name]),
+                version=0,
+                client_id=client_id,
+                client_host=client_host,
+            )
+            for name in dict.fromkeys(request.groups_names)
+        ]
+        return gathered(answers, _deletions)
+
+    def describe(self, request: DescribeGroupsRequest, version: int) -> DescribeGroupsResponse:
         """Groups with their members."""
         described = [self._runtime.groups_of(name).describe(name) for name in request.groups]
+        for group in described:
+            if group.group_state == "Dead" and version >= GROUP_ID_NOT_FOUND_VERSION:
+                group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                group.error_message = f"there is no group {group.group_id!r}"
         if request.include_authorized_operations:
             for group in described:
                 group.authorized_operations = GROUP_OPERATIONS
@@ -123,4 +163,56 @@ class GroupRequests:
                 if (not states or group.group_state.lower() in states)
                 and (not types or group.group_type.lower() in types)
             ]
+        )
+
+
+def gathered(
+    answers: Sequence[Message | asyncio.Future[Message]],
+    merge: Callable[[Sequence[Message]], Message],
+) -> Message | asyncio.Future[Message]:
+    """One answer out of several, now or when the last of them is there."""
+    waiting = [answer for answer in answers if isinstance(answer, asyncio.Future)]
+    if not waiting:
+        return merge([answer for answer in answers if not isinstance(answer, asyncio.Future)])
+    whole: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def on_done(_: asyncio.Future[Message]) -> None:
+        if whole.done() or not all(each.done() for each in waiting):
+            return
+        failure = next((f for each in waiting if (f := each.exception()) is not None), None)
+        if failure is not None:
+            whole.set_exception(failure)
+            return
+        whole.set_result(
+            merge([each.result() if isinstance(each, asyncio.Future) else each for each in answers])
+        )
+
+    for each in waiting:
+        each.add_done_callback(on_done)
+    return whole
+
+
+def _deletions(answers: Sequence[Message]) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(
+        results=[
+            result
+            for answer in answers
+            if isinstance(answer, DeleteGroupsResponse)
+            for result in answer.results
+        ]
+    )
+
+
+def _log_reasons(request: GroupRequest) -> None:
+    """Why members come and go, as they say themselves (KIP-800)."""
+    match request:
+        case JoinGroupRequest(reason=str(reason)) if reason:
+            told = [(request.member_id or "a new member", "joins", reason)]
+        case LeaveGroupRequest():
+            told = [(m.member_id, "leaves", m.reason) for m in request.members if m.reason]
+        case _:
+            return
+    for who, does, why in told:
+        _logger.info(
+            "group %s: %s %s: %.*s", request.group_id, who, does, REASON_CHARACTERS_MAX, why
         )

@@ -205,8 +205,8 @@ class OffsetCommitRequestTopic(Struct):
 class OffsetCommitRequest(Message, versions="2-9", flexible_from=8):
     """Keep positions.
 
-    Generation -1 with an empty member id is a consumer that is in no group. The retention
-    time (versions 2 to 4) is the topic's affair since KIP-211.
+    Generation -1 with an empty member id is a consumer that is in no group. Without a retention
+    time (versions 2 to 4) positions are kept as long as the coordinator keeps any (KIP-211).
     """
 
     group_id: str = string("0+")
@@ -353,7 +353,7 @@ class InitProducerIdResponse(Message, versions="0-5", flexible_from=2):
     producer_epoch: int = int16("0+")
 
 
-class DescribeGroupsRequest(Message, versions="0-5", flexible_from=5):
+class DescribeGroupsRequest(Message, versions="0-6", flexible_from=5):
     """Look at groups."""
 
     groups: list[str] = string_array("0+")
@@ -374,10 +374,12 @@ class DescribedGroupMember(Struct):
 class DescribedGroup(Struct):
     """A group; one that is not there has the state Dead.
 
-    `protocol_data` is the name of the assignor in use.
+    `protocol_data` is the name of the assignor in use. Error, from version 6 on (KIP-1043):
+    GROUP_ID_NOT_FOUND.
     """
 
     error_code: int = int16("0+")
+    error_message: str | None = string("6+", nullable="6+", default=None)
     group_id: str = string("0+")
     group_state: str = string("0+")
     protocol_type: str = string("0+")
@@ -386,7 +388,7 @@ class DescribedGroup(Struct):
     authorized_operations: int = int32("3+", default=-2147483648)
 
 
-class DescribeGroupsResponse(Message, versions="0-5", flexible_from=5):
+class DescribeGroupsResponse(Message, versions="0-6", flexible_from=5):
     """The groups."""
 
     throttle_time_ms: int = int32("1+")

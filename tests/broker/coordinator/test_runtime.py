@@ -18,98 +18,22 @@ from streamlog.protocol.messages.admin import (
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     MemberIdentity,
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     SyncGroupRequest,
-    SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from tests.broker.coordinator.driving import beat, commit, committed, enter, joining
 from tests.broker.node import Node, ask, create, later
-
-
-def joining(member_id: str = "") -> JoinGroupRequest:
-    return JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=30_000,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"about me")],
-    )
-
-
-async def enter(broker: Broker) -> str:
-    """Alone into the group, up to the assignment b"mine"."""
-    named = await ask(broker, joining(), JoinGroupResponse)
-    joined = await ask(broker, joining(named.member_id), JoinGroupResponse)
-    request = SyncGroupRequest(
-        group_id="g",
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
-        assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")],
-    )
-    synced = await ask(broker, request, SyncGroupResponse)
-    assert synced.assignment == b"mine"
-    return joined.member_id
-
-
-async def beat(broker: Broker, member_id: str, generation: int = 1) -> int:
-    request = HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
-    return (await ask(broker, request, HeartbeatResponse)).error_code
-
-
-async def commit(
-    broker: Broker,
-    offset: int,
-    *,
-    member_id: str = "",
-    generation: int = -1,
-    topic: str = "t",
-    metadata: str | None = "note",
-    group_id: str = "g",
-) -> int:
-    partition = OffsetCommitRequestPartition(
-        partition_index=0,
-        committed_offset=offset,
-        committed_leader_epoch=5,
-        committed_metadata=metadata,
-    )
-    request = OffsetCommitRequest(
-        group_id=group_id,
-        generation_id_or_member_epoch=generation,
-        member_id=member_id,
-        topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
-    )
-    response = await ask(broker, request, OffsetCommitResponse)
-    return response.topics[0].partitions[0].error_code
-
-
-async def committed(broker: Broker, group_id: str = "g") -> dict[tuple[str, int], int]:
-    """All positions of a group."""
-    asked = OffsetFetchRequestGroup(group_id=group_id, topics=None)
-    response = await ask(broker, OffsetFetchRequest(groups=[asked]), OffsetFetchResponse)
-    return {
-        (topic.name, each.partition_index): each.committed_offset
-        for topic in response.groups[0].topics
-        for each in topic.partitions
-    }
 
 
 def test_positions_outlive_the_broker(node: Node) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.coordinator.groups import ClassicGroup, GroupState
+from streamlog.broker.coordinator.classic_group import ClassicGroup, GroupState
 from streamlog.broker.coordinator.records import GroupChange, decode_change
 from streamlog.broker.coordinator.shard import Caller, Instant, Outcome
 from streamlog.broker.group_config import GroupConfig
+from streamlog.protocol.codec import encode_versioned
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (
+    ConsumerProtocolSubscription,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -67,6 +69,7 @@ class Driver:
         version: int = 9,
         instance: str | None = None,
         about: bytes = b"s",
+        protocols: tuple[str, ...] = ("range",),
     ) -> int:
         request = JoinGroupRequest(
             group_id="g",
@@ -75,7 +78,7 @@ class Driver:
             member_id=member,
             group_instance_id=instance,
             protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=about)],
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=about) for name in protocols],
         )
         self.take(self.group.join(request, self.caller(version), self.at))
         return self.tickets
@@ -370,6 +373,113 @@ def test_a_static_member_leaves_by_its_instance() -> None:
     driver, _, follower = static_pair()
     assert driver.leave("", "b") is ErrorCode.NONE
     assert follower not in driver.group.members
+
+
+def test_a_static_member_with_another_subscription_disturbs_nobody_either() -> None:
+    driver, leader, _ = static_pair()
+    back = driver.joined(driver.join(instance="b", about=b"owns nothing yet"))
+    assert back.generation_id == 1
+    assert driver.beat(leader) is ErrorCode.NONE
+    change = driver.records[-1].value
+    assert change is not None
+    assert [m.subscription for m in change.members] == [b"s", b"owns nothing yet"]
+
+
+def test_a_static_member_that_changes_the_protocol_wants_a_rebalance() -> None:
+    driver = Driver()
+    one = driver.join(instance="a", protocols=("range", "roundrobin"))
+    two = driver.join(instance="b", protocols=("range", "roundrobin"))
+    driver.wait(DELAY_MS)
+    leader, follower = driver.joined(one).member_id, driver.joined(two).member_id
+    driver.sync(leader, {leader: b"L", follower: b"F"})
+    driver.sync(follower)
+    ticket = driver.join(instance="b", protocols=("roundrobin",))
+    assert ticket not in driver.answers
+    assert driver.beat(leader) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance() -> None:
+    driver, leader, follower = static_pair()
+    driver.beat(follower)
+    ticket = driver.join(leader, instance="a")
+    driver.beat(follower)
+    for _ in range(REBALANCE_MS // 5_000):
+        driver.group.members[follower].heard_of(driver.now_ms)
+        driver.wait(5_000)
+    joined = driver.joined(ticket)
+    assert {member.member_id for member in joined.members} == {leader, follower}
+    assert joined.generation_id == 2
+    driver.sync(leader, {leader: b"L", follower: b"F2"})
+    back = driver.joined(driver.join(instance="b"))
+    assert back.generation_id == 2
+    assert driver.synced(driver.sync(back.member_id)).assignment == b"F2"
+    driver.wait(SESSION_MS)
+    assert driver.group.state is GroupState.EMPTY
+
+
+def test_a_round_without_anybody_waits_for_the_sessions_of_static_members() -> None:
+    driver, leader, follower = static_pair()
+    driver.join(leader, instance="a")
+    driver.leave(leader, "a")
+    for _ in range(REBALANCE_MS // 5_000 + 1):
+        driver.group.members[follower].heard_of(driver.now_ms)
+        driver.wait(5_000)
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+    assert list(driver.group.members) == [follower]
+    driver.wait(SESSION_MS)
+    assert driver.group.state is GroupState.EMPTY
+
+
+def test_an_instance_that_nobody_knows_is_no_member() -> None:
+    driver, (one,) = stable(1)
+    request = HeartbeatRequest(member_id=one, group_instance_id="b", generation_id=1)
+    assert driver.group.heartbeat(request, driver.at) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_full_group_takes_nobody_in() -> None:
+    config = GroupConfig(initial_rebalance_delay_ms=DELAY_MS, size_max=2)
+    driver = Driver(ClassicGroup("g", config))
+    names = [driver.enter()[0] for _ in range(2)]
+    refused = driver.joined(driver.join())
+    assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    driver.wait(DELAY_MS)
+    driver.sync(names[0], dict.fromkeys(names, b""))
+    assert driver.joined(driver.join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_group_that_may_be_smaller_sheds_members() -> None:
+    driver, names = stable(3)
+    driver.group.config = GroupConfig(initial_rebalance_delay_ms=DELAY_MS, size_max=2)
+    tickets = [driver.join(name) for name in names]
+    assert driver.joined(tickets[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    driver.leave(names[2])
+    assert [driver.joined(ticket).generation_id for ticket in tickets[:2]] == [2, 2]
+
+
+def subscription(*topics: str) -> bytes:
+    return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
+
+
+def test_what_members_read_is_in_use() -> None:
+    driver = Driver()
+    named = driver.joined(driver.join()).member_id
+    driver.join(named, about=subscription("t"))
+    driver.wait(DELAY_MS)
+    driver.sync(named, {named: b""})
+    group = driver.group
+    assert (group.subscribes("t"), group.subscribes("u")) == (True, False)
+    assert group.unused_since_ms("t", 5) is None
+    assert group.unused_since_ms("u", 5) == 5
+    driver.leave(named)
+    emptied_ms = driver.at.wall_ms
+    assert group.unused_since_ms("t", 5) == emptied_ms
+    assert group.unused_since_ms("t", emptied_ms + 1) == emptied_ms + 1
+
+
+def test_a_subscription_that_can_not_be_read_may_be_to_anything() -> None:
+    driver, _ = stable(1)
+    assert driver.group.subscribes("t")
+    assert driver.group.unused_since_ms("t", 5) is None
 
 
 def test_after_a_restart_the_group_goes_on() -> None:

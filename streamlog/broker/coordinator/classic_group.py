@@ -15,11 +15,19 @@ KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member id required).
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
+from streamlog.broker.coordinator.classic_member import (
+    Member,
+    elect,
+    in_common,
+    protocols_of,
+    rebalance_timeout_ms,
+    restored,
+    subscribes,
+)
 from streamlog.broker.coordinator.records import GroupChange, encode_change
 from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
 from streamlog.broker.group_config import GroupConfig
@@ -30,7 +38,6 @@ from streamlog.protocol.messages.coordination import (
     JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
-    MemberMetadata,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -38,15 +45,12 @@ from streamlog.protocol.messages.coordination import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MEMBERS_MAX = 10_000
-"""Members and announced members of one group: each is held in memory and sent to the leader."""
-
 MEMBER_ID_REQUIRED_VERSION = 4
 """From this JoinGroup version on a newcomer first gets its name, then joins with it."""
 SKIP_ASSIGNMENT_VERSION = 9
 """From this JoinGroup version on a static leader that comes back can be told not to assign."""
-IN_PROCESS_HOST = "in-process"
-"""The host of members that run in the broker's own process."""
+CONSUMERS = "consumer"
+"""The protocol type whose subscriptions can be read here."""
 
 
 class GroupState(Enum):
@@ -56,37 +60,6 @@ class GroupState(Enum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
-
-
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """What the group knows of one member."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
-    deadline_ms: int
-    """When it is given up, unless it is heard of before."""
-    assignment: bytes = b""
-    join_ticket: int | None = None
-    sync_ticket: int | None = None
-
-    @property
-    def waits_for_us(self) -> bool:
-        """Its request is held here, so its silence says nothing."""
-        return self.join_ticket is not None or self.sync_ticket is not None
-
-    def heard_of(self, now_ms: int) -> None:
-        """It is alive."""
-        self.deadline_ms = now_ms + self.session_timeout_ms
-
-    def subscription(self, protocol_name: str | None) -> bytes:
-        """Its metadata for one protocol."""
-        return dict(self.protocols).get(protocol_name or "", b"")
 
 
 @dataclass(slots=True)
@@ -112,6 +85,8 @@ class ClassicGroup:
     protocol_type: str = ""
     protocol_name: str | None = None
     leader_id: str | None = None
+    since_ms: int = -1
+    """Wall time of the last completed rebalance; -1 if there was none or it is not known."""
     members: dict[str, Member] = field(default_factory=dict)
     announced: dict[str, int] = field(default_factory=dict)
     """Names given out to members that have yet to join with them, and until when."""
@@ -146,7 +121,7 @@ class ClassicGroup:
         self._unsynced.discard(member.member_id)
         if self.state is GroupState.STABLE:
             return Outcome(answers=(self._sync_answer(caller.ticket, member.assignment),))
-        displaced = _release(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        displaced = member.release(ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_ticket = caller.ticket
         if member.member_id != self.leader_id:
             return displaced
@@ -194,6 +169,30 @@ class ClassicGroup:
             return member, Outcome()
         return ErrorCode.NONE, self._remove([member], at)
 
+    # ---- positions ----
+
+    @property
+    def is_of_consumers(self) -> bool:
+        """Whether it can be told what its members read."""
+        return self.protocol_type == CONSUMERS
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether a member reads a topic, or may do so."""
+        if not self.is_of_consumers:
+            return bool(self.members)
+        return any(
+            subscribes(each.subscription(self.protocol_name), topic)
+            for each in self.members.values()
+        )
+
+    def unused_since_ms(self, topic: str, committed_ms: int) -> int | None:
+        """Since when (wall time) a position in a topic has served nobody; None while it does."""
+        if self.state is GroupState.EMPTY:
+            return max(self.since_ms, committed_ms)
+        if self.state is GroupState.STABLE and not self.subscribes(topic):
+            return committed_ms
+        return None
+
     # ---- time and replay ----
 
     def on_tick(self, at: Instant) -> Outcome:
@@ -225,19 +224,7 @@ class ClassicGroup:
         """A completed rebalance: our own just now, or one from before a restart."""
         members = {}
         for stored in value.members:
-            # Who lived in the process of the broker before a restart died with it, and nobody
-            # has to wait for its session to end.
-            died = stored.client_host == IN_PROCESS_HOST
-            member = self.members.get(stored.member_id) or Member(
-                member_id=stored.member_id,
-                instance_id=stored.group_instance_id,
-                client_id=stored.client_id,
-                client_host=stored.client_host,
-                session_timeout_ms=stored.session_timeout,
-                rebalance_timeout_ms=stored.rebalance_timeout,
-                protocols=((value.protocol or "", stored.subscription),),
-                deadline_ms=now_ms + (0 if died else stored.session_timeout),
-            )
+            member = self.members.get(stored.member_id) or restored(stored, value.protocol, now_ms)
             member.assignment = stored.assignment
             members[stored.member_id] = member
         self.members = members
@@ -247,6 +234,7 @@ class ClassicGroup:
         self.protocol_name = value.protocol
         self.leader_id = value.leader
         self.state = GroupState.STABLE if members else GroupState.EMPTY
+        self.since_ms = value.current_state_timestamp
 
     # ---- joining ----
 
@@ -258,12 +246,24 @@ class ClassicGroup:
         others = [m.protocols for m in self.members.values() if m.member_id != request.member_id]
         if not request.protocol_type or (others and request.protocol_type != self.protocol_type):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if not _in_common([_protocols(request), *others]):
+        if not in_common([protocols_of(request), *others]):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        is_new = not request.member_id
-        if is_new and len(self.members) + len(self.announced) >= MEMBERS_MAX:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
-        return ErrorCode.NONE
+        return ErrorCode.NONE if self._has_room(request) else ErrorCode.GROUP_MAX_SIZE_REACHED
+
+    def _has_room(self, request: JoinGroupRequest) -> bool:
+        """Whether a member may come (back); those above the size are shed by a rebalance."""
+        member = self.members.get(request.member_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            joined = sum(each.join_ticket is not None for each in self.members.values())
+            if member is not None:
+                return member.join_ticket is not None or joined < self.config.size_max
+            count = max(joined, len(self.members)) + len(self.announced)
+        else:
+            count = len(self.members) + len(self.announced)
+        instance_id = request.group_instance_id
+        known = member is not None or request.member_id in self.announced
+        replaces = instance_id is not None and instance_id in self._static
+        return known or replaces or count < self.config.size_max
 
     def _join_nameless(self, request: JoinGroupRequest, caller: Caller, at: Instant) -> Outcome:
         instance_id = request.group_instance_id
@@ -285,8 +285,8 @@ class ClassicGroup:
             client_id=caller.client_id,
             client_host=caller.client_host,
             session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=_rebalance_timeout_ms(request),
-            protocols=_protocols(request),
+            rebalance_timeout_ms=rebalance_timeout_ms(request),
+            protocols=protocols_of(request),
             deadline_ms=at.now_ms + request.session_timeout_ms,
         )
         self.members[member_id] = member
@@ -305,7 +305,7 @@ class ClassicGroup:
         settled = self.state is GroupState.COMPLETING_REBALANCE or (
             self.state is GroupState.STABLE and not leads
         )
-        if settled and member.protocols == _protocols(request):
+        if settled and member.protocols == protocols_of(request):
             # It has missed the answer of this very round: tell it again, disturb nobody.
             member.heard_of(at.now_ms)
             return Outcome(answers=(Answer(caller.ticket, self._join_response(member)),))
@@ -315,10 +315,8 @@ class ClassicGroup:
         self, member: Member, request: JoinGroupRequest, caller: Caller, at: Instant
     ) -> Outcome:
         """Hold the join until its round ends, and start one if none is running."""
-        outcome = _release(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        member.protocols = _protocols(request)
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
+        outcome = member.release(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.offers(request)
         member.join_ticket = caller.ticket
         self.protocol_type = request.protocol_type
         return outcome + self._prepare_rebalance(at) + self._end_round(at)
@@ -328,13 +326,13 @@ class ClassicGroup:
     ) -> Outcome:
         """A static member is back under a new name: it takes its place over (KIP-345).
 
-        Its predecessor, should it still live, is fenced. In a stable group with an unchanged
-        subscription that is all: it gets the old assignment, and nobody is disturbed. If it
+        Its predecessor, should it still live, is fenced. In a stable group that goes on with
+        the same protocol that is all: it gets the old assignment, and nobody is disturbed. If it
         led the group it must not assign anew: it is told to skip that or, by a version that
         can't tell, that the leader is its predecessor.
         """
         old = self.members[self._static[instance_id]]
-        outcome = _release(old, ErrorCode.FENCED_INSTANCE_ID)
+        outcome = old.release(ErrorCode.FENCED_INSTANCE_ID)
         member = replace(old, member_id=caller.fresh_member_id, join_ticket=None, sync_ticket=None)
         member.heard_of(at.now_ms)
         self.members = {
@@ -347,13 +345,10 @@ class ClassicGroup:
         leads = self.leader_id == old.member_id
         if leads:
             self.leader_id = member.member_id
-        new_subscription = dict(_protocols(request)).get(self.protocol_name or "", b"")
-        if (
-            self.state is not GroupState.STABLE
-            or old.subscription(self.protocol_name) != new_subscription
-        ):
+        member.offers(request)
+        spoken = [each.protocols for each in self.members.values()]
+        if self.state is not GroupState.STABLE or elect(spoken) != self.protocol_name:
             return outcome + self._take_part(member, request, caller, at)
-        member.protocols = _protocols(request)
         response = self._join_response(member)
         if leads and caller.version < SKIP_ASSIGNMENT_VERSION:
             response.leader, response.members = old.member_id, []
@@ -377,7 +372,7 @@ class ClassicGroup:
         outcome = Outcome()
         for member in self.members.values():
             if member.sync_ticket is not None:
-                outcome += _release(member, ErrorCode.REBALANCE_IN_PROGRESS)
+                outcome += member.release(ErrorCode.REBALANCE_IN_PROGRESS)
                 member.heard_of(at.now_ms)
         return outcome
 
@@ -392,8 +387,14 @@ class ClassicGroup:
         end_ms = self._round.may_end_ms if self._everybody_joined() else self._round.must_end_ms
         if at.now_ms < end_ms:
             return Outcome()
-        missing = [m for m in self.members.values() if m.join_ticket is None]
-        outcome = self._forget(missing)
+        outcome = self._forget(
+            [m for m in self.members.values() if m.join_ticket is None and m.instance_id is None]
+        )
+        if self.members and all(m.join_ticket is None for m in self.members.values()):
+            # Only static members are left, and they are away: their sessions decide.
+            patience_ms = max(m.rebalance_timeout_ms for m in self.members.values())
+            self._round.must_end_ms = at.now_ms + max(patience_ms, 1)
+            return outcome
         self._round = None
         self.generation += 1
         if not self.members:
@@ -402,15 +403,17 @@ class ClassicGroup:
         return outcome + Outcome(answers=self._begin_generation(at))
 
     def _begin_generation(self, at: Instant) -> tuple[Answer, ...]:
+        """Static members that are away take part: they keep their place for a session."""
         members = self.members.values()
-        self.protocol_name = _elect([member.protocols for member in members])
-        if self.leader_id not in self.members:
-            self.leader_id = next(iter(self.members))
+        joined = [member for member in members if member.join_ticket is not None]
+        self.protocol_name = elect([member.protocols for member in members])
+        if self.leader_id not in {member.member_id for member in joined}:
+            self.leader_id = joined[0].member_id
         self.state = GroupState.COMPLETING_REBALANCE
         self._unsynced = set(self.members)
         self._sync_deadline_ms = at.now_ms + max(m.rebalance_timeout_ms for m in members)
         answers = []
-        for member in members:
+        for member in joined:
             if member.join_ticket is not None:
                 answers.append(Answer(member.join_ticket, self._join_response(member)))
             member.join_ticket = None
@@ -430,7 +433,9 @@ class ClassicGroup:
     # ---- members ----
 
     def _identify(self, member_id: str, instance_id: str | None) -> Member | ErrorCode:
-        if instance_id is not None and self._static.get(instance_id, member_id) != member_id:
+        if instance_id is not None and instance_id not in self._static:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if instance_id is not None and self._static[instance_id] != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
         return self.members.get(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
 
@@ -456,7 +461,7 @@ class ClassicGroup:
             if member.instance_id is not None:
                 self._static.pop(member.instance_id, None)
             self._unsynced.discard(member.member_id)
-            outcome += _release(member, ErrorCode.UNKNOWN_MEMBER_ID)
+            outcome += member.release(ErrorCode.UNKNOWN_MEMBER_ID)
         return outcome
 
     # ---- answers and records ----
@@ -496,60 +501,11 @@ class ClassicGroup:
             leader=self.leader_id,
             current_state_timestamp=at.wall_ms,
             members=[
-                MemberMetadata(
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout=member.rebalance_timeout_ms,
-                    session_timeout=member.session_timeout_ms,
-                    subscription=member.subscription(self.protocol_name),
-                    assignment=assignments.get(member.member_id, b""),
-                )
+                member.stored(self.protocol_name, assignments.get(member.member_id, b""))
                 for member in self.members.values()
             ],
         )
         return encode_change(GroupChange(self.group_id, value))
-
-
-Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""What a member can speak, best first: name and subscription."""
-
-
-def _protocols(request: JoinGroupRequest) -> Protocols:
-    return tuple((each.name, bytes(each.metadata)) for each in request.protocols)
-
-
-def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """Version 0 knows one timeout for both."""
-    return (
-        request.rebalance_timeout_ms
-        if request.rebalance_timeout_ms >= 0
-        else (request.session_timeout_ms)
-    )
-
-
-def _in_common(spoken: list[Protocols]) -> set[str]:
-    return set.intersection(*({name for name, _ in protocols} for protocols in spoken))
-
-
-def _elect(spoken: list[Protocols]) -> str:
-    """Each member votes for the first protocol it prefers among those that all speak."""
-    common = _in_common(spoken)
-    votes = Counter(next(name for name, _ in each if name in common) for each in spoken)
-    return votes.most_common(1)[0][0]
-
-
-def _release(member: Member, code: ErrorCode) -> Outcome:
-    """Answer whatever the member waits for with `code`."""
-    answers = []
-    if member.join_ticket is not None:
-        refused = JoinGroupResponse(error_code=code, protocol_name="", member_id=member.member_id)
-        answers.append(Answer(member.join_ticket, refused))
-    if member.sync_ticket is not None:
-        answers.append(Answer(member.sync_ticket, SyncGroupResponse(error_code=code)))
-    member.join_ticket = member.sync_ticket = None
-    return Outcome(answers=tuple(answers))
 
 
 def _refuse_join(

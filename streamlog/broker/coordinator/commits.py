@@ -1,0 +1,109 @@
+"""Commits: requests that set and delete positions, taken apart and answered one by one.
+
+Pure. Whether the group lets it happen was decided before (`may_commit` of a group); here it is
+about single positions: each is kept or refused by itself, and has its own code in the response.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamlog.broker.coordinator.records import OffsetChange, encode_change
+from streamlog.broker.coordinator.shard import CoordinatorRecord, Instant
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.coordination import (
+    OffsetCommitKey,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetCommitValue,
+)
+from streamlog.protocol.messages.group_admin import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+METADATA_BYTES_MAX = 4096
+"""Of the note that a committer may add to a position; Kafka's `offset.metadata.max.bytes`."""
+FOR_AS_LONG_AS_ALL = -1
+"""The retention time of a commit that asks for none of its own."""
+
+
+def commit_refusal(partition: OffsetCommitRequestPartition, *, exists: bool) -> ErrorCode:
+    """Why a position can't be kept."""
+    if not exists:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len((partition.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def commit_record(
+    request: OffsetCommitRequest, topic: str, partition: OffsetCommitRequestPartition, at: Instant
+) -> CoordinatorRecord:
+    """The record of one position."""
+    key = OffsetCommitKey(group=request.group_id, topic=topic, partition=partition.partition_index)
+    retention_ms = request.retention_time_ms
+    value = OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=at.wall_ms,
+        expire_timestamp=-1 if retention_ms == FOR_AS_LONG_AS_ALL else at.wall_ms + retention_ms,
+    )
+    return encode_change(OffsetChange(key, value))
+
+
+def commit_response(
+    request: OffsetCommitRequest, code_of: Callable[[str, OffsetCommitRequestPartition], int]
+) -> OffsetCommitResponse:
+    """The response in which each position has its code."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=code_of(topic.name, partition),
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def deletion_response(
+    request: OffsetDeleteRequest, code_of: Callable[[str, int], int]
+) -> OffsetDeleteResponse:
+    """The response in which each position has its code."""
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=code_of(topic.name, partition.partition_index),
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def forgotten(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
+    """The end of one position."""
+    key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
+    return encode_change(OffsetChange(key, None))

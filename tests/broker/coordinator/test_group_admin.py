@@ -1,0 +1,256 @@
+"""Deleting groups and positions, and positions that end by themselves, over their log."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.coordinator import group_coordinator
+from streamlog.broker.coordinator.shard import Instant
+from streamlog.broker.group_config import GroupConfig
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.coordination import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberIdentity,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from streamlog.protocol.messages.group_admin import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from tests.broker.coordinator.driving import beat, commit, committed, enter
+from tests.broker.node import Node, ask, create
+
+MINUTE_MS = 60_000
+CHECK_MS = 1_000
+
+
+async def delete(broker: Broker, *group_ids: str) -> list[int]:
+    request = DeleteGroupsRequest(groups_names=list(group_ids))
+    response = await ask(broker, request, DeleteGroupsResponse)
+    return [result.error_code for result in response.results]
+
+
+async def forget(broker: Broker, *topics: str, group_id: str = "g") -> tuple[int, list[int]]:
+    request = OffsetDeleteRequest(
+        group_id=group_id,
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)]
+            )
+            for name in topics
+        ],
+    )
+    response = await ask(broker, request, OffsetDeleteResponse)
+    return response.error_code, [
+        partition.error_code for topic in response.topics for partition in topic.partitions
+    ]
+
+
+async def leave(broker: Broker, member_id: str) -> None:
+    request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member_id)])
+    await ask(broker, request, LeaveGroupResponse)
+
+
+async def groups(broker: Broker) -> list[str]:
+    listed = await ask(broker, ListGroupsRequest(), ListGroupsResponse)
+    return sorted(group.group_id for group in listed.groups)
+
+
+def test_groups_are_deleted_with_their_positions(node: Node) -> None:
+    async def before(broker: Broker) -> None:
+        create(broker)
+        member = await enter(broker)
+        await commit(broker, 1, member_id=member, generation=1)
+        await commit(broker, 2, group_id="reader")
+        await commit(broker, 3, group_id="other")
+        codes = await delete(broker, "g", "reader", "nobody", "")
+        assert codes == [
+            ErrorCode.NON_EMPTY_GROUP,
+            ErrorCode.NONE,
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            ErrorCode.INVALID_GROUP_ID,
+        ]
+        await leave(broker, member)
+        assert await committed(broker) == {("t", 0): 1}
+        assert await delete(broker, "g") == [ErrorCode.NONE]
+        await left(broker)
+
+    async def left(broker: Broker) -> None:
+        assert await groups(broker) == ["other"]
+        assert await committed(broker) == {}
+        assert await committed(broker, "other") == {("t", 0): 3}
+
+    node.run(before)
+    node.run(left)
+
+
+def test_positions_are_forgotten_where_nobody_reads(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        create(broker, "u")
+        assert await forget(broker, "t") == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+        member = await enter(broker, topics=["t"])
+        for topic in ("t", "u"):
+            await commit(broker, 1, member_id=member, generation=1, topic=topic)
+        assert await forget(broker, "t", "u", "v") == (
+            ErrorCode.NONE,
+            [
+                ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                ErrorCode.NONE,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ],
+        )
+        assert await committed(broker) == {("t", 0): 1}
+        await leave(broker, member)
+        assert await forget(broker, "t") == (ErrorCode.NONE, [ErrorCode.NONE])
+        assert await groups(broker) == []
+
+    node.run(story)
+
+
+def test_positions_of_another_kind_of_group_wait_until_it_is_empty(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        member = await enter(broker, protocol_type="connect")
+        await commit(broker, 1, member_id=member, generation=1)
+        assert await forget(broker, "t") == (ErrorCode.NON_EMPTY_GROUP, [])
+        await leave(broker, member)
+        assert await forget(broker, "t") == (ErrorCode.NONE, [ErrorCode.NONE])
+
+    node.run(story)
+
+
+def test_who_is_not_there_is_dead_or_by_new_versions_not_found(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        asked = DescribeGroupsRequest(groups=["nobody"])
+        (new,) = (await ask(broker, asked, DescribeGroupsResponse)).groups
+        assert (new.error_code, new.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+        (old,) = (await ask(broker, asked, DescribeGroupsResponse, 5)).groups
+        assert (old.error_code, old.group_state) == (ErrorCode.NONE, "Dead")
+
+    node.run(story)
+
+
+@pytest.fixture
+def forgetful() -> Node:
+    """Keeps unused positions for two minutes and looks every second."""
+    config = GroupConfig(
+        initial_rebalance_delay_ms=0,
+        offsets_retention_minutes=2,
+        offsets_retention_check_interval_ms=CHECK_MS,
+    )
+    return Node(config=BrokerConfig(group=config))
+
+
+def pass_seconds(node: Node, broker: Broker, count: int) -> None:
+    for _ in range(count):
+        node.pass_time(broker, 1_000)
+
+
+def test_a_position_that_nobody_uses_ends(forgetful: Node) -> None:
+    async def before(broker: Broker) -> None:
+        create(broker)
+        await commit(broker, 1, group_id="reader")
+        pass_seconds(forgetful, broker, 60)
+        await commit(broker, 2, group_id="later")
+
+    async def after(broker: Broker) -> None:
+        pass_seconds(forgetful, broker, 59)
+        assert await groups(broker) == ["later", "reader"]
+        pass_seconds(forgetful, broker, 2)
+        assert await groups(broker) == ["later"]
+        pass_seconds(forgetful, broker, 60)
+        assert await groups(broker) == []
+        assert broker.directory.log("__consumer_offsets", 0).log_end_offset >= 0
+
+    forgetful.run(before)
+    forgetful.run(after)
+
+
+def test_a_group_keeps_its_positions_while_it_has_members(forgetful: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        create(broker, "u")
+        member = await enter(broker, topics=["t"])
+        await commit(broker, 1, member_id=member, generation=1)
+        await commit(broker, 2, member_id=member, generation=1, topic="u")
+        for _ in range(150):
+            pass_seconds(forgetful, broker, 1)
+            assert await beat(broker, member) == ErrorCode.NONE
+        # Nobody reads u any more; t would be over by its age alone.
+        assert await committed(broker) == {("t", 0): 1}
+        await leave(broker, member)
+        pass_seconds(forgetful, broker, 119)
+        assert await committed(broker) == {("t", 0): 1}
+        pass_seconds(forgetful, broker, 2)
+        assert await groups(broker) == []
+
+    forgetful.run(story)
+
+
+def test_a_commit_may_say_itself_how_long_it_is_kept(forgetful: Node) -> None:
+    async def before(broker: Broker) -> None:
+        create(broker)
+        partition = OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=7, committed_metadata=""
+        )
+        request = OffsetCommitRequest(
+            group_id="g",
+            retention_time_ms=10 * MINUTE_MS,
+            topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
+        )
+        await ask(broker, request, OffsetCommitResponse, 4)
+
+    async def after(broker: Broker) -> None:
+        pass_seconds(forgetful, broker, 9 * 60)
+        assert await committed(broker) == {("t", 0): 7}
+        pass_seconds(forgetful, broker, 62)
+        assert await committed(broker) == {}
+
+    forgetful.run(before)
+    forgetful.run(after)
+
+
+def test_positions_end_in_portions(forgetful: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_coordinator, "EXPIRED_AT_ONCE", 2)
+
+    async def story(broker: Broker) -> None:
+        for number in range(5):
+            create(broker, f"t{number}")
+            await commit(broker, 1, topic=f"t{number}")
+        pass_seconds(forgetful, broker, 119)
+        forgetful.clock.advance(1_000)
+        at = Instant(forgetful.clock.now_ms(), forgetful.clock.wall_ms())
+        shards = broker._coordinator.shards()
+        assert sum(len(shard.on_tick(at).records) for shard in shards) == 2
+        assert min(due for s in shards if (due := s.next_deadline_ms()) is not None) <= at.now_ms
+        while await committed(broker):
+            broker.tick()
+
+    forgetful.run(story)
+
+
+def test_a_leap_of_the_clock_ends_nothing(forgetful: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        await commit(broker, 1)
+        pass_seconds(forgetful, broker, 2)
+        forgetful.clock._wall_ms += 1_000 * MINUTE_MS
+        pass_seconds(forgetful, broker, 2)
+        assert await committed(broker) == {("t", 0): 1}
+
+    forgetful.run(story)
