@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,14 +24,16 @@ from streamlog.broker.config_requests import ConfigRequests
 from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.data import DataRequests
+from streamlog.broker.fetch_sessions import FetchSessions, Visit
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
+from streamlog.broker.settings import INT_MAX
 from streamlog.broker.storage.cleaner import Cleaner
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.retention import Retention
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import ConnectionLost, StreamlogError, UsageError
+from streamlog.errors import ConnectionLost, LogError, StreamlogError, UsageError
 from streamlog.protocol.apis import APIS
 from streamlog.protocol.error_codes import error_for
 from streamlog.protocol.messages.admin import (
@@ -62,6 +65,7 @@ from streamlog.protocol.messages.coordination import (
 )
 from streamlog.protocol.messages.data import (
     FetchRequest,
+    FetchResponse,
     ListOffsetsRequest,
     ProduceRequest,
     ProduceResponse,
@@ -101,7 +105,7 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class _ParkedFetch:
-    request: FetchRequest
+    visit: Visit
     version: int
     answer: asyncio.Future[Message]
 
@@ -135,6 +139,10 @@ class Broker:
             directory,
             clock=clock,
             high_watermark=lambda topic, index: self._partitions.get(topic, index).high_watermark,
+        )
+        self._sessions = FetchSessions(
+            slots=lambda: directory.config.connections.fetch_sessions_max,
+            new_id=lambda: secrets.randbelow(INT_MAX) + 1,
         )
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
         self._fetches: dict[int, _ParkedFetch] = {}
@@ -362,19 +370,24 @@ class Broker:
         return response
 
     def _fetch(self, request: FetchRequest, context: RequestContext) -> Answer:
-        attempt = self._data.fetch(request, context.version)
+        now_ms = self._clock.now_ms()
+        try:
+            visit = self._sessions.begin(request, version=context.version, now_ms=now_ms)
+        except LogError as refusal:
+            return FetchResponse(error_code=refusal.code)
+        attempt = self._data.fetch(visit.request, context.version)
         if not attempt.missing_bytes:
-            return attempt.response
+            return visit.finish(attempt.response, now_ms=now_ms)
         ticket = next(self._tickets)
         wait_ms = min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
         self._waiting.park(
             ticket,
             attempt.partitions,
             missing_bytes=attempt.missing_bytes,
-            deadline_ms=self._clock.now_ms() + wait_ms,
+            deadline_ms=now_ms + wait_ms,
         )
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._fetches[ticket] = _ParkedFetch(request, context.version, answer)
+        self._fetches[ticket] = _ParkedFetch(visit, context.version, answer)
         self._arm()
         return answer
 
@@ -422,11 +435,12 @@ class Broker:
             if parked is None or parked.answer.done():
                 continue  # Nobody waits for it any more.
             try:
-                attempt = self._data.fetch(parked.request, parked.version)
+                attempt = self._data.fetch(parked.visit.request, parked.version)
             except StreamlogError as error:
                 parked.answer.set_exception(error)
             else:
-                parked.answer.set_result(attempt.response)
+                now_ms = self._clock.now_ms()
+                parked.answer.set_result(parked.visit.finish(attempt.response, now_ms=now_ms))
 
     def _arm(self) -> None:
         """See to it that the timer rings at the earliest deadline."""

@@ -348,6 +348,16 @@ class ConnectionConfig:
             "bytes",
         ),
     )
+    fetch_sessions_max: int = whole(
+        1000,
+        Named(
+            "max.incremental.fetch.session.cache.slots",
+            "Readers whose partitions the broker remembers, so that they need not repeat them; 0:"
+            " none. One that was not there for two minutes gives way to any other, and a smaller"
+            " one that is older than that to a larger.",
+        ),
+        most=100_000,
+    )
 
     produce_bytes_per_s: int = whole(
         LONG_MAX,

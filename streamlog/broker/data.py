@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.errors import CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.cluster import (
@@ -25,6 +26,7 @@ from streamlog.protocol.messages.data import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -37,7 +39,7 @@ from streamlog.protocol.messages.data import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from streamlog.protocol.schema import one_buffer
+from streamlog.protocol.schema import ZERO_UUID, one_buffer
 from streamlog.records.batch import split_batches
 from streamlog.records.compression import Compression
 
@@ -153,24 +155,12 @@ class DataRequests:
 
     def fetch(self, request: FetchRequest, version: int) -> FetchAttempt:
         """Read as much as there is room for; the very first batch always fits (KIP-74)."""
-        if request.session_id:
-            # There are no sessions here, so it can't be one of ours: the client asks in full.
-            code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-            return FetchAttempt(FetchResponse(error_code=code))
         reading = _Reading(self._partitions, request, version)
-        responses = [
-            FetchableTopicResponse(
-                topic=topic.topic,
-                partitions=[reading.partition(topic.topic, each) for each in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-        response = FetchResponse(responses=responses)
+        response = FetchResponse(responses=[reading.topic(each) for each in request.topics])
         missing_bytes = request.min_bytes - reading.found_bytes
         if reading.failed or missing_bytes <= 0 or request.max_wait_ms <= 0:
             return FetchAttempt(response)
-        watched = tuple((t.topic, each.partition) for t in request.topics for each in t.partitions)
-        return FetchAttempt(response, watched, missing_bytes)
+        return FetchAttempt(response, tuple(reading.places), missing_bytes)
 
     # ---- list offsets ----
 
@@ -249,21 +239,38 @@ class _Reading:
         self._committed = request.isolation_level == READ_COMMITTED
         self.found_bytes = 0
         self.failed = False
+        self.places: list[tuple[str, int]] = []
+        """What was read, by name."""
 
-    def partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
-        """Read one partition."""
+    def topic(self, asked: FetchTopic) -> FetchableTopicResponse:
+        """Read the partitions of one topic, which goes by name or by id."""
+        name: str | None = asked.topic
+        # Inside of a process both may be given: then the id tells a topic from its namesake.
+        if asked.topic_id != ZERO_UUID or (not name and self._version >= TOPIC_IDS_VERSION):
+            name = self._partitions.name_of(asked.topic_id)
+        if name is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            partitions = [self._unreadable(each, code) for each in asked.partitions]
+        else:
+            partitions = [self._partition(name, each) for each in asked.partitions]
+        return FetchableTopicResponse(
+            topic=asked.topic, topic_id=asked.topic_id, partitions=partitions
+        )
+
+    def _unreadable(self, wanted: FetchPartition, code: int) -> PartitionData:
+        self.failed = True
+        return PartitionData(
+            partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b""
+        )
+
+    def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
+        self.places.append((topic, wanted.partition))
         try:
             partition = self._partitions.get(topic, wanted.partition)
             partition.check_epoch(wanted.current_leader_epoch)
             records = self._read(partition, wanted)
         except StreamlogError as error:
-            self.failed = True
-            return PartitionData(
-                partition_index=wanted.partition,
-                error_code=_code(error),
-                high_watermark=-1,
-                records=b"",
-            )
+            return self._unreadable(wanted, _code(error))
         self.found_bytes += len(records)
         high_watermark = partition.high_watermark
         return PartitionData(

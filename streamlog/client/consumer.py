@@ -451,6 +451,8 @@ class Consumer:
     async def _stop(self) -> None:
         try:
             await self._background.close()
+            if self._dead is None:
+                await self._fetcher.end_sessions()
         finally:
             await self._cluster.close()
 

@@ -5,7 +5,7 @@ while its buffer is full. If that happens the request must not wait at the broke
 be emptied a moment later and would have to wait for records of the others. So such a request asks
 for what is there, and if there is nothing, the next one goes out when the owner has taken
 something, or after `FULL_PAUSE_MS`. Positions that are not known (new, reset, out of range) are
-looked up before. Fetch sessions (KIP-227) and fetching from followers (KIP-392) are not used.
+looked up before. Fetching from followers (KIP-392) is not used.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
+from streamlog.client.fetch_session import SESSION_OVER, FetchSession, Wanted
 from streamlog.client.offsets import EARLIEST, LATEST, list_offsets
 from streamlog.client.positions import PartitionState, Positions, Start
 from streamlog.errors import ConfigError, OffsetOutOfRange, StreamlogError
@@ -28,10 +30,9 @@ from streamlog.protocol.messages.data import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     PartitionData,
 )
-from streamlog.protocol.schema import one_buffer
+from streamlog.protocol.schema import ZERO_UUID, one_buffer
 
 Reset: TypeAlias = Literal["earliest", "latest", "none"]
 Committed: TypeAlias = Callable[
@@ -41,6 +42,8 @@ Committed: TypeAlias = Callable[
 FULL_PAUSE_MS: Final = 20
 REQUEST_MARGIN_MS: Final = 10_000
 """How much longer than it was told to wait a broker may take to answer a fetch."""
+FAREWELL_TIMEOUT_MS: Final = 500
+"""A broker that does not answer by then forgets the reader by itself."""
 ERROR_BACKOFF_MS: Final = 200
 """Before a partition that met an error is asked for again."""
 
@@ -92,12 +95,25 @@ class Fetcher:
         self._look = asyncio.Event()
         self._resolving = asyncio.Lock()
         self._busy: set[int] = set()
+        self._sessions: dict[int, FetchSession] = {}
         self._troubled_since_ms: int | None = None
         self._committed: Committed | None = None
 
     def begin_at_committed(self, committed: Committed) -> None:
         """Begin partitions where their group has committed."""
         self._committed = committed
+
+    async def end_sessions(self) -> None:
+        """Let go of what brokers remember for this reader; nothing waits for it but a moment."""
+        for node_id, session in self._sessions.items():
+            farewell = session.farewell()
+            if farewell is None or not self._cluster.is_connected(node_id, Lane.MAIN):
+                continue
+            # Not behind a Fetch that the broker holds back: it would wait as long.
+            with suppress(StreamlogError):
+                await self._cluster.call(
+                    node_id, farewell, FetchResponse, timeout_ms=FAREWELL_TIMEOUT_MS
+                )
 
     def look(self) -> None:
         """Something has changed: assignments, positions, or room in a buffer."""
@@ -174,19 +190,24 @@ class Fetcher:
         wait_ms = 0 if some_full else self._settings.fetch_max_wait_ms
         eras = {partition: state.era for partition, state in wanted}
         kept = 0
+        session = self._sessions.setdefault(node_id, FetchSession())
         try:
             response = await self._cluster.call(
                 node_id,
-                self._request(wanted, wait_ms),
+                self._request(session, wanted, wait_ms),
                 FetchResponse,
                 lane=Lane.FETCH,
                 timeout_ms=wait_ms + REQUEST_MARGIN_MS,
             )
-            if response.error_code:
+            session.on_answer(response)
+            if response.error_code and response.error_code not in SESSION_OVER:
                 raise error_for(response.error_code, f"fetch from broker {node_id}")
             self._troubled_since_ms = None
+            for topic in response.responses:
+                topic.topic = topic.topic or session.names.get(topic.topic_id, "")
             kept = self._store(response.responses, eras)
         except StreamlogError as error:
+            session.on_failure()
             self._cluster.forget({partition.topic for partition in eras})
             self._delay(wanted)
             self._on_error(error)
@@ -208,22 +229,25 @@ class Fetcher:
             return
 
     def _request(
-        self, wanted: list[tuple[TopicPartition, PartitionState]], wait_ms: int
+        self,
+        session: FetchSession,
+        wanted: list[tuple[TopicPartition, PartitionState]],
+        wait_ms: int,
     ) -> FetchRequest:
-        topics: dict[str, list[FetchPartition]] = {}
+        asked = {}
         for partition, state in wanted:
-            asked = FetchPartition(
+            topic = self._cluster.known(partition.topic)
+            fetch = FetchPartition(
                 partition=partition.partition,
                 fetch_offset=state.fetch_offset,
                 partition_max_bytes=self._settings.max_partition_fetch_bytes,
             )
-            topics.setdefault(partition.topic, []).append(asked)
-        return FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=self._settings.fetch_min_bytes,
-            max_bytes=self._settings.fetch_max_bytes,
-            topics=[FetchTopic(topic=name, partitions=many) for name, many in topics.items()],
-        )
+            asked[partition] = Wanted(ZERO_UUID if topic is None else topic.topic_id, fetch)
+        request = session.question(asked)
+        request.max_wait_ms = wait_ms
+        request.min_bytes = self._settings.fetch_min_bytes
+        request.max_bytes = self._settings.fetch_max_bytes
+        return request
 
     def _store(
         self, topics: Collection[FetchableTopicResponse], eras: Mapping[TopicPartition, int]

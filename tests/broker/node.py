@@ -29,6 +29,8 @@ from streamlog.protocol.schema import Message
 from streamlog.records.batch import Record, encode_batch, split_batches
 from streamlog.records.compression import Compression
 
+FETCH_BY_NAME = 12
+"""The last version of Fetch in which topics go by name."""
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
@@ -60,7 +62,9 @@ class Node:
 
 
 def context(request: Message, version: int | None = None) -> RequestContext:
-    newest = api_of(type(request)).max_version
+    # What asks for topics by name is of a version that does.
+    by_name = isinstance(request, FetchRequest) and all(each.topic for each in request.topics)
+    newest = FETCH_BY_NAME if by_name else api_of(type(request)).max_version
     return RequestContext(newest if version is None else version, "tester", "/127.0.0.1")
 
 

@@ -17,7 +17,6 @@ from streamlog.protocol.messages.cluster import (
 )
 from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.data import (
-    FetchRequest,
     FetchResponse,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -248,14 +247,6 @@ def test_leader_epochs_are_compared(node: Node) -> None:
         broker.directory.log("t", 0).epochs.current = 1
         (late,) = await fetch(broker, at(0, epoch=0))
         assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
-
-    node.run(story)
-
-
-def test_there_are_no_sessions(node: Node) -> None:
-    async def story(broker: Broker) -> None:
-        response = await ask(broker, FetchRequest(session_id=7, session_epoch=1), FetchResponse)
-        assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
     node.run(story)
 

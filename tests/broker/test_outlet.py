@@ -30,7 +30,7 @@ from streamlog.protocol.messages.data import (
     FetchTopic,
 )
 from streamlog.records.batch import RecordBatch, place_batch
-from tests.broker.node import batch, create, produce
+from tests.broker.node import FETCH_BY_NAME, batch, create, produce
 
 FETCH = api_of(FetchRequest)
 PATIENCE_S = 120
@@ -91,7 +91,7 @@ class Ask:
         request = FetchRequest(
             max_bytes=self.max_bytes, topics=[FetchTopic(topic="t", partitions=partitions)]
         )
-        return b"".join(encode_request(FETCH, FETCH.max_version, number, "c", request))
+        return b"".join(encode_request(FETCH, FETCH_BY_NAME, number, "c", request))
 
 
 def expected(logs: list[list[bytes]], ask: Ask) -> list[bytes]:
@@ -166,7 +166,7 @@ def test_pipelined_fetches_bring_what_was_produced(
             for number, ask in enumerate(within):
                 (size_bytes,) = struct.unpack(">i", await read_exactly(client, 4, 4))
                 frame = await read_exactly(client, size_bytes, chunk_bytes)
-                correlation_id, response = decode_response(FETCH, FETCH.max_version, frame)
+                correlation_id, response = decode_response(FETCH, FETCH_BY_NAME, frame)
                 assert correlation_id == number
                 assert isinstance(response, FetchResponse)
                 partitions = response.responses[0].partitions
@@ -212,7 +212,7 @@ def test_a_slow_reader_holds_no_memory_and_a_deleted_topic_is_sent_to_its_end(
             broker.directory.delete_topic("t")
             (size_bytes,) = struct.unpack(">i", head[:4])
             frame = head[4:] + await read_exactly(client, size_bytes - 96, 1 << 20)
-        _, response = decode_response(FETCH, FETCH.max_version, frame)
+        _, response = decode_response(FETCH, FETCH_BY_NAME, frame)
         assert isinstance(response, FetchResponse)
         assert bytes(response.responses[0].partitions[0].records) == whole  # type: ignore[arg-type]
 

@@ -44,7 +44,7 @@ def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Transport]:
         async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
-            broker.directory.create_topic("t", 1)
+            broker.directory.create_topic("t", 1, topic_id=TOPIC_ID)
             transport: Transport = EmbeddedTransport(broker)
             if request.param == "tcp":
                 transport = await TcpTransport.connect(
@@ -58,6 +58,9 @@ def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return opened
 
 
+TOPIC_ID = bytes(range(16))
+
+
 def produce(number: int, *, acks: int) -> ProduceRequest:
     batch = encode_batch([(number, None, b"%d" % number, ())])
     data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])
@@ -67,7 +70,9 @@ def produce(number: int, *, acks: int) -> ProduceRequest:
 def fetch(offset: int, *, max_wait_ms: int = 0) -> FetchRequest:
     part = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1_000_000)
     return FetchRequest(
-        max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[part])]
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        topics=[FetchTopic(topic="t", topic_id=TOPIC_ID, partitions=[part])],
     )
 
 

@@ -12,7 +12,7 @@ from streamlog.protocol.schema import Message
 # Other clients decide by these ranges what they dare: raising a minimum locks old ones out.
 ADVERTISED = {
     "Produce": (0, 0, 11, 9),
-    "Fetch": (1, 4, 12, 12),
+    "Fetch": (1, 4, 16, 12),
     "ListOffsets": (2, 1, 10, 6),
     "Metadata": (3, 0, 12, 9),
     "OffsetCommit": (8, 2, 9, 8),

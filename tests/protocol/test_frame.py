@@ -211,7 +211,7 @@ def test_a_refusal_of_api_versions_is_read_in_version_0(asked: int) -> None:
         (18, 5, "ApiVersions version 5"),
         (0, 2, "Produce version 2"),
         (0, -1, "Produce version -1"),
-        (1, 13, "Fetch version 13"),
+        (1, 17, "Fetch version 17"),
         (9_999, 0, "API 9999 version 0"),
     ],
 )

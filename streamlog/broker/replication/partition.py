@@ -170,6 +170,7 @@ class Partitions:
         self._flush = flush
         self._mode = mode
         self._served: dict[tuple[str, int], Partition] = {}
+        self._names: dict[bytes, str] = {}
 
     def get(self, topic: str, index: int) -> Partition:
         """The partition.
@@ -184,6 +185,13 @@ class Partitions:
                 topic, index, log, listener=self._listener, flush=self._flush, mode=self._mode
             )
         return partition
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The topic that has this id."""
+        topics = self._directory.topics
+        if len(self._names) != len(topics):
+            self._names = {state.topic_id: name for name, state in topics.items()}
+        return self._names.get(topic_id)
 
     def exists(self, topic: str, index: int) -> bool:
         """Whether there is such a partition."""
@@ -201,8 +209,10 @@ class Partitions:
 
     def delete(self, name: str) -> None:
         """Delete a topic; whoever waits for it is told."""
-        count = len(self._directory.topics[name].partitions)
+        state = self._directory.topics[name]
+        count = len(state.partitions)
         self._directory.delete_topic(name)
+        self._names.pop(state.topic_id, None)
         for index in range(count):
             self._served.pop((name, index), None)
             self._listener.on_gone(name, index)

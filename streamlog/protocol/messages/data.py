@@ -2,7 +2,7 @@
 
 Declarations only, see `schema`; field by field they are Kafka's own, which a test checks.
 Versions are those that are served: Produce from 3 on (before that, batches had another
-format), Fetch from 4 on (KIP-98) and below 13 (from there on topics go by id, KIP-516).
+format), Fetch from 4 on (KIP-98). From Fetch 13 on topics go by id (KIP-516).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from streamlog.protocol.schema import (
     record_batches,
     string,
     struct,
+    uuid,
 )
 
 
@@ -125,6 +126,7 @@ class FetchTopic(Struct):
     """Partitions of one topic to read."""
 
     topic: str = string("0-12")
+    topic_id: bytes = uuid("13+")
     partitions: list[FetchPartition] = array(FetchPartition, "0+")
 
 
@@ -132,10 +134,18 @@ class ForgottenTopic(Struct):
     """Partitions to drop from an incremental fetch session (KIP-227)."""
 
     topic: str = string("7-12")
+    topic_id: bytes = uuid("13+")
     partitions: list[int] = int32_array("7+")
 
 
-class FetchRequest(Message, versions="4-12", flexible_from=12):
+class ReplicaState(Struct):
+    """The replica that asks (KIP-903); consumers are none."""
+
+    replica_id: int = int32("15+", default=-1)
+    replica_epoch: int = int64("15+", default=-1)
+
+
+class FetchRequest(Message, versions="4-16", flexible_from=12):
     """Read batches, waiting until there are `min_bytes` or `max_wait_ms` have passed.
 
     `replica_id` is -1 for consumers. `isolation_level`: 0 read uncommitted, 1 read committed.
@@ -144,6 +154,7 @@ class FetchRequest(Message, versions="4-12", flexible_from=12):
 
     cluster_id: str | None = string("12+", nullable="12+", default=None, tag=0)
     replica_id: int = int32("0-14", default=-1)
+    replica_state: ReplicaState | None = struct(ReplicaState, "15+", tag=1)
     max_wait_ms: int = int32("0+")
     min_bytes: int = int32("0+")
     max_bytes: int = int32("3+", default=0x7FFFFFFF)
@@ -182,7 +193,7 @@ class PartitionData(Struct):
     `high_watermark` is -1 with an error. `aborted_transactions` is null for an uncommitted
     reader. `records`: whole batches, the first one contains the offset asked for.
     Errors: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
-    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, ...
+    FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID, ...
     """
 
     partition_index: int = int32("0+")
@@ -204,16 +215,18 @@ class FetchableTopicResponse(Struct):
     """What was read from one topic."""
 
     topic: str = string("0-12")
+    topic_id: bytes = uuid("13+")
     partitions: list[PartitionData] = array(PartitionData, "0+")
 
 
-class FetchResponse(Message, versions="4-12", flexible_from=12):
+class FetchResponse(Message, versions="4-16", flexible_from=12):
     """What was read. `session_id` 0 says that there is no session."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("7+")
     session_id: int = int32("7+")
     responses: list[FetchableTopicResponse] = array(FetchableTopicResponse, "0+")
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "16+", tag=0)
 
 
 class ListOffsetsPartition(Struct):
