@@ -19,9 +19,9 @@ from streamlog.protocol.messages.admin import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from streamlog.protocol.messages.data import FetchResponse, ProduceResponse
+from streamlog.protocol.messages.data import ProduceResponse
 from streamlog.transport.connection import TcpTransport
-from tests.broker.node import at, batch, fetch_request, produce_request, records
+from tests.broker.node import batch, produce_request
 from tests.broker.process import BrokerProcess
 
 PARTITIONS = 3
@@ -49,20 +49,18 @@ async def create(broker: BrokerProcess) -> None:
 
 
 async def read_all(broker: BrokerProcess, partition: int) -> list[tuple[int, bytes | None]]:
-    transport, found, offset = await connect(broker), list[tuple[int, bytes | None]](), 0
-    while True:
-        request = fetch_request(at(offset, partition=partition))
-        response = await transport.call(request, timeout_ms=PATIENCE_MS)
-        assert isinstance(response, FetchResponse)
-        data = response.responses[0].partitions[0]
-        assert data.error_code == 0
-        got = records(data)
-        if not got:
-            await transport.close()
-            assert offset == data.high_watermark
-            return found
-        found += [(record.offset, record.value) for record in got]
-        offset = got[-1].offset + 1
+    place, found = TopicPartition("t", partition), list[tuple[int, bytes | None]]()
+    async with (
+        Log.open(f"kafka://{broker.address}") as log,
+        log.consumer(auto_offset_reset="none") as consumer,
+    ):
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        end = (await consumer.end_offsets([place]))[place]
+        while await consumer.position(place) < end:
+            polled = await consumer.poll(timeout_ms=PATIENCE_MS)
+            found += [(record.offset, record.value) for record in polled[place]]
+    return found
 
 
 async def write_until_killed(broker: BrokerProcess, kept: Kept, life: int) -> None:
