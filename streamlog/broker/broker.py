@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar, overload
 
 from streamlog.broker.admin import AdminRequests
 from streamlog.broker.config import BrokerConfig
@@ -25,6 +25,7 @@ from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.data import DataRequests
 from streamlog.broker.fetch_sessions import FetchSessions, Visit
+from streamlog.broker.produce_runs import append_run
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
@@ -72,6 +73,7 @@ from streamlog.protocol.messages.data import (
 )
 from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
+from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -87,7 +89,10 @@ CHECKPOINT_INTERVAL_MS = 5_000
 FETCH_WAIT_MS_MAX = 5 * 60 * 1000
 """No Fetch waits longer, whatever it asks for; every client gives up on an answer before that."""
 
-Answer: TypeAlias = Message | asyncio.Future[Message] | None
+Response: TypeAlias = Message | bytes
+"""Runs are answered in the bytes of their answers."""
+R = TypeVar("R", Message, bytes)
+Answer: TypeAlias = Response | asyncio.Future[Message] | asyncio.Future[bytes] | None
 """A response, or where it will be, or nothing for a Produce that wants none."""
 
 
@@ -245,8 +250,18 @@ class Broker:
         answer = self.begin(request, context)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
-    def begin(self, request: Message, context: RequestContext) -> Answer:
-        """Take a request up, without waiting. Raises what `handle` raises."""
+    @overload
+    def begin(
+        self, request: Message, context: RequestContext
+    ) -> Message | asyncio.Future[Message] | None: ...
+
+    @overload
+    def begin(
+        self, request: ProduceRun, context: RequestContext
+    ) -> bytes | asyncio.Future[bytes]: ...
+
+    def begin(self, request: Message | ProduceRun, context: RequestContext) -> Answer:
+        """Take a request up, or a run of them, without waiting. Raises what `handle` raises."""
         if self._closed:
             raise ConnectionLost("the broker was stopped")
         handler = self._handlers.get(type(request))
@@ -282,12 +297,13 @@ class Broker:
 
     # ---- who answers what ----
 
-    def _table(self) -> dict[type[Message], Callable[..., Answer]]:
+    def _table(self) -> dict[type[Message | ProduceRun], Callable[..., Answer]]:
         admin, groups, configs = self._admin, self._groups, self._configs
         forget = self._coordinator.forget_topic
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
             ProduceRequest: self._produce,
+            ProduceRun: self._produce_run,
             FetchRequest: self._fetch,
             ListOffsetsRequest: self._list_offsets,
             OffsetForLeaderEpochRequest: lambda request, _: self._data.epoch_ends(request),
@@ -329,15 +345,26 @@ class Broker:
     def _produce(self, request: ProduceRequest, context: RequestContext) -> Answer:
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
         attempt = self._data.produce(request, context.version, now_ms, wall_ms)
-        flush_ms = self._flush.next_deadline_ms()
-        if flush_ms is not None and (self._timer is None or flush_ms < self._timer_ms):
-            self._arm()
+        self._arm_flush()
         if request.acks == 0:
             _raise_first_error(attempt.response)
             return None
         if attempt.durable:
             return attempt.response
         return self._when_durable(lambda: attempt.response, attempt.failed)
+
+    def _produce_run(self, run: ProduceRun, _: RequestContext) -> Answer:
+        attempt = append_run(self._data, run, self._clock.now_ms(), self._clock.wall_ms())
+        self._arm_flush()
+        if attempt.durable:
+            return attempt.response()
+        return self._when_durable(attempt.response, attempt.failed)
+
+    def _arm_flush(self) -> None:
+        """See to it that what was appended is flushed in time."""
+        flush_ms = self._flush.next_deadline_ms()
+        if flush_ms is not None and (self._timer is None or flush_ms < self._timer_ms):
+            self._arm()
 
     def _list_offsets(self, request: ListOffsetsRequest, _: RequestContext) -> Answer:
         """Who has sent without waiting for an answer, and asks for the end, is told it."""
@@ -353,10 +380,10 @@ class Broker:
         return self._when_durable(answer, lambda _: self._groups.no_positions(request))
 
     def _when_durable(
-        self, answer: Callable[[], Message], failed: Callable[[StreamlogError], Message]
-    ) -> asyncio.Future[Message]:
+        self, answer: Callable[[], R], failed: Callable[[StreamlogError], R]
+    ) -> asyncio.Future[R]:
         """The answer once everything that was appended by now is on disk."""
-        response: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def go_on(failure: StreamlogError | None) -> None:
             if response.done():

@@ -88,7 +88,7 @@ class ProduceAttempt(NamedTuple):
             TopicProduceResponse(
                 name=topic.name,
                 partition_responses=[
-                    each if each.error_code else _refused(each.index, failure)
+                    each if each.error_code else refused(each.index, failure)
                     for each in topic.partition_responses
                 ],
             )
@@ -122,7 +122,7 @@ class DataRequests:
                     )
                     durable = durable and is_durable
                 else:
-                    answer = _refused(data.index, refusal)
+                    answer = refused(data.index, refusal)
                 answers.append(answer)
             responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
         return ProduceAttempt(ProduceResponse(responses=responses), durable)
@@ -132,17 +132,13 @@ class DataRequests:
     ) -> tuple[PartitionProduceResponse, bool]:
         """The answer, and whether it may be given at once."""
         try:
-            if topic in self._internal_topics:
-                raise error_for(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone"
-                )
-            partition = self._partitions.get(topic, data.index)
+            partition = self.writable(topic, data.index)
             batches = one_buffer(data.records)
             if version < ZSTD_PRODUCE_VERSION:
                 _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {version}")
             result = partition.append(batches, now_ms=now_ms, wall_ms=wall_ms)
         except StreamlogError as error:
-            return _refused(data.index, error), True
+            return refused(data.index, error), True
         answer = PartitionProduceResponse(
             index=data.index,
             base_offset=result.base_offset,
@@ -150,6 +146,19 @@ class DataRequests:
             log_start_offset=partition.log.log_start_offset,
         )
         return answer, partition.may_acknowledge(result.last_offset + 1)
+
+    def writable(self, topic: str, index: int) -> Partition:
+        """The partition, for records of a client.
+
+        Raises:
+            UnknownTopicOrPartition: it is not there.
+            LogError: INVALID_TOPIC_EXCEPTION, clients don't write there.
+        """
+        if topic in self._internal_topics:
+            raise error_for(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone"
+            )
+        return self._partitions.get(topic, index)
 
     # ---- fetch ----
 
@@ -337,7 +346,8 @@ def _refuse_zstd(data: Buffer, where: str) -> None:
             raise error_for(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{where} does not know zstd")
 
 
-def _refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
+def refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
+    """The answer to a Produce that could not be appended."""
     # Not the batch that was sent is corrupt, but the end of the log that it should go behind.
     stored = isinstance(error, CorruptData)
     code = ErrorCode.KAFKA_STORAGE_ERROR if stored else _code(error)

@@ -29,13 +29,14 @@ from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.frame import FrameReader, Request, decode_request, encode_response
-from streamlog.protocol.messages.data import FetchResponse, ProduceResponse
+from streamlog.protocol.messages.data import FetchResponse, ProduceRequest, ProduceResponse
+from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from streamlog.broker.broker import Answer, Broker
-    from streamlog.protocol.schema import Buffer, Message, Piece
+    from streamlog.protocol.schema import Message, Piece
 
 IN_FLIGHT_MAX = 32
 """Requests of one connection that are taken up and not written: clients pipeline about 5."""
@@ -138,10 +139,10 @@ class BrokerServer:
 class _Slot:
     """A request's place in the queue, and its answer once there is one."""
 
-    request: Request
-    throttle_ms: int
+    request: Request | ProduceRun
+    throttle_ms: int = 0
     """For how long the client is left alone for what the request has brought."""
-    answer: asyncio.Future[Message] | None = None
+    answer: asyncio.Future[Message] | asyncio.Future[bytes] | None = None
     pieces: list[Piece] | None = None
 
 
@@ -161,6 +162,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._reader = FrameReader(size_bytes_max=connections.limits.request_bytes_max)
         self._contexts: dict[int, RequestContext] = {}
+        self._patterns = ProducePatterns()
+        self._run = ProduceRun()
+        """What is to be taken up together; empty when no bytes are being looked at."""
         self._queue: deque[_Slot] = deque()
         self._queued_bytes = 0
         """Memory of answers behind one that waits; ranges of files take none."""
@@ -271,10 +275,37 @@ class _Connection(asyncio.BufferedProtocol):
     def _take_up_frames(self) -> None:
         if not self._has_room():
             return
-        for frame in self._reader.frames():
-            self._take_up(frame)
-            if not self._has_room():
-                return
+        try:
+            for frame in self._reader.frames():
+                if not self._joins_run(frame):
+                    self._take_up_run()
+                    self._take_up(frame)
+                elif not self._run.is_full:
+                    continue
+                else:
+                    self._take_up_run()
+                if not self._has_room():
+                    return
+        finally:
+            self._take_up_run()  # Also if what follows is no frame.
+
+    def _joins_run(self, frame: memoryview) -> bool:
+        """Whether the frame is taken up together with those around it; see `produce_runs`."""
+        if self._connections.has_quotas:
+            return False  # Each request may be the one that is too much.
+        alike = self._patterns.match(frame)
+        if alike is None:
+            return False
+        self._run.requests.append(alike)
+        return True
+
+    def _take_up_run(self) -> None:
+        if not self._run.requests:
+            return
+        run, self._run = self._run, ProduceRun()
+        pattern = run.requests[0].pattern
+        context = self._context(pattern.version, pattern.client_id)
+        self._take_answer(_Slot(run), self._broker.begin(run, context))
 
     def _has_room(self) -> bool:
         return (
@@ -293,15 +324,21 @@ class _Connection(asyncio.BufferedProtocol):
         self._count()
         return self._queued_bytes >= bound or self._connections.is_full
 
-    def _take_up(self, frame: Buffer) -> None:
+    def _take_up(self, frame: memoryview) -> None:
         answer: Answer
         try:
             request = decode_request(frame)
         except UnsupportedVersion as error:
             request, answer = _version_refusal(error)
         else:
-            answer = self._broker.begin(request.message, self._context(request))
-        slot = _Slot(request, throttle_ms=self._charge(request, None))
+            if isinstance(request.message, ProduceRequest):
+                self._patterns.learn(frame, request)
+            context = self._context(request.version, request.client_id)
+            answer = self._broker.begin(request.message, context)
+        self._take_answer(_Slot(request, throttle_ms=self._charge(request, None)), answer)
+
+    def _take_answer(self, slot: _Slot, answer: Answer) -> None:
+        """See to it that the answer goes out in its turn."""
         if answer is None:
             return
         if isinstance(answer, asyncio.Future):
@@ -334,7 +371,9 @@ class _Connection(asyncio.BufferedProtocol):
             self._muted = loop.call_later(throttle_ms / 1000, self._unmute)
         return throttle_ms
 
-    def _encoded(self, slot: _Slot, response: Message) -> list[Piece]:
+    def _encoded(self, slot: _Slot, response: Message | bytes) -> list[Piece]:
+        if isinstance(slot.request, ProduceRun) or isinstance(response, bytes):
+            return cast("list[Piece]", [response])
         throttle_ms = slot.throttle_ms or self._charge(slot.request, response)
         if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
             response.throttle_time_ms = throttle_ms
@@ -345,12 +384,12 @@ class _Connection(asyncio.BufferedProtocol):
         self._muted = None
         self._work()
 
-    def _context(self, request: Request) -> RequestContext:
+    def _context(self, version: int, client_id: str | None) -> RequestContext:
         """One for each version in use, made anew if the client changes its name."""
-        known = self._contexts.get(request.version)
-        if known is None or known.client_id != request.client_id:
-            known = self._contexts[request.version] = RequestContext(
-                request.version, request.client_id, f"/{self._peer}", listener=self._listener
+        known = self._contexts.get(version)
+        if known is None or known.client_id != client_id:
+            known = self._contexts[version] = RequestContext(
+                version, client_id, f"/{self._peer}", listener=self._listener
             )
         return known
 
@@ -376,7 +415,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._drain()
             self._work()
 
-    def _fill(self, slot: _Slot, response: Message) -> None:
+    def _fill(self, slot: _Slot, response: Message | bytes) -> None:
         slot.pieces = self._encoded(slot, response)
         self._queued_bytes += _memory_bytes(slot.pieces)
 

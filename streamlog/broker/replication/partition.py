@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.config import FLUSH_ALWAYS, FLUSH_NEVER
-from streamlog.errors import OffsetOutOfRange
+from streamlog.errors import OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.storage.files import FileRange
@@ -98,13 +98,31 @@ class Partition:
         """Append batches and see to their sync. See `PartitionLog.append`, and what it raises."""
         rolled_at = self.log.active_base_offset
         result = self.log.append(data, now_ms=now_ms, wall_ms=wall_ms)
-        if result.duplicate:
-            return result
+        if not result.duplicate:
+            self._on_appended(len(data), rolled_at, now_ms)
+        return result
+
+    def append_each(
+        self, pieces: Sequence[memoryview], *, now_ms: int, wall_ms: int
+    ) -> list[AppendResult | StreamlogError]:
+        """Append what several requests bring. See `PartitionLog.append_each`."""
+        rolled_at = self.log.active_base_offset
+        outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms)
+        size_bytes = 0
+        for piece, outcome in zip(pieces, outcomes, strict=True):
+            if not isinstance(outcome, StreamlogError) and not outcome.duplicate:
+                size_bytes += len(piece)
+        if size_bytes:
+            self._on_appended(size_bytes, rolled_at, now_ms)
+        return outcomes
+
+    def _on_appended(self, size_bytes: int, rolled_at: int, now_ms: int) -> None:
+        """See to the sync of what was appended; the active segment began at `rolled_at` before."""
         if self._always:
-            self._hidden_bytes += len(data)
+            self._hidden_bytes += size_bytes
             self._flush.add(self)
-            return result
-        self._listener.on_append(self.topic, self.index, len(data))
+            return
+        self._listener.on_append(self.topic, self.index, size_bytes)
         if self._is_due():
             self._flush.add(self)
         elif self.log.active_base_offset != rolled_at:
@@ -112,7 +130,6 @@ class Partition:
         if self._deadline_ms is None and self.log.config.flush_ms < FLUSH_NEVER:
             self._deadline_ms = now_ms + self.log.config.flush_ms
             self._flush.add_later(self, self._deadline_ms)
-        return result
 
     def range(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer | FileRange:
         """Find what is committed. Raises what `PartitionLog.range` raises."""

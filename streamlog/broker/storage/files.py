@@ -22,6 +22,10 @@ from typing import Protocol
 from streamlog.errors import LogDirectoryError, LogDirectoryFailed, LogDirectoryLost
 
 Buffer = bytes | bytearray | memoryview
+Content = Buffer | list[memoryview]
+"""What is written at one place: one piece, or several that follow each other."""
+PIECES_MAX = 1024
+"""In one system call (IOV_MAX)."""
 Tear = Callable[[bytes, bytes], bytes]
 """What a power cut leaves of a file, from what was synced and what was written."""
 
@@ -38,7 +42,7 @@ class File(Protocol):
         """Up to `size_bytes` from `position`; fewer only where the file ends."""
         ...
 
-    def write(self, data: Buffer, position: int) -> int:
+    def write(self, data: Content, position: int) -> int:
         """Write at `position`; how many bytes were taken, which may be less than all."""
         ...
 
@@ -99,16 +103,21 @@ class Files(Protocol):
         ...
 
 
-def write_whole(file: File, data: Buffer, position: int) -> None:
+def size_of(data: Content) -> int:
+    """The bytes of all its pieces."""
+    return sum(map(len, data)) if isinstance(data, list) else len(data)
+
+
+def write_whole(file: File, data: Content, position: int) -> None:
     """Write all of `data`, however often the file takes only a part.
 
     Raises:
         OSError: the file takes no more; some of `data` may have been written.
     """
     written = file.write(data, position)
-    if written == len(data):
+    if written == size_of(data):
         return
-    rest = memoryview(data)
+    rest = memoryview(b"".join(data) if isinstance(data, list) else data)
     while written < len(rest):
         taken = file.write(rest[written:], position + written)
         if taken <= 0:
@@ -268,7 +277,9 @@ class OsFile:
     def read(self, size_bytes: int, position: int) -> bytes:
         return _read(self._descriptor, size_bytes, position)
 
-    def write(self, data: Buffer, position: int) -> int:
+    def write(self, data: Content, position: int) -> int:
+        if isinstance(data, list):
+            return os.pwritev(self._descriptor, data[:PIECES_MAX], position)
         return os.pwrite(self._descriptor, data, position)
 
     def size(self) -> int:
@@ -374,10 +385,12 @@ class MemoryFile:
     def read(self, size_bytes: int, position: int) -> bytes:
         return bytes(self._alive().data[position : position + size_bytes])
 
-    def write(self, data: Buffer, position: int) -> int:
+    def write(self, data: Content, position: int) -> int:
         content = self._alive()
         if not self._writable:
             raise OSError(errno.EBADF, "the file was opened for reading")
+        if isinstance(data, list):
+            data = b"".join(data)
         taken = self._files.admit(len(data), position + len(data) - len(content.data))
         if position > len(content.data):
             content.data.extend(bytes(position - len(content.data)))

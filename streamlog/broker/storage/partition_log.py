@@ -20,11 +20,20 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
-from streamlog.broker.storage import admission, recovery, swap
+from streamlog.broker.storage import admission, recovery, runs, swap
 from streamlog.broker.storage.epochs import LeaderEpochs
 from streamlog.broker.storage.expiry import expired_segments
-from streamlog.broker.storage.files import Buffer, File, FileRange, Files, directory_error
+from streamlog.broker.storage.files import (
+    Buffer,
+    Content,
+    File,
+    FileRange,
+    Files,
+    directory_error,
+    size_of,
+)
 from streamlog.broker.storage.producers import ProducerStates
+from streamlog.broker.storage.runs import PlainRun
 from streamlog.broker.storage.segment import LOG_SUFFIX, Damage, Segment, SegmentEnd
 from streamlog.broker.storage.segments import Segments
 from streamlog.broker.storage.snapshots import ProducerSnapshots
@@ -35,6 +44,7 @@ from streamlog.errors import (
     LogDirectoryFailed,
     LogDirectoryLost,
     OffsetOutOfRange,
+    StreamlogError,
     UnknownTopicOrPartition,
     UsageError,
 )
@@ -243,6 +253,26 @@ class PartitionLog:
             offset += batch.last_offset_delta + 1
         append_time_ms = batches[0].max_timestamp_ms if batches[0].is_log_append_time else -1
         return AppendResult(base_offset, offset - 1, append_time_ms, duplicate=False)
+
+    def append_each(
+        self, pieces: Sequence[memoryview], *, now_ms: int, wall_ms: int
+    ) -> list[AppendResult | StreamlogError]:
+        """Append what several requests bring, each by itself, but by as few writes as can be.
+
+        What becomes of each is what `append` would have returned or raised.
+        """
+        outcomes: list[AppendResult | StreamlogError] = []
+        while len(outcomes) < len(pieces):
+            run = self._append_run(pieces[len(outcomes) :], now_ms)
+            outcomes += run
+            if not run:
+                try:
+                    outcomes.append(
+                        self.append(pieces[len(outcomes)], now_ms=now_ms, wall_ms=wall_ms)
+                    )
+                except StreamlogError as error:
+                    outcomes.append(error)
+        return outcomes
 
     def read(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer:
         """What `range` finds, in memory. Raises what `range` raises."""
@@ -525,10 +555,35 @@ class PartitionLog:
         )
         return batches
 
-    def _write(self, data: bytearray | memoryview, batches: list[RecordBatch], now_ms: int) -> None:
+    def _append_run(
+        self, pieces: Sequence[memoryview], now_ms: int
+    ) -> list[AppendResult | StreamlogError]:
+        """Append the batches at the front that need no more than a look at their headers."""
+        config = self._config
+        if not runs.takes_as_they_are(config):
+            return []
+        segment = self._segments.active
+        run = PlainRun(segment.next_offset, self.epochs.current, segment.room_bytes(config))
+        run.extend(pieces, max_message_bytes=config.max_message_bytes, producers=self._producers)
+        try:
+            self._check_open()
+            self._check_end()
+            if run.batches:
+                self._write(run.pieces, run.batches, now_ms)
+        except StreamlogError as error:
+            return [error for _ in run.batches]
+        results: list[AppendResult | StreamlogError] = []
+        for batch, offset in zip(run.batches, run.base_offsets, strict=True):
+            self._producers.replay(batch, offset)
+            results.append(
+                AppendResult(offset, offset + batch.last_offset_delta, -1, duplicate=False)
+            )
+        return results
+
+    def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
         try:
             self.epochs.note(self._segments.active.next_offset)
-            if self._roll_due(len(data), batches, now_ms):
+            if self._roll_due(size_of(data), batches, now_ms):
                 self._roll()
             segment = self._segments.active
             if now_ms >= self._link_check_ms:

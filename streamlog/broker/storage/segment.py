@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage.files import Buffer, File, FileRange, Files, write_whole
+from streamlog.broker.storage.files import Buffer, Content, File, FileRange, Files, write_whole
 from streamlog.broker.storage.index import OffsetIndex, TimeIndex
 from streamlog.broker.storage.scan import (
     OFFSETS_MAX,
@@ -332,7 +332,12 @@ class Segment:
         offsets: int = sum(batch.last_offset_delta + 1 for batch in batches)
         return self.next_offset + offsets - self.base_offset > OFFSETS_MAX
 
-    def append(self, data: Buffer, batches: Sequence[RecordBatch]) -> None:
+    def room_bytes(self, config: TopicConfig) -> int:
+        """How much can be appended before it is full, whatever batches it is."""
+        entries = config.segment_index_bytes // self._times.entry_bytes - len(self._offsets)
+        return min(config.segment_bytes - self.size_bytes, entries * self._interval_bytes)
+
+    def append(self, data: Content, batches: Sequence[RecordBatch]) -> None:
         """Write `data`: `batches`, placed one behind the other from `next_offset` on.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamlog.broker.storage.files import Buffer, File, Files, MemoryFiles
+from streamlog.broker.storage.files import Content, File, Files, MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.records.batch import Record
 from tests.broker.storage.batches import contents, new_log, read_batches, read_records, reopened
@@ -29,7 +29,7 @@ class MortalFile:
     def read(self, size_bytes: int, position: int) -> bytes:
         return self._file.read(size_bytes, position)
 
-    def write(self, data: Buffer, position: int) -> int:
+    def write(self, data: Content, position: int) -> int:
         self._act()
         return self._file.write(data, position)
 

@@ -1,0 +1,97 @@
+"""ProduceRuns: Produce requests that came together and look alike, on their way to the logs.
+
+The short way for what a busy producer sends, beside `DataRequests.produce`, which is for every
+request: batches of one partition are appended by one write, and answers are copies of one that
+the codec wrote. Each request gets the answer that it would have got alone all the same, and no
+check is left out. What it is for, and what it spares: docs/decisions/003-produce-runs.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamlog.broker.data import refused
+from streamlog.errors import StreamlogError
+from streamlog.protocol.messages.data import PartitionProduceResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from streamlog.broker.data import DataRequests
+    from streamlog.broker.replication.partition import Partition
+    from streamlog.broker.storage.partition_log import AppendResult
+    from streamlog.protocol.produce_runs import ProducePattern, ProduceRun
+
+
+class RunAttempt(NamedTuple):
+    """What the requests of a run get once everything is on disk that has to be."""
+
+    run: ProduceRun
+    answers: list[bytes]
+    refused: set[int]
+    """Whose answer is an error already, by number."""
+    durable: bool
+    """Whether nothing has to be waited for."""
+
+    def response(self) -> bytes:
+        """Their answers, one behind the other."""
+        return b"".join(self.answers)
+
+    def failed(self, failure: StreamlogError) -> bytes:
+        """What they get instead if the disk has failed: nothing can be promised."""
+        for number, (pattern, correlation_id, _) in enumerate(self.run.requests):
+            if number not in self.refused:
+                refusal = refused(pattern.index, failure)
+                self.answers[number] = pattern.answered(correlation_id, refusal)
+        return self.response()
+
+
+def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -> RunAttempt:
+    """Append what is in the requests, all of one partition together."""
+    answers = [b""] * len(run.requests)
+    refusals: set[int] = set()
+    durable = True
+    for pattern, numbers in run.by_pattern().items():
+        requests = [run.requests[number] for number in numbers]
+        try:
+            partition = data.writable(pattern.topic, pattern.index)
+        except StreamlogError as error:
+            outcomes: Sequence[AppendResult | StreamlogError] = [error for _ in requests]
+            log_start_offset = -1
+        else:
+            pieces = [request.records for request in requests]
+            outcomes = partition.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms)
+            log_start_offset = partition.log.log_start_offset
+            durable = _may_acknowledge(partition, outcomes) and durable
+        for number, outcome in zip(numbers, outcomes, strict=True):
+            correlation_id = run.requests[number].correlation_id
+            answers[number] = _answer(pattern, correlation_id, outcome, log_start_offset)
+            if isinstance(outcome, StreamlogError):
+                refusals.add(number)
+    return RunAttempt(run, answers, refusals, durable)
+
+
+def _may_acknowledge(
+    partition: Partition, outcomes: Sequence[AppendResult | StreamlogError]
+) -> bool:
+    ends = [each.last_offset + 1 for each in outcomes if not isinstance(each, StreamlogError)]
+    return not ends or partition.may_acknowledge(max(ends))
+
+
+def _answer(
+    pattern: ProducePattern,
+    correlation_id: int,
+    outcome: AppendResult | StreamlogError,
+    log_start_offset: int,
+) -> bytes:
+    if isinstance(outcome, StreamlogError):
+        return pattern.answered(correlation_id, refused(pattern.index, outcome))
+    if outcome.log_append_time_ms < 0:
+        return pattern.accepted(correlation_id, outcome.base_offset, log_start_offset)
+    answer = PartitionProduceResponse(
+        index=pattern.index,
+        base_offset=outcome.base_offset,
+        log_append_time_ms=outcome.log_append_time_ms,
+        log_start_offset=log_start_offset,
+    )
+    return pattern.answered(correlation_id, answer)

@@ -1,0 +1,174 @@
+"""Whatever becomes a pattern says what the codec would have said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.protocol.apis import api_of
+from streamlog.protocol.frame import decode_request, encode_request, encode_response
+from streamlog.protocol.messages.data import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from streamlog.protocol.produce_runs import PATTERNS_MAX, VERSION_MIN, ProducePatterns
+from streamlog.protocol.schema import one_buffer
+
+PRODUCE = api_of(ProduceRequest)
+VERSIONS = st.integers(VERSION_MIN, PRODUCE.max_version)
+NAMES = st.text("abc._-", min_size=1, max_size=20)
+CORRELATION_IDS = st.integers(-(2**31), 2**31 - 1)
+RECORDS = st.one_of(st.binary(min_size=1, max_size=300), st.just(bytes(20_000)))
+
+
+def produce(
+    topic: str = "t", index: int = 0, records: bytes = b"r", acks: int = 1
+) -> ProduceRequest:
+    data = PartitionProduceData(index=index, records=records)
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=topics)
+
+
+def frame_of(
+    request: ProduceRequest, version: int, number: int = 1, client_id: str | None = "c"
+) -> memoryview:
+    return memoryview(b"".join(encode_request(PRODUCE, version, number, client_id, request))[4:])
+
+
+def learnt(*frames: memoryview) -> ProducePatterns:
+    patterns = ProducePatterns()
+    for frame in frames:
+        patterns.learn(frame, decode_request(frame))
+    return patterns
+
+
+@given(
+    version=VERSIONS,
+    place=st.tuples(NAMES, st.integers(0, 2**31 - 1)),
+    client=st.tuples(st.none() | NAMES, st.sampled_from([1, -1])),
+    records=st.tuples(RECORDS, RECORDS),
+    number=CORRELATION_IDS,
+)
+def test_a_request_that_differs_in_number_and_records_is_known(
+    version: int,
+    place: tuple[str, int],
+    client: tuple[str | None, int],
+    records: tuple[bytes, bytes],
+    number: int,
+) -> None:
+    name, index = place
+    client_id, acks = client
+    first, then = records
+    patterns = learnt(frame_of(produce(name, index, first, acks), version, 1, client_id))
+    found = patterns.match(frame_of(produce(name, index, then, acks), version, number, client_id))
+    assert found is not None
+    assert (found.correlation_id, found.records) == (number, then)
+    pattern = found.pattern
+    assert (pattern.topic, pattern.index) == (name, index)
+    assert (pattern.version, pattern.client_id) == (version, client_id)
+
+
+@given(version=VERSIONS, then=RECORDS, change=st.data())
+def test_a_frame_with_another_byte_is_not_known_or_means_the_same_to_the_codec(
+    version: int, then: bytes, change: st.DataObject
+) -> None:
+    patterns = learnt(frame_of(produce(), version))
+    data = bytearray(frame_of(produce(records=then), version))
+    kind = change.draw(st.sampled_from(["flip", "cut", "grow"]))
+    if kind == "flip":
+        data[change.draw(st.integers(0, len(data) - 1))] ^= change.draw(st.integers(1, 255))
+    elif kind == "cut":
+        del data[change.draw(st.integers(0, len(data) - 1)) :]
+    else:
+        data += bytes(change.draw(st.integers(1, 3)))
+    found = patterns.match(memoryview(data))
+    if found is None:
+        return
+    request = decode_request(memoryview(data))
+    message = request.message
+    assert isinstance(message, ProduceRequest)
+    assert (request.version, request.correlation_id) == (version, found.correlation_id)
+    assert (request.client_id, message.acks, message.transactional_id) == ("c", 1, None)
+    (topic,) = message.topic_data
+    (partition,) = topic.partition_data
+    assert (topic.name, partition.index, partition.records) == ("t", 0, found.records)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda request: setattr(request, "acks", 0),
+        lambda request: setattr(request, "acks", 7),
+        lambda request: setattr(request, "transactional_id", "x"),
+        lambda request: setattr(request, "topic_data", []),
+        lambda request: request.topic_data.append(request.topic_data[0]),
+        lambda request: setattr(request.topic_data[0], "partition_data", []),
+        lambda request: setattr(request.topic_data[0].partition_data[0], "records", None),
+    ],
+    ids=["no answer", "no acks", "transaction", "nothing", "two topics", "no partition", "null"],
+)
+@pytest.mark.parametrize("version", range(VERSION_MIN, PRODUCE.max_version + 1))
+def test_what_is_not_plain_is_not_learnt(
+    change: Callable[[ProduceRequest], None], version: int
+) -> None:
+    request = produce()
+    change(request)
+    frame = frame_of(request, version)
+    assert learnt(frame).match(frame) is None
+
+
+def test_what_old_versions_say_is_not_learnt() -> None:
+    frame = frame_of(produce(), VERSION_MIN - 1)
+    assert learnt(frame).match(frame) is None
+
+
+@pytest.mark.parametrize("version", range(VERSION_MIN, PRODUCE.max_version + 1))
+def test_what_can_be_written_in_another_way_is_not_learnt(version: int) -> None:
+    frame = memoryview(bytes(frame_of(produce(), version)) + b"\0")
+    assert learnt(frame).match(frame) is None
+
+
+def test_partitions_of_a_producer_are_told_apart() -> None:
+    frames = [frame_of(produce(topic, index), 9) for topic in ("a", "long") for index in range(3)]
+    patterns = learnt(*frames)
+    found = [patterns.match(frame) for frame in frames]
+    assert [(each.pattern.topic, each.pattern.index) for each in found if each] == [
+        (topic, index) for topic in ("a", "long") for index in range(3)
+    ]
+
+
+def test_no_more_patterns_are_kept_than_there_may_be() -> None:
+    frames = [frame_of(produce(index=index), 7) for index in range(PATTERNS_MAX + 3)]
+    patterns = learnt(*frames)
+    known = [patterns.match(frame) is not None for frame in frames]
+    assert known == [False] * 3 + [True] * PATTERNS_MAX
+
+
+@given(
+    version=VERSIONS,
+    name=NAMES,
+    number=CORRELATION_IDS,
+    offsets=st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)), min_size=1),
+)
+def test_an_answer_is_the_codecs(
+    version: int, name: str, number: int, offsets: list[tuple[int, int]]
+) -> None:
+    frame = frame_of(produce(name, 5), version)
+    found = learnt(frame).match(frame)
+    assert found is not None
+    for base_offset, log_start_offset in offsets:
+        answer = PartitionProduceResponse(
+            index=5, base_offset=base_offset, log_start_offset=log_start_offset
+        )
+        topic = TopicProduceResponse(name=name, partition_responses=[answer])
+        pieces = encode_response(PRODUCE, version, number, ProduceResponse(responses=[topic]))
+        expected = b"".join(map(one_buffer, pieces))
+        assert found.pattern.accepted(number, base_offset, log_start_offset) == expected
+        assert found.pattern.answered(number, answer) == expected
