@@ -22,7 +22,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import log, windowed_count, wire
+from benchmarks import compaction, log, windowed_count, wire
 from benchmarks.harness import Figure
 
 PIPE_COLUMNS = 130
@@ -30,6 +30,7 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[Path, int], AsyncIterator[Figure]]] = {
     "wire": wire.figures,
     "log": log.figures,
+    "compaction": compaction.figures,
     "windowed_count": windowed_count.figures,
 }
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, Unpack
@@ -22,7 +22,7 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.embedded import EmbeddedTransport
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.catalog import Catalog
-from streamlog.broker.storage.files import OsFiles, directory_error
+from streamlog.broker.storage.files import Buffer, OsFiles, directory_error
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import Address, Cluster, Connect
@@ -32,8 +32,10 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.errors import (
     ConfigError,
     ConnectionLost,
+    CorruptData,
     ListenError,
     LogDirectoryLocked,
+    OffsetOutOfRange,
     RequestTimedOut,
     StreamlogError,
     UsageError,
@@ -50,6 +52,8 @@ HOLDER_TIMEOUT_MS: Final = 5_000
 """How long a process that holds the directory may take until it listens: it recovers first."""
 HOLDER_POLL_MS: Final = 50
 STORED_READ_BYTES: Final = 1024 * 1024
+LOOKS_MAX: Final = 5
+"""How often the files of a partition are listed anew because they changed under a reader."""
 
 log = logging.getLogger(__name__)
 
@@ -286,7 +290,9 @@ class Log:
 class StoredLog:
     """The files of a log, read without a broker. Synchronous; a broker may be writing meanwhile.
 
-    Everything is as it was when the StoredLog was made.
+    Topics and the ends of partitions are as they were when the StoredLog was made. What the broker
+    compacts meanwhile is read as it is by then: in order, and without those records that have
+    become older than the last one of their key, be that one behind the end.
     """
 
     def __init__(self, directory: str) -> None:
@@ -342,17 +348,27 @@ class StoredLog:
             UnknownTopicOrPartition: there is no such partition.
             OffsetOutOfRange: the log does not hold `start` (any more).
         """
-        stored = self._directory.log(topic, partition)
         position = start
         while position < end:
             before = position
-            for batch in split_batches(stored.read(position, max_bytes=STORED_READ_BYTES)):
+            for batch in split_batches(self._data(topic, partition, position)):
                 if batch.base_offset >= end:
                     return
                 yield batch
                 position = batch.next_offset
             if position == before:
                 return
+
+    def _data(self, topic: str, partition: int, offset: int) -> Buffer:
+        stored = self._directory.log(topic, partition)
+        for _ in range(LOOKS_MAX):
+            try:
+                return stored.read(offset, max_bytes=STORED_READ_BYTES)
+            except (CorruptData, OffsetOutOfRange):
+                # The broker may have compacted or removed what was there when it was listed.
+                with suppress(OffsetOutOfRange):
+                    stored = self._directory.look_again(topic, partition)
+        return stored.read(offset, max_bytes=STORED_READ_BYTES)
 
 
 def _identity(directory: str) -> str | None:

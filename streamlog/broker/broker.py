@@ -30,6 +30,7 @@ from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
 from streamlog.broker.settings import INT_MAX
+from streamlog.broker.storage.aside import Aside, Job
 from streamlog.broker.storage.cleaner import Cleaner
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.retention import Retention
@@ -139,11 +140,15 @@ class Broker:
             self._partitions, config=directory.config.group, clock=clock, flush=self._flush
         )
         self._groups = GroupRequests(self._coordinator)
-        self._retention = Retention(directory, now_ms=clock.now_ms())
+        self._aside = Aside()
+        self._retention = Retention(directory, now_ms=clock.now_ms(), remove=self._remove_aside)
         self._cleaner = Cleaner(
             directory,
             clock=clock,
             high_watermark=lambda topic, index: self._partitions.get(topic, index).high_watermark,
+            on_over=lambda paths, in_ms: self._retention.take_over(paths, clock.now_ms() + in_ms),
+            thread=self._aside,
+            on_job_done=self._arm,
         )
         self._sessions = FetchSessions(
             slots=lambda: directory.config.connections.fetch_sessions_max,
@@ -235,6 +240,7 @@ class Broker:
         self._fetches.clear()
         self._flush.close()
         self._coordinator.stop(gone)
+        self._aside.close()
         self._cleaner.close()
         self._directory.close()
 
@@ -279,10 +285,15 @@ class Broker:
             self._retention.tick(now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
             self._flush.on_tick(self._clock.now_ms())
             self._keep_checkpoints()
-            if self._cleaner.next_due_ms <= self._clock.now_ms():
+            cleaning_ms = self._cleaner.next_due_ms
+            if cleaning_ms is not None and cleaning_ms <= self._clock.now_ms():
                 self._cleaner.run()
         finally:
             self._arm()
+
+    def _remove_aside(self, paths: list[str]) -> None:
+        job = Job(partial(self._directory.remove_retired, paths))
+        self._aside.start(job, self._arm)
 
     def _keep_checkpoints(self) -> None:
         """So that after a crash no more than the last seconds have to be scanned."""
@@ -299,7 +310,6 @@ class Broker:
 
     def _table(self) -> dict[type[Message | ProduceRun], Callable[..., Answer]]:
         admin, groups, configs = self._admin, self._groups, self._configs
-        forget = self._coordinator.forget_topic
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
             ProduceRequest: self._produce,
@@ -318,9 +328,7 @@ class Broker:
             ),
             InitProducerIdRequest: lambda request, _: admin.init_producer_id(request),
             CreateTopicsRequest: lambda request, _: admin.create_topics(request),
-            DeleteTopicsRequest: lambda request, at: admin.delete_topics(
-                request, at.version, forget
-            ),
+            DeleteTopicsRequest: self._delete_topics,
             DeleteRecordsRequest: lambda request, _: admin.delete_records(request),
             DescribeConfigsRequest: lambda request, at: configs.describe(
                 request, self._listener(at)
@@ -365,6 +373,10 @@ class Broker:
         flush_ms = self._flush.next_deadline_ms()
         if flush_ms is not None and (self._timer is None or flush_ms < self._timer_ms):
             self._arm()
+
+    def _delete_topics(self, request: DeleteTopicsRequest, context: RequestContext) -> Answer:
+        self._aside.wait()  # Nobody else may be at work in a folder that is removed.
+        return self._admin.delete_topics(request, context.version, self._coordinator.forget_topic)
 
     def _list_offsets(self, request: ListOffsetsRequest, _: RequestContext) -> Answer:
         """Who has sent without waiting for an answer, and asks for the end, is told it."""

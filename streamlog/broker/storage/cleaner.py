@@ -1,9 +1,10 @@
 """Cleaner: compacts the logs of a directory in the background, one at a time.
 
-There is no thread: the broker's timer calls `run`, which works for a few milliseconds and says
-when to be called again. So everything stays on the loop, where state needs no locks, and a
-request waits for a slice at most. Between slices there is a pause as long as the slice, longer
-if `log.cleaner.io.max.bytes.per.second` asks for it: the cleaner takes half of one core at most.
+The broker's timer calls `run`, which works for a few milliseconds and says when to be called
+again: decisions stay on the loop, where state needs no locks, and a request waits for a slice at
+most. What opens, reads, writes, syncs or compresses is done as jobs by a thread, and the cleaner
+goes on when that has ended. After a slice there is a pause as long as the slice, longer if
+`log.cleaner.io.max.bytes.per.second` asks for it: it takes half of the loop's time at most.
 The dirtiest log is next. A log that is found damaged is left alone until the next opening.
 Rule of the file: nothing that goes wrong in a cleaning reaches the broker; it is logged, and
 the log in question says for itself if its disk has failed.
@@ -16,8 +17,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamlog.broker.storage.cleaning import Cleaning, Steps, facts
-from streamlog.broker.storage.compaction import Dirtiness, dirtiness
+from streamlog.broker.storage.aside import Aside, Job, Steps, aside
+from streamlog.broker.storage.cleaning import Cleaning, facts
+from streamlog.broker.storage.compaction import Dirtiness, SegmentFacts, dirtiness
 from streamlog.errors import CorruptData, StreamlogError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.partition_log import PartitionLog
     from streamlog.clock import Clock
 
-SLICE_MS = 4
+SLICE_MS = 3
 """Worked at a time, and then until the step ends that is under way."""
 PAUSE_MS_MIN = 1
 
@@ -40,7 +42,13 @@ class _Candidate(NamedTuple):
 class Cleaner:
     """Compacts what is in `directory`.
 
-    `high_watermark` says up to where a partition, by topic and number, is committed.
+    Args:
+        directory: its logs.
+        clock: both times.
+        high_watermark: up to where a partition, by topic and number, is committed.
+        on_over: takes paths of files that were replaced, to be removed in so many milliseconds.
+        thread: does the jobs; without it they are done in place.
+        on_job_done: called when a job has ended and `next_due_ms` is known again.
     """
 
     def __init__(
@@ -49,24 +57,33 @@ class Cleaner:
         *,
         clock: Clock,
         high_watermark: Callable[[str, int], int],
+        on_over: Callable[[list[str], int], None],
+        thread: Aside | None = None,
+        on_job_done: Callable[[], None] | None = None,
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._high_watermark = high_watermark
-        self._work: Steps | None = None
+        self._on_over = on_over
+        self._thread = thread
+        self._on_job_done = on_job_done
+        self._work: Steps[None] | None = None
+        self._job: Job[object] | None = None
         self._due_ms = clock.now_ms()
         self._idle_since_ms: int | None = None
         self._rests_until_ms: dict[PartitionLog, float] = {}
 
     @property
-    def next_due_ms(self) -> int:
-        """When to call `run` again."""
+    def next_due_ms(self) -> int | None:
+        """When to call `run` again; None while a job is under way."""
+        if self._job is not None:
+            return None
         if self._idle_since_ms is None:
             return self._due_ms
         return self._idle_since_ms + self._directory.config.log_cleaner_backoff_ms
 
     def run(self) -> None:
-        """Do a slice of work, or look whether there is any."""
+        """Do a slice of work, or look whether there is any. Not while a job is under way."""
         begun_ms = now_ms = self._clock.now_ms()
         self._idle_since_ms = None
         if not self._directory.config.log_cleaner_enable:
@@ -76,19 +93,24 @@ class Cleaner:
         if self._work is None:
             self._work = self._look_and_clean()
         done_bytes = 0
-        while now_ms - begun_ms < SLICE_MS:
-            step_bytes = next(self._work, None)
+        while now_ms - begun_ms < SLICE_MS and self._job is None:
+            step = next(self._work, None)
             now_ms = self._clock.now_ms()
-            if step_bytes is None:
+            if step is None:
                 self._work = None
                 break
-            done_bytes += step_bytes
+            if isinstance(step, int):
+                done_bytes += step
+            elif self._thread is not None:
+                self._job = step
+                self._thread.start(step, self._job_done)
         bytes_per_second = self._directory.config.log_cleaner_io_max_bytes_per_second
         throttle_ms = done_bytes * 1000 // bytes_per_second
         self._due_ms = now_ms + max(throttle_ms, now_ms - begun_ms, PAUSE_MS_MIN)
 
     def close(self) -> None:
-        """Give up what is under way; what does not count is removed."""
+        """Give up what is under way; what does not count is removed. The thread has ended."""
+        self._job = None
         work, self._work = self._work, None
         if work is None:
             return
@@ -97,16 +119,20 @@ class Cleaner:
         except StreamlogError as error:
             _logger.warning("what an unfinished compaction has written stays behind: %s", error)
 
-    def _look_and_clean(self) -> Steps:
+    def _job_done(self) -> None:
+        self._job = None
+        if self._on_job_done is not None:
+            self._on_job_done()
+
+    def _look_and_clean(self) -> Steps[None]:
         dirtiest: _Candidate | None = None
         for topic in list(self._directory.topics.values()):
             for number, log in enumerate(topic.partitions):
                 if not log.config.compacts or self._rests(log):
                     continue
-                found = self._candidate(topic.name, number, log)
+                found = yield from self._candidate(topic.name, number, log)
                 if found and (dirtiest is None or found.dirty.ratio > dirtiest.dirty.ratio):
                     dirtiest = found
-                yield 0
         if dirtiest is None:
             self._idle_since_ms = self._clock.now_ms()
         else:
@@ -121,15 +147,17 @@ class Cleaner:
         del self._rests_until_ms[log]
         return False
 
-    def _candidate(self, topic: str, number: int, log: PartitionLog) -> _Candidate | None:
+    def _candidate(self, topic: str, number: int, log: PartitionLog) -> Steps[_Candidate | None]:
         try:
             limit_offset = self._high_watermark(topic, number)
-            sealed = log.sealed_segments(before_offset=limit_offset)
-            if not sealed:
-                return None
+            cleaned_offset = yield from aside(log.cleaned.read)
+            found: list[SegmentFacts] = []
+            for segment in log.sealed_segments(before_offset=limit_offset):
+                found.append(facts(segment))
+                yield 0
             dirty = dirtiness(
-                [facts(segment) for segment in sealed],
-                cleaned_offset=log.cleaned.read(),
+                found,
+                cleaned_offset=cleaned_offset,
                 limit_offset=limit_offset,
                 config=log.config,
                 wall_ms=self._clock.wall_ms(),
@@ -139,7 +167,7 @@ class Cleaner:
             return None
         return _Candidate(log, dirty) if dirty.due(log.config) else None
 
-    def _clean(self, candidate: _Candidate) -> Steps:
+    def _clean(self, candidate: _Candidate) -> Steps[None]:
         log, dirty = candidate
         begun_ms = self._clock.now_ms()
         cleaning = Cleaning(
@@ -153,6 +181,8 @@ class Cleaner:
         except StreamlogError as error:
             self._rest(log, error)
             return
+        finally:
+            self._on_over(cleaning.over, log.config.file_delete_delay_ms)
         result = cleaning.result
         if result is None or result.end_offset <= dirty.first_dirty_offset:
             # An open transaction is in the way: it is another log's turn.

@@ -134,6 +134,15 @@ class SparseIndex:
             if durable:
                 file.sync()
 
+    def rename(self, path: str) -> None:
+        """Give the file another name.
+
+        Raises:
+            OSError: it can't be renamed.
+        """
+        self._files.rename(self.path, path)
+        self.path = path
+
     def remove(self) -> None:
         """Remove the file; fine if there is none.
 

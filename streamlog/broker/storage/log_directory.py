@@ -303,6 +303,22 @@ class LogDirectory:
         for log in topic.partitions:
             log.configure(topic.config)
 
+    def look_again(self, topic: str, partition: int) -> PartitionLog:
+        """The log as its files are now, for a directory that is read only.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            OffsetOutOfRange: its files are changing just now.
+            LogDirectoryError: it is gone.
+        """
+        self.log(topic, partition)
+        state = self._topics[topic]
+        log = self._read_only_log(state, partition)
+        start = self._catalog.log_start_offsets().get(partition_folder(state.topic_id, partition))
+        log.advance_start(min(start or 0, log.log_end_offset))
+        state.partitions[partition] = log
+        return log
+
     def remove_retired(self, paths: Iterable[str]) -> None:
         """Remove files that `PartitionLog.retire` has renamed; what can't be is left for later."""
         for path in paths:
@@ -468,16 +484,7 @@ class LogDirectory:
         self.node_id = identity.node_id
         entries, _ = self._catalog.topics()
         for entry in entries:
-            logs = [
-                PartitionLog.open(
-                    self._files,
-                    f"{self.path}/{partition_folder(entry.topic_id, number)}",
-                    name=f"{entry.name}-{number}",
-                    config=self._config.topic,
-                    read_only=True,
-                )
-                for number in range(entry.partitions)
-            ]
+            logs = [self._read_only_log(entry, number) for number in range(entry.partitions)]
             self._topics[entry.name] = _state(entry, logs, self._config.topic)
         # Read last: a log may have been cut since, but what it begins with was there.
         starts = self._catalog.log_start_offsets()
@@ -485,6 +492,15 @@ class LogDirectory:
             for number, log in enumerate(topic.partitions):
                 start = starts.get(partition_folder(topic.topic_id, number), 0)
                 log.advance_start(min(start, log.log_end_offset))
+
+    def _read_only_log(self, topic: TopicEntry | TopicState, number: int) -> PartitionLog:
+        return PartitionLog.open(
+            self._files,
+            f"{self.path}/{partition_folder(topic.topic_id, number)}",
+            name=f"{topic.name}-{number}",
+            config=self._config.topic,
+            read_only=True,
+        )
 
     def _identify(self, names: set[str]) -> None:
         identity = self._catalog.identity()

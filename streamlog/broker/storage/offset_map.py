@@ -10,7 +10,7 @@ the cleaning ends there; it never grows and never forgets a key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from streamlog.records.batch import Record
@@ -21,25 +21,47 @@ FILL_MAX = 0.75
 """Of the slots; fuller, and a search takes too many looks."""
 SLOTS_MIN = 16
 
+PAGE_SLOTS = 1 << 14
+"""Slots in one piece of memory: to make and clear it takes a fraction of a millisecond."""
+
 _ABSENT = -1
+_PAGE_BITS = PAGE_SLOTS.bit_length() - 1
+_PAGE_MASK = PAGE_SLOTS - 1
 _first_slot = int.from_bytes
 
 
 class OffsetMap:
-    """At most `memory_bytes`, and no more than `keys_max` keys need. `secret` is random bytes."""
+    """At most `memory_bytes`, and no more than `keys_max` keys need. `secret` is random bytes.
+
+    Before anything is taken, `reserve` has to come to its end.
+    """
 
     def __init__(self, *, memory_bytes: int, keys_max: int, secret: bytes) -> None:
         wanted = 2 * keys_max  # half full, so that most searches take one look
         self._slots = max(min(memory_bytes // ENTRY_BYTES, wanted), SLOTS_MIN)
-        self._hashes = bytearray(self._slots * HASH_BYTES)
-        # One more than the offset, as 0 is what fresh memory has: it is not touched before use.
-        self._offsets = memoryview(bytearray(self._slots * 8)).cast("q")
+        self._hashes: list[bytearray] = []
+        self._offsets: list[memoryview] = []
         self._hash = blake2b(digest_size=HASH_BYTES, key=secret)
         self._keys = 0
         self._keys_max = int(self._slots * FILL_MAX)
 
     def __len__(self) -> int:
         return self._keys
+
+    def reserve(self) -> Iterator[int]:
+        """Get the memory, a page with each step; each gives how many bytes it was."""
+        for begin in range(0, self._slots, PAGE_SLOTS):
+            slots = min(PAGE_SLOTS, self._slots - begin)
+            self._hashes.append(bytearray(slots * HASH_BYTES))
+            # One more than the offset, as 0 is what fresh memory has.
+            self._offsets.append(memoryview(bytearray(slots * 8)).cast("q"))
+            yield slots * ENTRY_BYTES
+
+    def release(self) -> Iterator[int]:
+        """Give the memory back in the same way. Nothing may be asked any more."""
+        while self._offsets:
+            self._hashes.pop()
+            yield len(self._offsets.pop()) * ENTRY_BYTES
 
     def take(self, records: Iterable[Record]) -> bool:
         """These are the newest of their keys so far, in order; False if there was no room.
@@ -55,14 +77,16 @@ class OffsetMap:
             state.update(key)
             digest = state.digest()
             slot = _first_slot(digest[:8], "little") % slots
-            while offsets[slot] and not hashes.startswith(digest, slot * HASH_BYTES):
+            page, place = slot >> _PAGE_BITS, slot & _PAGE_MASK
+            while offsets[page][place] and not hashes[page].startswith(digest, place * HASH_BYTES):
                 slot = slot + 1 if slot + 1 < slots else 0
-            if not offsets[slot]:
+                page, place = slot >> _PAGE_BITS, slot & _PAGE_MASK
+            if not offsets[page][place]:
                 if self._keys >= self._keys_max:
                     return False
                 self._keys += 1
-                hashes[slot * HASH_BYTES : (slot + 1) * HASH_BYTES] = digest
-            offsets[slot] = offset + 1
+                hashes[page][place * HASH_BYTES : (place + 1) * HASH_BYTES] = digest
+            offsets[page][place] = offset + 1
         return True
 
     def newest(self, records: Iterable[Record]) -> list[int]:
@@ -77,7 +101,9 @@ class OffsetMap:
             state.update(key)
             digest = state.digest()
             slot = _first_slot(digest[:8], "little") % slots
-            while offsets[slot] and not hashes.startswith(digest, slot * HASH_BYTES):
+            page, place = slot >> _PAGE_BITS, slot & _PAGE_MASK
+            while offsets[page][place] and not hashes[page].startswith(digest, place * HASH_BYTES):
                 slot = slot + 1 if slot + 1 < slots else 0
-            found.append(offsets[slot] - 1)
+                page, place = slot >> _PAGE_BITS, slot & _PAGE_MASK
+            found.append(offsets[page][place] - 1)
         return found

@@ -8,8 +8,7 @@ two segments have to be looked at after a crash.
 After an error of the disk the log ends with the last whole batch; after a failed sync it takes
 nothing more, for what the disk then has is unknown. What is removed from the head of a log goes
 in three steps: the log start moves, it is made durable by the log's directory, files go.
-Compaction
-rewrites sealed segments from outside (`cleaning`) and puts them in by `swap_segments`.
+Compaction rewrites sealed segments from outside (`cleaning`) and puts them in by `begin_swap`.
 """
 
 from __future__ import annotations
@@ -230,7 +229,7 @@ class PartitionLog:
             LogDirectoryLost: the directory has vanished.
             LogDirectoryFailed: the disk is full or failing; nothing was appended.
         """
-        self._check_open()
+        self.check_open()
         self._check_end()
         placed = data if isinstance(data, memoryview) and not data.readonly else bytearray(data)
         base_offset = self._segments.active.next_offset
@@ -347,7 +346,7 @@ class PartitionLog:
             LogDirectoryError: the log has failed.
         """
         if not self._read_only:
-            self._check_open()
+            self.check_open()
         if not START_OFFSET <= offset <= self.log_end_offset:
             raise self._out_of_range(offset)
         self._start_offset = max(self._start_offset, offset)
@@ -360,7 +359,7 @@ class PartitionLog:
         Raises:
             LogDirectoryError: the disk refused, or the log has failed.
         """
-        self._check_open()
+        self.check_open()
         with self._disk():
             count = expired_segments(self._segments, self._config, wall_ms=wall_ms)
             if not count:
@@ -395,7 +394,7 @@ class PartitionLog:
         Raises:
             LogDirectoryError: the disk refused; nothing more is taken.
         """
-        self._check_open()
+        self.check_open()
         if self._dirty:
             self._sync([*self._segments.unsynced, self._segments.active])
             self._segments.unsynced = []
@@ -430,21 +429,38 @@ class PartitionLog:
         self._segments.unsynced = [each for each in unsynced if each not in pending.sealed]
         self.synced = max(self.synced, pending.end)
 
+    def check_open(self) -> None:
+        """Whether it takes anything.
+
+        Raises:
+            LogDirectoryError: it has failed.
+            UnknownTopicOrPartition: it was closed, or deleted.
+            UsageError: it was opened for reading only.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise UnknownTopicOrPartition(f"{self.name} has been closed, or its topic deleted")
+        if self._read_only:
+            raise UsageError(f"{self.name} was opened for reading only")
+
     def fail(self, failure: LogDirectoryError) -> None:
         """Take nothing more: the disk is not to be trusted."""
         if self._failure is None:
             self._failure = failure
 
-    def sealed_segments(self, *, before_offset: int) -> list[Segment]:
+    def sealed_segments(self, *, before_offset: int) -> Iterator[Segment]:
         """The segments that end at `before_offset` at the latest and are on disk as a whole.
+
+        They are looked at as they are reached, which may take a moment for each.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
-        self._check_open()
+        self.check_open()
         limit = min(before_offset, self.recovery_point)
         with self._disk():
-            return self._segments.ended_by(limit)
+            yield from self._segments.ended_by(limit)
 
     def last_sequences(self) -> dict[int, tuple[int, int]]:
         """Epoch and last sequence number of each producer that is remembered."""
@@ -454,20 +470,35 @@ class PartitionLog:
         """A segment to be made and filled, which is none of the log's yet."""
         return self._segments.unfinished(base_offset)
 
-    def swap_segments(self, replaced: Sequence[Segment], cleaned: Segment) -> None:
+    def begin_swap(self, replaced: Sequence[Segment], cleaned: Segment) -> swap.Swap:
         """Put `cleaned`, which is on disk, in the place of segments that follow each other.
+
+        It is read from now on. Next the caller has to `take_out` what was replaced, in whatever
+        thread, and then to call `end_swap`.
 
         Raises:
             UnknownTopicOrPartition: the log, or one of the segments, is gone.
             LogDirectoryError: the disk refused; nothing more is taken until the next opening.
         """
-        self._check_open()
+        self.check_open()
         place = self._segments.place_of(replaced)
         try:
-            self._segments.swap(place, cleaned)
+            return self._segments.swap(place, cleaned)
         except OSError as error:
-            self._failure = directory_error(error, self._directory)
-            raise self._failure from error
+            raise self._failed(error) from error
+
+    def end_swap(self, begun: swap.Swap) -> None:
+        """What was replaced is taken out: give the files of the cleaned segment their names.
+
+        Raises:
+            LogDirectoryError: the disk refused; nothing more is taken until the next opening.
+        """
+        if self._closed or begun.cleaned not in self._segments:
+            return  # Deleted meanwhile, or as far as it goes by retention.
+        try:
+            begun.settle()
+        except OSError as error:
+            raise self._failed(error) from error
 
     def close(self) -> None:
         """Bring everything to disk, so that the next opening need not scan, and close.
@@ -523,14 +554,6 @@ class PartitionLog:
         for place in self.recovery.damage:
             self._segments.tell(str(place))
 
-    def _check_open(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._closed:
-            raise UnknownTopicOrPartition(f"{self.name} has been closed, or its topic deleted")
-        if self._read_only:
-            raise UsageError(f"{self.name} was opened for reading only")
-
     def _check_end(self) -> None:
         damage = self._segments.active.damage
         if damage and damage[-1].next_offset is None:
@@ -566,7 +589,7 @@ class PartitionLog:
         run = PlainRun(segment.next_offset, self.epochs.current, segment.room_bytes(config))
         run.extend(pieces, max_message_bytes=config.max_message_bytes, producers=self._producers)
         try:
-            self._check_open()
+            self.check_open()
             self._check_end()
             if run.batches:
                 self._write(run.pieces, run.batches, now_ms)
@@ -634,8 +657,7 @@ class PartitionLog:
                 segment.sync()
         except OSError as error:
             # The kernel may have dropped the pages: a second sync would succeed and lie.
-            self._failure = directory_error(error, self._directory)
-            raise self._failure from error
+            raise self._failed(error) from error
 
     def _settle(self) -> None:
         with self._disk():
@@ -674,6 +696,10 @@ class PartitionLog:
                     f"{self.name}: {error.filename or 'a segment'} was deleted while it was read"
                 ) from error
             raise self._noted(error) from error
+
+    def _failed(self, error: OSError) -> LogDirectoryError:
+        self._failure = directory_error(error, self._directory)
+        return self._failure
 
     def _noted(self, error: OSError) -> LogDirectoryError:
         failure = directory_error(error, self._directory)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,9 +38,19 @@ class _Retired(NamedTuple):
 
 
 class Retention:
-    """The rounds over all logs of a directory; times are monotonic but where they say `wall`."""
+    """The rounds over all logs of a directory; times are monotonic but where they say `wall`.
 
-    def __init__(self, directory: LogDirectory, *, now_ms: int) -> None:
+    Files are removed by `remove`, which may take its time; in place if it is not given.
+    """
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        now_ms: int,
+        remove: Callable[[list[str]], None] | None = None,
+    ) -> None:
+        self._remove = directory.remove_retired if remove is None else remove
         self._directory = directory
         self._time = SteadyTime()
         interval_ms = directory.config.retention_check_interval_ms
@@ -71,7 +82,13 @@ class Retention:
         due: list[str] = []
         while self._retired and self._retired[0].due_ms <= now_ms and len(due) < FILES_AT_ONCE:
             due.append(heappop(self._retired).path)
-        self._directory.remove_retired(due)
+        if due:
+            self._remove(due)
+
+    def take_over(self, paths: Iterable[str], due_ms: int) -> None:
+        """Remove these files, too, when it is time."""
+        for path in paths:
+            heappush(self._retired, _Retired(due_ms, path))
 
     def _check(self, now_ms: int, wall_ms: int) -> None:
         over = []
@@ -100,8 +117,7 @@ class Retention:
             _logger.warning("%s: files that are over can't be taken out: %s", log.name, error)
             return
         _logger.info("%s: begins at offset %d now", log.name, log.log_start_offset)
-        for path in paths:
-            heappush(self._retired, _Retired(due_ms, path))
+        self.take_over(paths, due_ms)
 
 
 def _expire(log: PartitionLog, *, now_ms: int, wall_ms: int) -> bool:

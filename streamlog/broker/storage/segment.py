@@ -201,12 +201,31 @@ class Segment:
         """
         self.close()
         renamed: list[str] = []
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
-            path = self._stem + suffix
+        for path in self.paths:
             with suppress(FileNotFoundError):
                 self._files.rename(path, path + DELETED_SUFFIX)
                 renamed.append(path + DELETED_SUFFIX)
         return renamed
+
+    @property
+    def paths(self) -> list[str]:
+        """Its files, the log last."""
+        return [self._offsets.path, self._times.path, self.path]
+
+    def open(self) -> File:
+        """The log, once more, for reading; to be closed."""
+        return self._files.open(self.path)
+
+    def rename_log(self, path: str) -> None:
+        """Give the log another name, under which it is read from now on."""
+        self._files.rename(self.path, path)
+        self.path = path
+
+    def settle(self) -> None:
+        """Give the files the names of a segment that is part of the log, the log last."""
+        self._offsets.rename(self._stem + INDEX_SUFFIX)
+        self._times.rename(self._stem + TIME_INDEX_SUFFIX)
+        self.rename_log(self._stem + LOG_SUFFIX)
 
     def cut(self) -> None:
         """Cut off, durably, what stands in the file behind the last whole batch."""

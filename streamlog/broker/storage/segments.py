@@ -10,14 +10,14 @@ they mean for the log is said by `partition_log`, and what a damaged end means b
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage import recovery, swap
+from streamlog.broker.storage import recovery
 from streamlog.broker.storage.files import Files
-from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX, Damage, Segment
-from streamlog.broker.storage.snapshots import offset_of
+from streamlog.broker.storage.segment import DELETED_SUFFIX, Damage, Segment
+from streamlog.broker.storage.swap import CLEANED_SUFFIX, Link, Swap, begin_swap, chain_of
 from streamlog.errors import CorruptData, UnknownTopicOrPartition
 from streamlog.records.batch import Record
 
@@ -63,8 +63,7 @@ class Segments:
     def find(self, start_offset: int) -> None:
         """Take what is in the directory; what is before `start_offset` was deleted, and goes."""
         names = self._files.list(self._directory)
-        bases = sorted(offset_of(name) for name in names if name.endswith(LOG_SUFFIX))
-        found = [self._new(base) for base in bases]
+        found = [self._linked(link) for link in chain_of(names)]
         if not self._read_only:
             for name in names:
                 if name.endswith(DELETED_SUFFIX):
@@ -118,9 +117,20 @@ class Segments:
         """The newest ones, as they are."""
         return self._chain[-count:]
 
-    def ended_by(self, offset: int) -> list[Segment]:
-        """The sealed segments that end at `offset` at the latest."""
-        return [self._loaded(n) for n, end in enumerate(self._bases[1:]) if end <= offset]
+    def ended_by(self, offset: int) -> Iterator[Segment]:
+        """The sealed segments that end at `offset` at the latest, looked at as they are reached.
+
+        Between two of them the chain may change; then they are those up to the change at least.
+        """
+        base = self._bases[0]
+        while True:
+            number = bisect_left(self._bases, base)
+            if self._bases[number : number + 1] != [base] or number + 1 == len(self._bases):
+                return
+            base = self._bases[number + 1]
+            if base > offset:
+                return
+            yield self._loaded(number)
 
     def base_offset(self, number: int) -> int:
         """Where one of them begins; the oldest has number 0."""
@@ -140,7 +150,7 @@ class Segments:
 
     def unfinished(self, base_offset: int) -> Segment:
         """A segment to be made and filled, which is none of the log's yet."""
-        return self._new(base_offset, suffix=swap.CLEANED_SUFFIX)
+        return self._new(base_offset, suffix=CLEANED_SUFFIX)
 
     def place_of(self, replaced: Sequence[Segment]) -> slice:
         """Where in the chain these segments follow each other.
@@ -154,13 +164,16 @@ class Segments:
             raise UnknownTopicOrPartition(f"{self._name}: what was cleaned is gone")
         return place
 
-    def swap(self, place: slice, cleaned: Segment) -> None:
-        """Put `cleaned`, which is on disk, there; after an error nobody knows what counts."""
-        segment = self._new(cleaned.base_offset)
-        swap.replace(self._files, self._directory, cleaned, segment)
+    def swap(self, place: slice, cleaned: Segment) -> Swap:
+        """Let `cleaned`, which is on disk, count there; after an error nobody knows what does."""
         chain = list(self._chain)
-        chain[place] = [segment]
+        begun = begin_swap(self._files, self._directory, cleaned, chain[place])
+        chain[place] = [cleaned]
         self._take(chain)
+        return begun
+
+    def __contains__(self, segment: Segment) -> bool:
+        return segment in self._chain
 
     def close(self) -> None:
         """Close the files that are open."""
@@ -219,7 +232,12 @@ class Segments:
         return max(self, key=_max_timestamp_ms).newest(start_offset)
 
     def tell(self, damage: str) -> None:
-        """Say where a place is damaged, once and not to everyone who reads there."""
+        """Say where a place is damaged, once and not to everyone who reads there.
+
+        A reader beside the broker does not: it may be the files that change.
+        """
+        if self._read_only:
+            return
         if damage not in self._told and len(self._told) < DAMAGE_TOLD_MAX:
             self._told.add(damage)
             _logger.error("%s", damage)
@@ -241,6 +259,11 @@ class Segments:
             read_only=self._read_only,
             suffix=suffix,
         )
+
+    def _linked(self, link: Link) -> Segment:
+        segment = self._new(link.base_offset, suffix=link.index_suffix)
+        segment.path = f"{self._directory}/{link.log}"
+        return segment
 
     def _loaded(self, number: int) -> Segment:
         segment = self._chain[number]

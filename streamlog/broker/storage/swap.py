@@ -3,23 +3,24 @@
     1  B.log.cleaned, B.index.cleaned, ...   being written; worth nothing, removed at opening
     2  B-E.swap                              the cleaned log, synced, under its final name but one:
                                              it counts from here on, for the offsets B to E
-    3  B.index, B.timeindex                  the cleaned ones take the place of the old ones
-    4  other segments from B to before E     go, their logs last
-    5  B.log                                 the cleaned log takes the place of the old one
+    3  *.log.deleted, *.index.deleted, ...   what was there from B to before E, taken out
+    4  B.index, B.timeindex, B.log           the cleaned files get their names
 
 The name of step 2 says everything that is left to do, so that `finish` can be called after
-the process has died anywhere in between, and again if it dies in that. Steps 4 and 5 are
-parted by a sync of the directory: no power cut may leave the new log and an old one beside it.
-Indexes are hints: one that does not fit its log is rebuilt. The checkpoint is written when all
-swaps of a cleaning are done: one that is too low costs a cleaning, and nothing else.
+the process has died anywhere in between, and again if it dies in that. Between the steps the
+directory is synced: no power cut may leave the new log and an old one beside it.
+Who opens the log for reading meanwhile takes what `chain_of` tells. Indexes are hints: one that
+does not fit its log is rebuilt. The checkpoint is written when all swaps of a cleaning are done:
+one that is too low costs a cleaning, and nothing else.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from streamlog.broker.storage.files import (
     Files,
@@ -29,6 +30,7 @@ from streamlog.broker.storage.files import (
     replace_file,
 )
 from streamlog.broker.storage.segment import (
+    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -36,27 +38,90 @@ from streamlog.broker.storage.segment import (
 )
 
 CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
 CHECKPOINT = "cleaned-offset"
 """The file in a partition's folder that tells up to where its log is clean."""
 
 _FORMAT = 1
 
-_SWAP = re.compile(r"(\d{20})-(\d{20})\.swap")
+_SWAP = re.compile(rf"(\d{{20}})-(\d{{20}}){re.escape(SWAP_SUFFIX)}")
 _SEGMENT_LOG = re.compile(rf"(\d{{20}}){re.escape(LOG_SUFFIX)}")
 
 
-def replace(files: Files, directory: str, cleaned: Segment, segment: Segment) -> None:
-    """Put `cleaned`, whole and synced, in the place of what has its offsets; load it as `segment`.
+class Swap:
+    """What is left to do once a cleaned segment counts, that is after step 2.
+
+    `take_out` and `end` are jobs for a thread, `settle` changes names that the loop reads by.
+    Everything may raise OSError: what is left is done at the next opening.
+    """
+
+    def __init__(
+        self, files: Files, directory: str, cleaned: Segment, replaced: Sequence[Segment]
+    ) -> None:
+        self.over: list[str] = []
+        """Paths of what was taken out, to be removed when nobody can be reading it any more."""
+        self.cleaned = cleaned
+        self._files = files
+        self._directory = directory
+        self._taken_out = False
+        self._paths = [path for segment in replaced for path in segment.paths]
+
+    def take_out(self) -> None:
+        """Step 3; fine if it has been done."""
+        if self._taken_out:
+            return
+        self._files.sync_directory(self._directory)
+        for path in self._paths:
+            with suppress(FileNotFoundError):
+                self._files.rename(path, path + DELETED_SUFFIX)
+                self.over.append(path + DELETED_SUFFIX)
+        self._files.sync_directory(self._directory)
+        self._taken_out = True
+
+    def settle(self) -> None:
+        """Step 4."""
+        self.cleaned.settle()
+
+    def end(self) -> None:
+        """Make that durable."""
+        self._files.sync_directory(self._directory)
+
+
+def begin_swap(files: Files, directory: str, cleaned: Segment, replaced: Sequence[Segment]) -> Swap:
+    """Let `cleaned`, whole and synced, count in the place of what has its offsets: step 2.
 
     Raises:
         OSError: the disk refused; nobody knows which of them counts before `recover`.
     """
-    swap = f"{directory}/{cleaned.base_offset:020d}-{cleaned.next_offset:020d}.swap"
-    files.rename(cleaned.path, swap)
-    files.sync_directory(directory)
-    finish(files, directory)
-    if not segment.load():
-        segment.rescan()
+    name = f"{cleaned.base_offset:020d}-{cleaned.next_offset:020d}{SWAP_SUFFIX}"
+    cleaned.rename_log(f"{directory}/{name}")
+    return Swap(files, directory, cleaned, replaced)
+
+
+class Link(NamedTuple):
+    """Where the files of a segment are."""
+
+    base_offset: int
+    log: str
+    """The name of its log."""
+    index_suffix: str
+    """Behind the names that its indexes would have."""
+
+
+def chain_of(names: Iterable[str]) -> list[Link]:
+    """The segments that count, of the files in a directory, in order."""
+    present = frozenset(names)
+    swaps = [(int(m[1]), int(m[2]), name) for name in present if (m := _SWAP.fullmatch(name))]
+    logs = [(int(m[1]), name) for name in present if (m := _SEGMENT_LOG.fullmatch(name))]
+    links = [
+        Link(base, name, "")
+        for base, name in logs
+        if not any(first <= base < end for first, end, _ in swaps)
+    ]
+    for base, _, name in swaps:
+        cleaned = f"{base:020d}{INDEX_SUFFIX}{CLEANED_SUFFIX}" in present
+        links.append(Link(base, name, CLEANED_SUFFIX if cleaned else ""))
+    return sorted(links)
 
 
 def finish(files: Files, directory: str) -> None:
@@ -96,22 +161,29 @@ class CleanedOffset:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
+        self._offset: int | None = None
 
     def read(self) -> int:
         """The offset; 0 if nobody knows, as compacting again is safe."""
-        try:
-            content = json.loads(read_file(self._files, f"{self._directory}/{CHECKPOINT}"))
-            return int(content["cleaned_offset"]) if content["version"] == _FORMAT else 0
-        except (FileNotFoundError, KeyError, TypeError, ValueError):
-            return 0
-        except OSError as error:
-            raise directory_error(error, self._directory) from error
+        if self._offset is None:
+            self._offset = self._stored()
+        return self._offset
 
     def write(self, offset: int) -> None:
         """Keep the offset, durably."""
         text = json.dumps({"version": _FORMAT, "cleaned_offset": offset})
         try:
             replace_file(self._files, f"{self._directory}/{CHECKPOINT}", text.encode())
+        except OSError as error:
+            raise directory_error(error, self._directory) from error
+        self._offset = offset
+
+    def _stored(self) -> int:
+        try:
+            content = json.loads(read_file(self._files, f"{self._directory}/{CHECKPOINT}"))
+            return int(content["cleaned_offset"]) if content["version"] == _FORMAT else 0
+        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            return 0
         except OSError as error:
             raise directory_error(error, self._directory) from error
 

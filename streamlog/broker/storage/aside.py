@@ -1,0 +1,78 @@
+"""Aside: work that may take long, done by one thread beside the broker's loop.
+
+Whoever has much to do is a generator of steps: after each it can be left alone for a while, and
+where it has to open, read, sync, compress or remove something it yields a `Job`. Who drives it
+may start the job in the thread and come back when it has ended; who does not, a test say, has
+it done in place.
+Rule of the file: a job touches what the loop does not touch meanwhile, and holds the
+interpreter no longer than about two milliseconds at a stretch: that is what the loop then waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Job(Generic[T_co]):
+    """Something to do once; in the thread if it was started, or else where its result is asked."""
+
+    def __init__(self, work: Callable[[], T_co]) -> None:
+        self._work = work
+        self._future: Future[T_co] | None = None
+
+    def start(self, executor: Executor) -> Future[T_co]:
+        """Have it done elsewhere."""
+        self._future = executor.submit(self._work)
+        return self._future
+
+    def result(self) -> T_co:
+        """What has come of it. Raises what the work has raised."""
+        return self._work() if self._future is None else self._future.result()
+
+
+Steps = Generator[int | Job[object], None, T]
+"""After each step: bytes that were read and written, or what is to be done before the next."""
+
+
+def aside(work: Callable[[], T], size_bytes: int = 0) -> Steps[T]:
+    """Have the work done as a job; `size_bytes` is what it reads or writes."""
+    job = Job(work)
+    yield job
+    result = job.result()
+    if size_bytes:
+        yield size_bytes
+    return result
+
+
+class Aside:
+    """The thread, which begins with the first job."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="streamlog-aside")
+        self._closed = False
+
+    def start(self, job: Job[object], then: Callable[[], None]) -> None:
+        """Do the job, after those that were started before; the running loop calls `then`."""
+        loop = asyncio.get_running_loop()
+
+        def done(_: Future[object]) -> None:
+            if not self._closed:
+                loop.call_soon_threadsafe(then)
+
+        job.start(self._thread).add_done_callback(done)
+
+    def wait(self) -> None:
+        """Return when what was started has ended."""
+        if not self._closed:
+            self._thread.submit(int).result()
+
+    def close(self) -> None:
+        """Wait for what was started; nobody is called any more."""
+        self._closed = True
+        self._thread.shutdown(wait=True)

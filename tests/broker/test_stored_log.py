@@ -1,0 +1,96 @@
+"""A reader of the files beside a broker that compacts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.storage.cleaning import Cleaning
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.errors import CorruptData
+from streamlog.log import StoredLog
+from streamlog.records.batch import Record, RecordBatch
+from tests.broker.storage.test_cleaning import MEMORY_BYTES, dirt, keyed
+
+CONFIG = BrokerConfig(
+    topic=TopicConfig(segment_bytes=1024, index_interval_bytes=128, cleanup_policy="compact")
+)
+KEYS = 7
+Values = dict[bytes | None, bytes | None]
+
+
+def fill(log: PartitionLog, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        log.append(keyed((f"k{number % KEYS}", f"{number:040}"), ("x", f"{number:040}")), now_ms=0)
+
+
+def whole(stored: StoredLog) -> Iterator[RecordBatch]:
+    return stored.read("t", 0, *stored.offsets("t", 0))
+
+
+def checked(batches: Iterable[RecordBatch]) -> Iterator[Record]:
+    """Their records, none of them out of order."""
+    previous = -1
+    for batch in batches:
+        batch.check_crc()
+        for record in batch.records():
+            assert record.offset > previous
+            previous = record.offset
+            yield record
+
+
+def last_values(records: Iterable[Record]) -> Values:
+    return {record.key: record.value for record in records}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[LogDirectory]:
+    directory = LogDirectory.open(str(tmp_path), config=CONFIG)
+    directory.create_topic("t", 1)
+    yield directory
+    directory.close()
+
+
+def test_what_is_read_at_every_step_of_a_compaction(directory: LogDirectory) -> None:
+    log = directory.log("t", 0)
+    fill(log, range(60))
+    with ExitStack() as stack:
+        early = stack.enter_context(StoredLog(directory.path))
+        slow, slowly = checked(whole(early)), list[Record]()
+        for rounds in range(2):
+            with StoredLog(directory.path) as fresh:
+                values = last_values(checked(whole(fresh)))
+            cleaning = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0)
+            for _ in cleaning.steps():
+                # In the second round it knows an end, and what comes behind it counts, too.
+                seen = last_values(checked(whole(early)))
+                assert seen == values if rounds == 0 else len(seen) <= len(values)
+                with StoredLog(directory.path) as late:
+                    assert last_values(checked(whole(late))) == values
+                slowly += [record for record in [next(slow, None)] if record is not None]
+            assert cleaning.result is not None
+            if rounds == 0:
+                assert last_values([*slowly, *slow]) == values
+                slow, slowly = checked(whole(early)), []
+                fill(log, range(60, 120))
+
+
+def test_damage_is_told_to_a_reader(directory: LogDirectory) -> None:
+    log = directory.log("t", 0)
+    fill(log, range(60))
+    log.flush()
+    path = sorted(Path(directory.path).glob("p-*/*.log"))[1]
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    with StoredLog(directory.path) as stored, pytest.raises(CorruptData, match="CRC"):
+        list(checked(whole(stored)))
+    del data[300:]
+    path.write_bytes(data)
+    with StoredLog(directory.path) as stored, pytest.raises(CorruptData, match="damaged"):
+        list(checked(whole(stored)))
