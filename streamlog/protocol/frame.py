@@ -24,7 +24,9 @@ from streamlog.protocol.reader import read_uvarint
 from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
 
 READ_BYTES: Final = 64 * 1024
-"""Room for one read of small frames."""
+"""Room for one read of small frames, as long as no more come at a time."""
+READ_BYTES_MAX: Final = 256 * 1024
+"""Room for one read from a peer that fills what there is: fewer reads, and more at once."""
 KEPT_BYTES_MAX: Final = 1024 * 1024 + READ_BYTES
 """A buffer of one large batch is used again; a larger one is given back when it is empty."""
 
@@ -67,6 +69,8 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._wanted_bytes = _SIZE.size
+        self._filled = False
+        """Whether the last bytes took all the room there was."""
 
     def room(self) -> memoryview:
         """Where the next bytes go; never empty. Frames that were taken are gone with it."""
@@ -74,14 +78,16 @@ class FrameReader:
             self._start = self._end = 0
             if len(self._buffer) > KEPT_BYTES_MAX:
                 self._buffer = memoryview(bytearray(READ_BYTES))
+                self._filled = False
         end_bytes = max(self._start + self._wanted_bytes, self._end + 1)
-        if end_bytes > len(self._buffer):
+        if end_bytes > len(self._buffer) or (self._filled and self._grown_bytes):
             self._move()
         return self._buffer[self._end :]
 
     def took(self, size_bytes: int) -> None:
         """So many bytes have come to where `room` had said."""
         self._end += size_bytes
+        self._filled = self._end == len(self._buffer)
 
     def feed(self, data: Buffer) -> None:
         """Take bytes that are somewhere else."""
@@ -114,10 +120,19 @@ class FrameReader:
             self._start = first + size_bytes
             yield self._buffer[first : self._start]
 
+    @property
+    def _grown_bytes(self) -> int:
+        """The size to grow to for a peer that sends fast; 0 if the buffer is large enough."""
+        twice = 2 * len(self._buffer)
+        return twice if twice <= READ_BYTES_MAX else 0
+
     def _move(self) -> None:
         """Bring what is held to the front, of a larger buffer if its frame needs that."""
         held = self._buffer[self._start : self._end]
         needed_bytes = max(self._wanted_bytes, len(held) + 1)
+        if self._filled:
+            needed_bytes = max(needed_bytes, self._grown_bytes)
+            self._filled = False
         if needed_bytes > len(self._buffer):
             # Twice as large where whole frames are waiting to be taken, so that it grows seldom.
             self._buffer = memoryview(bytearray(max(needed_bytes, 2 * len(held))))

@@ -14,6 +14,7 @@ from streamlog.protocol.apis import API_VERSIONS_KEY, APIS, Api, api_of
 from streamlog.protocol.frame import (
     KEPT_BYTES_MAX,
     READ_BYTES,
+    READ_BYTES_MAX,
     FrameReader,
     correlation_id_of,
     decode_request,
@@ -92,6 +93,35 @@ def test_a_large_frame_has_room_and_gives_it_back() -> None:
     (frame,) = reader.frames()
     assert len(frame) == size
     assert len(reader.room()) == READ_BYTES
+
+
+def test_room_grows_for_a_peer_that_fills_it() -> None:
+    reader = FrameReader(size_bytes_max=100)
+    frame = b"\0\0\0\x03abc"
+    rooms = []
+    stream = bytearray(frame * (4 * READ_BYTES_MAX // len(frame)))
+    count = 0
+    while stream:
+        room = reader.room()
+        assert len(reader.room()) == len(room)
+        rooms.append(len(room))
+        came, stream = stream[: len(room)], stream[len(room) :]
+        room[: len(came)] = came
+        reader.took(len(came))
+        for taken in reader.frames():
+            assert taken == b"abc"
+            count += 1
+    assert count == 4 * READ_BYTES_MAX // len(frame)
+    assert rooms[0] == READ_BYTES
+    assert READ_BYTES_MAX - len(frame) <= rooms[-1] <= READ_BYTES_MAX
+
+
+def test_room_stays_for_a_peer_that_does_not() -> None:
+    reader = FrameReader(size_bytes_max=READ_BYTES)
+    for _ in range(10):
+        reader.feed(b"\0\0\0\x03abc")
+        assert list(reader.frames()) == [b"abc"]
+        assert len(reader.room()) == READ_BYTES
 
 
 def test_there_is_always_room() -> None:
