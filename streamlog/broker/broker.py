@@ -141,11 +141,16 @@ class Broker:
         )
         self._groups = GroupRequests(self._coordinator)
         self._aside = Aside()
-        self._retention = Retention(directory, now_ms=clock.now_ms(), remove=self._remove_aside)
+        self._retention = Retention(
+            directory,
+            now_ms=clock.now_ms(),
+            high_watermark=self._partitions.high_watermark,
+            remove=self._remove_aside,
+        )
         self._cleaner = Cleaner(
             directory,
             clock=clock,
-            high_watermark=lambda topic, index: self._partitions.get(topic, index).high_watermark,
+            high_watermark=self._partitions.high_watermark,
             on_over=lambda paths, in_ms: self._retention.take_over(paths, clock.now_ms() + in_ms),
             thread=self._aside,
             on_job_done=self._arm,

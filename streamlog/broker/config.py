@@ -1,4 +1,4 @@
-"""The tables of every setting, of topics, connections and the broker; of groups: `group_config`.
+"""The tables of settings of topics and of the broker; others: `group_config`, `connection_config`.
 
 Rule of the file: a setting that nothing honours is not declared, and one that is not declared is
 refused by name instead of being stored and forgotten. Settings carry Kafka's names on the wire
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
+from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.settings import (
     INT_MAX,
@@ -28,6 +29,7 @@ from streamlog.broker.settings import (
     whole,
     words,
 )
+from streamlog.records.compression import GZIP_LEVEL, LZ4_LEVEL, ZSTD_LEVEL
 
 SEGMENT_BYTES_MAX = INT_MAX
 """Positions inside a segment take four bytes in its index."""
@@ -42,6 +44,8 @@ DAY_MS = 24 * HOUR_MS
 FOR_EVER = -1
 CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
+AS_PRODUCED = "producer"
+UNCOMPRESSED = "uncompressed"
 FLUSH_ALWAYS = "always"
 FLUSH_OS = "os"
 FLUSH_NEVER = 2**63 - 1
@@ -155,6 +159,47 @@ class TopicConfig:
             "message.max.bytes",
         ),
         most=MESSAGE_BYTES_MAX,
+    )
+    compression_type: str = choice(
+        AS_PRODUCED,
+        Named(
+            "compression.type",
+            "How batches are compressed on disk. 'producer': as they come. Otherwise those that"
+            " come in another way are compressed anew, which takes the broker's time, and have to"
+            " fit into max.message.bytes before and after.",
+            broker_name="compression.type",
+        ),
+        (UNCOMPRESSED, "gzip", "snappy", "lz4", "zstd", AS_PRODUCED),
+    )
+    compression_gzip_level: int = whole(
+        GZIP_LEVEL,
+        Named(
+            "compression.gzip.level",
+            "With compression.type 'gzip': more is smaller and slower.",
+            broker_name="compression.gzip.level",
+        ),
+        least=1,
+        most=9,
+    )
+    compression_lz4_level: int = whole(
+        LZ4_LEVEL,
+        Named(
+            "compression.lz4.level",
+            "With compression.type 'lz4': more is smaller and slower.",
+            broker_name="compression.lz4.level",
+        ),
+        least=1,
+        most=17,
+    )
+    compression_zstd_level: int = whole(
+        ZSTD_LEVEL,
+        Named(
+            "compression.zstd.level",
+            "With compression.type 'zstd': more is smaller and slower, from 10 on by far.",
+            broker_name="compression.zstd.level",
+        ),
+        least=-131_072,
+        most=22,
     )
     message_timestamp_type: str = choice(
         CREATE_TIME,
@@ -282,105 +327,6 @@ class TopicConfig:
     def described(self) -> dict[str, str]:
         """Every setting by Kafka's name, as text."""
         return _texts(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionConfig:
-    """What clients may cost.
-
-    Raises:
-        ConfigError: a value is out of range.
-    """
-
-    request_bytes_max: int = whole(
-        100 * 1024 * 1024,
-        Named(
-            "socket.request.max.bytes",
-            "The largest request; who sends a larger one is hung up on. Holds for connections that"
-            " are made afterwards.",
-            "bytes",
-        ),
-        least=1024,
-        most=INT_MAX,
-    )
-    # Kafka has no bounds. Each connection is two descriptors here, and a system gives so many.
-    max_connections: int = whole(
-        4096,
-        Named("max.connections", "Connections at a time; one more is refused."),
-        least=1,
-        most=INT_MAX,
-    )
-    max_connections_per_address: int = whole(
-        2048,
-        Named(
-            "max.connections.per.ip",
-            "Connections at a time from one address, so that one machine does not shut out others.",
-        ),
-        least=1,
-        most=INT_MAX,
-    )
-    idle_ms: int = whole(
-        600_000,
-        Named(
-            "connections.max.idle.ms",
-            "Who neither sends nor reads anything for so long, and waits for nothing, is hung up"
-            " on.",
-            "ms",
-        ),
-        least=1,
-    )
-    queued_response_bytes_per_connection: int = whole(
-        1024 * 1024,
-        Named(
-            "queued.max.response.bytes.per.connection",
-            "Answers held in memory behind one that waits; beyond this the connection is not read"
-            " from.",
-            "bytes",
-        ),
-        most=INT_MAX,
-    )
-    queued_response_bytes: int = whole(
-        256 * 1024 * 1024,
-        Named(
-            "queued.max.response.bytes",
-            "Answers held in memory for all clients together; beyond this no connection is read"
-            " from that has not taken its own.",
-            "bytes",
-        ),
-    )
-    fetch_sessions_max: int = whole(
-        1000,
-        Named(
-            "max.incremental.fetch.session.cache.slots",
-            "Readers whose partitions the broker remembers, so that they need not repeat them; 0:"
-            " none. One that was not there for two minutes gives way to any other, and a smaller"
-            " one that is older than that to a larger.",
-        ),
-        most=100_000,
-    )
-
-    produce_bytes_per_s: int = whole(
-        LONG_MAX,
-        Named(
-            "quota.producer.default",
-            "Bytes of batches a second that one client id may write over connections; who writes"
-            " more is told how long to wait, and not read from until then.",
-            "bytes",
-        ),
-        least=1,
-    )
-    fetch_bytes_per_s: int = whole(
-        LONG_MAX,
-        Named(
-            "quota.consumer.default",
-            "Likewise, what it may read.",
-            "bytes",
-        ),
-        least=1,
-    )
-
-    def __post_init__(self) -> None:
-        check_table(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

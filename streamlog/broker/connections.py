@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from streamlog.broker.config import ConnectionConfig
+from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.quotas import Quotas
 
 SWEEP_MS = 1_000

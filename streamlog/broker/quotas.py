@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from streamlog.broker.config import ConnectionConfig
+from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.settings import LONG_MAX
 from streamlog.protocol.messages.data import FetchResponse, ProduceRequest
 from streamlog.protocol.schema import Message, Records

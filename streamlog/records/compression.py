@@ -5,8 +5,8 @@ lz4 in the frame format with independent blocks (Java refuses linked ones). Read
 write: snappy raw too, several gzip members or zstd and lz4 frames in a row.
 
 The rule of the file: a few hundred bytes can claim to be gigabytes. `decompress` is told how much
-it may yield and never holds more; more, or anything malformed, is `CorruptData`. No dictionaries,
-no levels to choose: one level for each codec, named below.
+it may yield and never holds more; more, or anything malformed, is `CorruptData`. No dictionaries;
+whoever names no level gets the one below.
 """
 
 from __future__ import annotations
@@ -61,16 +61,22 @@ _FRAMED = {  # with how many bytes one byte of it can yield at most
 _CODECS = {codec.name.lower(): codec for codec in Compression}
 
 
-def compress(codec: Compression, data: bytes | bytearray | memoryview) -> bytes:
-    """`data` compressed with `codec`, in the framing that Kafka's clients expect."""
+def compress(
+    codec: Compression, data: bytes | bytearray | memoryview, *, level: int | None = None
+) -> bytes:
+    """`data` compressed with `codec`, in the framing that Kafka's clients expect.
+
+    Levels are the library's: gzip 1 to 9, lz4 1 to 17, zstd -131072 to 22; snappy has none.
+    """
     if codec is Compression.NONE:
         return bytes(data)
     if codec is Compression.GZIP:
-        return bytes(cramjam.gzip.compress(data, GZIP_LEVEL))
+        return bytes(cramjam.gzip.compress(data, GZIP_LEVEL if level is None else level))
     if codec is Compression.ZSTD:
-        return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL))
+        return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL if level is None else level))
     if codec is Compression.LZ4:
-        frame = cramjam.lz4.Compressor(LZ4_LEVEL, content_checksum=False, block_linked=False)
+        chosen = LZ4_LEVEL if level is None else level
+        frame = cramjam.lz4.Compressor(chosen, content_checksum=False, block_linked=False)
         frame.compress(bytes(data))
         return bytes(frame.finish())
     return _compress_xerial(data)

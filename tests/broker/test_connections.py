@@ -11,7 +11,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig, ConnectionConfig
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.connections import Connections
 from streamlog.broker.server import IN_FLIGHT_MAX, WRITE_BUFFER_BYTES, BrokerServer
 from streamlog.broker.storage.files import MemoryFiles

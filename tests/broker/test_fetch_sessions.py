@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from streamlog.assignors import TopicPartition
 from streamlog.broker import fetch_sessions
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig, ConnectionConfig
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.fetch_sessions import EPOCH_MAX, STALE_MS, FetchSessions
 from streamlog.client.fetch_session import FetchSession, Wanted
 from streamlog.errors import LogError

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig, ConnectionConfig
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.quotas import (
     BURST_MS,
     CLIENTS_MAX,

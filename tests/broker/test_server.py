@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from streamlog.broker import server as limits
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig, ConnectionConfig
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.files import MemoryFiles
 from streamlog.errors import ListenError

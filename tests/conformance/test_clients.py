@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.log import StoredLog
+from streamlog.client.admin import NewTopic
+from streamlog.log import Log, StoredLog
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -86,6 +87,51 @@ def test_everybody_reads_what_anybody_has_written(written: BrokerProcess, client
     group, count = f"all by {client.name}", len(TOPICS) * len(RECORDS)
     found = client.consume(written.address, TOPICS, group, at_least(count))
     for topic in TOPICS:
+        assert by_partition(found[topic]) == by_partition(RECORDS), topic
+
+
+COMPRESSED = {codec: f"as.{codec}" for codec in CODECS}
+
+
+@pytest.fixture(scope="session")
+def recompressed(broker: BrokerProcess) -> BrokerProcess:
+    """A broker that has compressed anew what came: each client writes in the next codec."""
+
+    async def create() -> None:
+        async with Log.open(f"kafka://{broker.address}") as log, log.admin() as admin:
+            for codec, topic in COMPRESSED.items():
+                kind = "uncompressed" if codec == "none" else codec
+                configs = {"compression.type": kind}
+                await admin.create_topics([NewTopic(topic, PARTITIONS, configs=configs)])
+
+    asyncio.run(create())
+    for number, topic in enumerate(COMPRESSED.values()):
+        codec = CODECS[(number + 1) % len(CODECS)]
+        CLIENTS[number % len(CLIENTS)].produce(broker.address, topic, codec, RECORDS)
+    return broker
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_topic_has_the_codec_that_it_wants(
+    recompressed: BrokerProcess, data: Path, codec: str
+) -> None:
+    assert recompressed.port
+    with StoredLog(str(data)) as stored:
+        topic = COMPRESSED[codec]
+        batches = list(stored.read(topic, 0, *stored.offsets(topic, 0)))
+    assert {batch.codec for batch in batches} == {Compression.parse(codec)}
+
+
+@by_name
+def test_everybody_reads_what_the_broker_has_compressed(
+    recompressed: BrokerProcess, client: Client
+) -> None:
+    topics = [*COMPRESSED.values()]
+    count = len(topics) * len(RECORDS)
+    found = client.consume(
+        recompressed.address, topics, f"compressed, by {client.name}", at_least(count)
+    )
+    for topic in topics:
         assert by_partition(found[topic]) == by_partition(RECORDS), topic
 
 

@@ -99,7 +99,7 @@ class Partition:
         rolled_at = self.log.active_base_offset
         result = self.log.append(data, now_ms=now_ms, wall_ms=wall_ms)
         if not result.duplicate:
-            self._on_appended(len(data), rolled_at, now_ms)
+            self._on_appended(result.size_bytes, rolled_at, now_ms)
         return result
 
     def append_each(
@@ -109,9 +109,9 @@ class Partition:
         rolled_at = self.log.active_base_offset
         outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms)
         size_bytes = 0
-        for piece, outcome in zip(pieces, outcomes, strict=True):
-            if not isinstance(outcome, StreamlogError) and not outcome.duplicate:
-                size_bytes += len(piece)
+        for outcome in outcomes:
+            if not isinstance(outcome, StreamlogError):
+                size_bytes += outcome.size_bytes
         if size_bytes:
             self._on_appended(size_bytes, rolled_at, now_ms)
         return outcomes
@@ -202,6 +202,10 @@ class Partitions:
                 topic, index, log, listener=self._listener, flush=self._flush, mode=self._mode
             )
         return partition
+
+    def high_watermark(self, topic: str, index: int) -> int:
+        """The high watermark of a partition. Raises what `get` raises."""
+        return self.get(topic, index).high_watermark
 
     def name_of(self, topic_id: bytes) -> str | None:
         """The topic that has this id."""

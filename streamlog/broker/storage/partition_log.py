@@ -32,6 +32,7 @@ from streamlog.broker.storage.files import (
     size_of,
 )
 from streamlog.broker.storage.producers import ProducerStates
+from streamlog.broker.storage.recompression import recompressed
 from streamlog.broker.storage.runs import PlainRun
 from streamlog.broker.storage.segment import LOG_SUFFIX, Damage, Segment, SegmentEnd
 from streamlog.broker.storage.segments import Segments
@@ -64,8 +65,13 @@ class AppendResult(NamedTuple):
     last_offset: int
     log_append_time_ms: int
     """-1: records keep the time that their producer gave them."""
-    duplicate: bool
-    """The batch had been appended before, at these offsets, and was not appended again."""
+    size_bytes: int
+    """So much longer is the log; 0: the batch had been appended before, at these offsets."""
+
+    @property
+    def duplicate(self) -> bool:
+        """Whether the batch was there already, and was not appended again."""
+        return self.size_bytes == 0
 
 
 class PartitionLog:
@@ -237,9 +243,10 @@ class PartitionLog:
             batches = admission.admit(placed, max_message_bytes=self._config.max_message_bytes)
             appended = self._producers.check(batches[0])
             if appended is not None:
-                return AppendResult(appended.first_offset, appended.last_offset, -1, duplicate=True)
+                return AppendResult(appended.first_offset, appended.last_offset, -1, 0)
             if self._config.compacts:
                 admission.check_keys(batches)
+            placed, batches = recompressed(placed, batches, self._config)
             admission.place(placed, batches, base_offset, self.epochs.current)
             if wall_ms is not None:
                 batches = self._timed(placed, batches, wall_ms)
@@ -251,7 +258,7 @@ class PartitionLog:
             self._producers.replay(batch, offset)
             offset += batch.last_offset_delta + 1
         append_time_ms = batches[0].max_timestamp_ms if batches[0].is_log_append_time else -1
-        return AppendResult(base_offset, offset - 1, append_time_ms, duplicate=False)
+        return AppendResult(base_offset, offset - 1, append_time_ms, len(placed))
 
     def append_each(
         self, pieces: Sequence[memoryview], *, now_ms: int, wall_ms: int
@@ -351,10 +358,11 @@ class PartitionLog:
             raise self._out_of_range(offset)
         self._start_offset = max(self._start_offset, offset)
 
-    def expire(self, *, wall_ms: int, now_ms: int) -> None:
+    def expire(self, *, high_watermark: int, wall_ms: int, now_ms: int) -> None:
         """Delete the segments whose time is over by the topic's settings; see `advance_start`.
 
-        Only whole segments go, the oldest first. One that is written to is sealed before.
+        Only whole segments go, the oldest first, and nothing from `high_watermark` on: who has
+        written that may not have been told so yet. One that is written to is sealed before.
 
         Raises:
             LogDirectoryError: the disk refused, or the log has failed.
@@ -362,12 +370,18 @@ class PartitionLog:
         self.check_open()
         with self._disk():
             count = expired_segments(self._segments, self._config, wall_ms=wall_ms)
+            while count and self._end_of_segment(count - 1) > high_watermark:
+                count -= 1
             if not count:
                 return
             if count == len(self._segments):
                 self._roll()
                 self._opened_ms = now_ms
             self.advance_start(self._segments.base_offset(count))
+
+    def _end_of_segment(self, number: int) -> int:
+        last = number == len(self._segments) - 1
+        return self.log_end_offset if last else self._segments.base_offset(number + 1)
 
     @property
     def has_expired_files(self) -> bool:
@@ -598,9 +612,8 @@ class PartitionLog:
         results: list[AppendResult | StreamlogError] = []
         for batch, offset in zip(run.batches, run.base_offsets, strict=True):
             self._producers.replay(batch, offset)
-            results.append(
-                AppendResult(offset, offset + batch.last_offset_delta, -1, duplicate=False)
-            )
+            last_offset = offset + batch.last_offset_delta
+            results.append(AppendResult(offset, last_offset, -1, batch.size_bytes))
         return results
 
     def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:

@@ -40,7 +40,8 @@ class _Retired(NamedTuple):
 class Retention:
     """The rounds over all logs of a directory; times are monotonic but where they say `wall`.
 
-    Files are removed by `remove`, which may take its time; in place if it is not given.
+    Nothing goes that is not below the `high_watermark` of its topic and partition. Files are
+    removed by `remove`, which may take its time; in place if it is not given.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class Retention:
         directory: LogDirectory,
         *,
         now_ms: int,
+        high_watermark: Callable[[str, int], int],
         remove: Callable[[list[str]], None] | None = None,
     ) -> None:
         self._remove = directory.remove_retired if remove is None else remove
         self._directory = directory
+        self._high_watermark = high_watermark
         self._time = SteadyTime()
         interval_ms = directory.config.retention_check_interval_ms
         self._checked_ms = now_ms - max(interval_ms - FIRST_CHECK_MS, 0)
@@ -98,7 +101,7 @@ class Retention:
             if topic is None or number >= len(topic.partitions):
                 continue  # It was deleted since the round began.
             log = topic.partitions[number]
-            if _expire(log, now_ms=now_ms, wall_ms=wall_ms):
+            if self._expire(name, number, now_ms=now_ms, wall_ms=wall_ms):
                 over.append((log, now_ms + topic.config.file_delete_delay_ms))
         if not over:
             return
@@ -110,6 +113,17 @@ class Retention:
         for log, due_ms in over:
             self._retire(log, due_ms)
 
+    def _expire(self, name: str, number: int, *, now_ms: int, wall_ms: int) -> bool:
+        """Whether there are files to be taken out of the log."""
+        log = self._directory.log(name, number)
+        high_watermark = self._high_watermark(name, number)
+        try:
+            log.expire(high_watermark=high_watermark, wall_ms=wall_ms, now_ms=now_ms)
+        except StreamlogError as error:
+            _logger.warning("%s: what is over can't be found out: %s", log.name, error)
+            return False
+        return log.has_expired_files
+
     def _retire(self, log: PartitionLog, due_ms: int) -> None:
         try:
             paths = log.retire()
@@ -118,13 +132,3 @@ class Retention:
             return
         _logger.info("%s: begins at offset %d now", log.name, log.log_start_offset)
         self.take_over(paths, due_ms)
-
-
-def _expire(log: PartitionLog, *, now_ms: int, wall_ms: int) -> bool:
-    """Whether there are files to be taken out of the log."""
-    try:
-        log.expire(wall_ms=wall_ms, now_ms=now_ms)
-    except StreamlogError as error:
-        _logger.warning("%s: what is over can't be found out: %s", log.name, error)
-        return False
-    return log.has_expired_files

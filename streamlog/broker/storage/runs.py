@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamlog.broker.config import CREATE_TIME, TopicConfig
+from streamlog.broker.config import AS_PRODUCED, CREATE_TIME, TopicConfig
 from streamlog.broker.settings import LONG_MAX
 from streamlog.broker.storage.admission import plain
 from streamlog.broker.storage.producers import ProducerStates
@@ -86,6 +86,7 @@ def takes_as_they_are(config: TopicConfig) -> bool:
     """Whether the topic wants nothing to be done with batches, and asks nothing of records."""
     return (
         not config.compacts
+        and config.compression_type == AS_PRODUCED
         and config.message_timestamp_type == CREATE_TIME
         and config.message_timestamp_before_max_ms == LONG_MAX
         and config.message_timestamp_after_max_ms == LONG_MAX

@@ -89,7 +89,8 @@ def test_is_a_list_of_records(history: list[list[int] | str]) -> None:
             log = reopened(files, recovery_point=len(oracle))
         else:
             result = log.append(stamped(step), now_ms=0)
-            assert result == (len(oracle), len(oracle) + len(step) - 1, -1, False)
+            assert result[:3] == (len(oracle), len(oracle) + len(step) - 1, -1)
+            assert not result.duplicate
             oracle += step
     assert log.recovery.damage == ()
     check_against(log, oracle)
@@ -249,12 +250,13 @@ def test_a_producer_is_remembered_through_a_restart(clean: bool, rolls: bool) ->
     else:
         files.crash(keep_bytes=None)
     log = reopened(files, config=config, clean=clean)
-    assert log.append(sent[-1], now_ms=0) == (58, 59, -1, True)
-    assert log.append(sent[-5], now_ms=0) == (50, 51, -1, True)
+    assert log.append(sent[-1], now_ms=0) == (58, 59, -1, 0)
+    assert log.append(sent[-5], now_ms=0) == (50, 51, -1, 0)
     with pytest.raises(LogError) as caught:
         log.append(batch(1, producer=(9, 1, 61)), now_ms=0)
     assert caught.value.code == OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert log.append(batch(1, producer=(9, 1, 60)), now_ms=0) == (60, 60, -1, False)
+    newer = batch(1, producer=(9, 1, 60))
+    assert log.append(newer, now_ms=0) == (60, 60, -1, len(newer))
     assert log.log_end_offset == 61
 
 
@@ -295,7 +297,7 @@ def test_a_snapshot_that_is_no_good_is_replaced_by_a_replay(damage: str) -> None
             files.open(path, writable=True).write(b"!", 12)
     log = reopened(files, clean=True)
     assert log.recovery.scanned_bytes == 0
-    assert log.append(sent[-4], now_ms=0) == (52, 53, -1, True)
+    assert log.append(sent[-4], now_ms=0) == (52, 53, -1, 0)
 
 
 def test_a_full_disk_refuses_an_append_and_keeps_what_is_there() -> None:

@@ -32,7 +32,15 @@ class Time:
 
     def __init__(self, directory: LogDirectory) -> None:
         self.now_ms = 0
-        self.retention = Retention(directory, now_ms=0)
+        self.high_watermarks: dict[str, int] = {}
+        """Of topics of one partition; others are committed as far as they are written."""
+        self.retention = Retention(
+            directory,
+            now_ms=0,
+            high_watermark=lambda topic, number: self.high_watermarks.get(
+                topic, directory.log(topic, number).log_end_offset
+            ),
+        )
 
     def pass_ms(self, by_ms: int) -> None:
         self.now_ms += by_ms
@@ -196,7 +204,8 @@ def test_a_deleted_topic_takes_its_renamed_files_along(files: MemoryFiles) -> No
 
 
 def to_the_checkpoint(directory: LogDirectory) -> None:
-    directory.log("t", 0).expire(wall_ms=START_MS + 50_000, now_ms=0)
+    log = directory.log("t", 0)
+    log.expire(high_watermark=log.log_end_offset, wall_ms=START_MS + 50_000, now_ms=0)
     directory.write_checkpoints()
 
 
@@ -363,3 +372,24 @@ def test_whatever_happens_the_log_is_the_end_of_its_history(history: list[tuple[
         start = first
         assert [each.timestamp_ms for each in read_records(log, first)] == written[first:]
     assert not directory.damage
+
+
+def test_what_is_not_committed_stays_until_it_is() -> None:
+    files = MemoryFiles()
+    directory = opened(files)
+    log = filled(directory, retention_ms="1000")
+    time = Time(directory)
+    time.high_watermarks["t"] = 0
+    time.pass_ms(INTERVAL_MS)
+    assert log.log_start_offset == 0
+    (second, *_) = [int(name[:20]) for name in names(files, directory) if name.endswith(".log")][1:]
+    time.high_watermarks["t"] = second + 1
+    time.pass_ms(INTERVAL_MS)
+    assert log.log_start_offset == second, "whole segments below it"
+    time.high_watermarks["t"] = log.log_end_offset - 1
+    time.pass_ms(INTERVAL_MS)
+    assert second < log.log_start_offset < log.log_end_offset
+    time.high_watermarks["t"] = log.log_end_offset
+    time.pass_ms(INTERVAL_MS)
+    assert log.log_start_offset == log.log_end_offset
+    directory.close()

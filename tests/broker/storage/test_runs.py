@@ -113,9 +113,11 @@ def test_plain_batches_are_one_write() -> None:
     files.short_next_write(100)  # and the one after it takes the rest
     sent = [batch(2, producer=(4, 0, 2 * number)) for number in range(5)]
     outcomes = together(log, sent)
-    assert outcomes == [AppendResult(2 * n, 2 * n + 1, -1, duplicate=False) for n in range(5)]
+    assert outcomes == [
+        AppendResult(2 * n, 2 * n + 1, -1, len(data)) for n, data in enumerate(sent)
+    ]
     assert len(read_records(log)) == 10
-    assert together(log, sent) == [outcome._replace(duplicate=True) for outcome in outcomes]
+    assert together(log, sent) == [outcome._replace(size_bytes=0) for outcome in outcomes]
 
 
 @pytest.mark.parametrize("written_bytes", [0, 100])

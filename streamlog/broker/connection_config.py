@@ -1,0 +1,110 @@
+"""The table of settings of connections, a part of the broker's (`config`): what clients may cost.
+
+Rule of the file: that of `config`: a setting that nothing honours is not declared. Names are
+Kafka's on the wire; what a field of a table can be is `settings`'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog.broker.settings import INT_MAX, LONG_MAX, Named, check_table, whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionConfig:
+    """What clients may cost.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    request_bytes_max: int = whole(
+        100 * 1024 * 1024,
+        Named(
+            "socket.request.max.bytes",
+            "The largest request; who sends a larger one is hung up on. Holds for connections that"
+            " are made afterwards.",
+            "bytes",
+        ),
+        least=1024,
+        most=INT_MAX,
+    )
+    # Kafka has no bounds. Each connection is two descriptors here, and a system gives so many.
+    max_connections: int = whole(
+        4096,
+        Named("max.connections", "Connections at a time; one more is refused."),
+        least=1,
+        most=INT_MAX,
+    )
+    max_connections_per_address: int = whole(
+        2048,
+        Named(
+            "max.connections.per.ip",
+            "Connections at a time from one address, so that one machine does not shut out others.",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+    idle_ms: int = whole(
+        600_000,
+        Named(
+            "connections.max.idle.ms",
+            "Who neither sends nor reads anything for so long, and waits for nothing, is hung up"
+            " on.",
+            "ms",
+        ),
+        least=1,
+    )
+    queued_response_bytes_per_connection: int = whole(
+        1024 * 1024,
+        Named(
+            "queued.max.response.bytes.per.connection",
+            "Answers held in memory behind one that waits; beyond this the connection is not read"
+            " from.",
+            "bytes",
+        ),
+        most=INT_MAX,
+    )
+    queued_response_bytes: int = whole(
+        256 * 1024 * 1024,
+        Named(
+            "queued.max.response.bytes",
+            "Answers held in memory for all clients together; beyond this no connection is read"
+            " from that has not taken its own.",
+            "bytes",
+        ),
+    )
+    fetch_sessions_max: int = whole(
+        1000,
+        Named(
+            "max.incremental.fetch.session.cache.slots",
+            "Readers whose partitions the broker remembers, so that they need not repeat them; 0:"
+            " none. One that was not there for two minutes gives way to any other, and a smaller"
+            " one that is older than that to a larger.",
+        ),
+        most=100_000,
+    )
+
+    produce_bytes_per_s: int = whole(
+        LONG_MAX,
+        Named(
+            "quota.producer.default",
+            "Bytes of batches a second that one client id may write over connections; who writes"
+            " more is told how long to wait, and not read from until then.",
+            "bytes",
+        ),
+        least=1,
+    )
+    fetch_bytes_per_s: int = whole(
+        LONG_MAX,
+        Named(
+            "quota.consumer.default",
+            "Likewise, what it may read.",
+            "bytes",
+        ),
+        least=1,
+    )
+
+    def __post_init__(self) -> None:
+        check_table(self)
