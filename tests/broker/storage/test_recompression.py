@@ -193,7 +193,7 @@ def test_a_log_numbers_remembers_and_stamps_what_it_compresses(kind: str) -> Non
 
 
 def test_levels_make_a_difference() -> None:
-    value = bytes(range(256)) * 40 + b"".join(b"%d" % (n * n) for n in range(3_000))
+    value = b"".join(b'{"id": %d, "v": %f}' % (n % 77, (n * n % 101) / 7) for n in range(9_000))
     data = encode_batch([(1, None, value, [])])
     for kind, least, most in (("gzip", 1, 9), ("lz4", 1, 12), ("zstd", 1, 19)):
         sizes = [
