@@ -27,6 +27,7 @@ CONFIGS = [
     replace(SMALL, message_timestamp_type=LOG_APPEND_TIME),
     replace(SMALL, message_timestamp_before_max_ms=10),
     replace(SMALL, cleanup_policy="compact"),
+    replace(SMALL, compression_type="lz4"),
 ]
 
 
