@@ -105,9 +105,10 @@ def recompressed(broker: BrokerProcess) -> BrokerProcess:
                 await admin.create_topics([NewTopic(topic, PARTITIONS, configs=configs)])
 
     asyncio.run(create())
+    writers = itertools.cycle(CLIENTS[:-1])  # Ours makes its topic by itself.
     for number, topic in enumerate(COMPRESSED.values()):
         codec = CODECS[(number + 1) % len(CODECS)]
-        CLIENTS[number % len(CLIENTS)].produce(broker.address, topic, codec, RECORDS)
+        next(writers).produce(broker.address, topic, codec, RECORDS)
     return broker
 
 
