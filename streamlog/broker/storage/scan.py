@@ -114,25 +114,32 @@ def header_at(file: File, position: int, base_offset: int, *, end: int) -> Heade
     return header
 
 
-def last_whole(file: File, first: Header, *, end: int, chunk_bytes: int) -> Header:
-    """The last batch before `end` that is whole; `first` leads to it, and is the least.
+def last_whole(
+    file: File, first: Header, *, end: int, log_end: int, chunk_bytes: int
+) -> tuple[Header, Header | None]:
+    """The last batch before `end` that is whole, and the one behind it, if it was come across.
 
-    Only headers are read, each of which has to continue the one before.
+    `first` leads to it, and is the least. Only headers are read, each of which has to continue
+    the one before.
     """
     last = first
-    reached = first.position + first.size_bytes
-    if end - reached < HEADER_BYTES:
-        return first
+    position = first.position + first.size_bytes
+    if end - position < HEADER_BYTES:
+        return first, None
     # Large batches lie far apart: nothing else that is read with a header is of use then.
     chunk_bytes = chunk_bytes if first.size_bytes < chunk_bytes else HEADER_BYTES
+    headers = Headers(file, end=log_end, chunk_bytes=chunk_bytes)
     try:
-        for header in Headers(file, end=end, chunk_bytes=chunk_bytes).walk(
-            reached, first.next_offset
-        ):
+        for header in headers.walk(position, first.next_offset):
+            position += header.size_bytes
+            if position > end:
+                return last, header
             last = header
+            if position == end:
+                break
     except CorruptData:
-        return last
-    return last
+        pass  # It is found, and told of, by who wants what is behind it.
+    return last, None
 
 
 class Scan:

@@ -127,8 +127,8 @@ class Segment:
         self._sealed = True
         self._rescanned = False
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
-        self._read_on: dict[int, int] = {}
-        """Where a reader that asks for an offset next will find it; a hint, like the index."""
+        self._read_on: dict[int, Header | int] = {}
+        """The batch that a reader will ask for next, or its position; a hint, like the index."""
         self._offsets = OffsetIndex(files, stem + INDEX_SUFFIX + suffix, in_memory=read_only)
         self._times = TimeIndex(files, stem + TIME_INDEX_SUFFIX + suffix, in_memory=read_only)
 
@@ -389,14 +389,21 @@ class Segment:
             first = self._find(file, offset)
             wanted = max(max_bytes, first.size_bytes) if min_one else max_bytes
             if wanted < first.size_bytes:
+                self._remember(offset, first)
                 return b""
-            ends = (damage.position for damage in self.damage)
             log_end = self.size_bytes if limit is None else limit
-            end = min((end for end in ends if end > first.position), default=log_end)
-            end = min(end, log_end, first.position + wanted)
-            last = last_whole(file, first, end=end, chunk_bytes=self._chunk_bytes)
+            for damage in self.damage:
+                if damage.position > first.position:
+                    log_end = min(log_end, damage.position)
+            last, following = last_whole(
+                file,
+                first,
+                end=min(log_end, first.position + wanted),
+                log_end=log_end,
+                chunk_bytes=self._chunk_bytes,
+            )
             end = last.position + last.size_bytes
-            self._remember(last.next_offset, end)
+            self._remember(last.next_offset, end if following is None else following)
             return file.range(end - first.position, first.position)
 
     def first_not_before(self, timestamp_ms: int, start_offset: int = 0) -> Record | None:
@@ -569,16 +576,18 @@ class Segment:
             self.size_bytes, self.next_offset = end, next_offset
         return self._find(file, offset)
 
-    def _remember(self, next_offset: int, position: int) -> None:
+    def _remember(self, offset: int, found: Header | int) -> None:
         if len(self._read_on) >= READ_ON_MAX:
             del self._read_on[next(iter(self._read_on))]
-        self._read_on[next_offset] = position
+        self._read_on[offset] = found
 
     def _walk_to(self, file: File, offset: int) -> Header:
-        position = self._read_on.pop(offset, None)
-        if position is not None:
+        known = self._read_on.pop(offset, None)
+        if isinstance(known, Header):
+            return known
+        if known is not None:
             with suppress(CorruptData):
-                return header_at(file, position, offset, end=self.size_bytes)
+                return header_at(file, known, offset, end=self.size_bytes)
         relative, position = self._offsets.floor(offset - self.base_offset) or (0, 0)
         for header in self._walk(file, position, self.base_offset + relative):
             if offset < header.next_offset:

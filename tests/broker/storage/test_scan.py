@@ -14,7 +14,7 @@ from streamlog.broker.storage.scan import (
     sound_position,
 )
 from streamlog.errors import CorruptData
-from streamlog.records.batch import RecordBatch, place_batch
+from streamlog.records.batch import HEADER_BYTES, RecordBatch, place_batch
 from tests.broker.storage.batches import batch
 
 ANYWHERE = range(2**31)
@@ -42,8 +42,25 @@ def whole_bytes(data: bytes, offset: int, chunk_bytes: int = 4096) -> int:
         first = header_at(file, 0, offset, end=len(data))
     except CorruptData:
         return 0
-    last = last_whole(file, first, end=len(data), chunk_bytes=chunk_bytes)
+    end = len(data)
+    last, following = last_whole(file, first, end=end, log_end=end, chunk_bytes=chunk_bytes)
+    assert following is None
     return last.position + last.size_bytes
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=10), st.integers(0, 800))
+def test_what_does_not_fit_is_come_across(counts: list[int], end: int) -> None:
+    data = placed(*counts)
+    file = file_of(data)
+    batches = list(Headers(file, end=len(data), chunk_bytes=HEADER_BYTES).walk(0, 0))
+    last, following = last_whole(
+        file, batches[0], end=min(end, len(data)), log_end=len(data), chunk_bytes=100
+    )
+    fitting = [each for each in batches if each.position + each.size_bytes <= end] or batches[:1]
+    assert last == fitting[-1]
+    assert following in {None, *batches[len(fitting) : len(fitting) + 1]}
+    if end - last.position - last.size_bytes >= HEADER_BYTES and len(batches) > len(fitting):
+        assert following is not None
 
 
 @given(st.lists(st.integers(1, 5), max_size=10), st.integers(1, 200))
