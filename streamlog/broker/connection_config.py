@@ -56,6 +56,17 @@ class ConnectionConfig:
         ),
         least=1,
     )
+    queued_request_bytes: int = whole(
+        256 * 1024 * 1024,
+        Named(
+            "queued.max.request.bytes",
+            "Memory for large requests while they are received, for all clients together; who"
+            " sends one when there is none left is not read from until there is. A larger request"
+            " is received alone.",
+            "bytes",
+        ),
+        least=1,
+    )
     queued_response_bytes_per_connection: int = whole(
         1024 * 1024,
         Named(

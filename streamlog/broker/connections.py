@@ -1,9 +1,9 @@
 """Connections: who is connected to a broker, and what all of them together may cost.
 
 Bounded are how many there are, in total and from one address, how long one may say nothing, and
-how much memory answers hold that nobody reads. Rule of the file: whoever goes over a bound is
-refused, muted or hung up on, and the others do not notice; a refusal is told in the log, and
-then at most every `REFUSALS_TOLD_MS` how many more there were.
+how much memory is held by answers that nobody reads and by requests that are being received.
+Rule of the file: whoever goes over a bound is refused, muted or hung up on, and the others do not
+notice; a refusal is told in the log, and then at most every `REFUSALS_TOLD_MS` how many more.
 Settings are looked at once a sweep, so what is altered holds within a second.
 """
 
@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.quotas import Quotas
+from streamlog.broker.request_memory import Receiver, RequestMemory
 
 SWEEP_MS = 1_000
 """How often idle connections are looked for."""
@@ -27,7 +28,7 @@ REFUSALS_TOLD_MS = 10_000
 _log = logging.getLogger(__name__)
 
 
-class Member(Protocol):
+class Member(Receiver, Protocol):
     """A connection, as its server sees it."""
 
     def progress(self) -> int | None:
@@ -35,7 +36,11 @@ class Member(Protocol):
         ...
 
     def end_idle(self, idle_ms: int) -> None:
-        """Hang up."""
+        """Hang up on who says nothing."""
+        ...
+
+    def end_slow(self) -> None:
+        """Hang up on who holds memory that others wait for."""
         ...
 
 
@@ -51,6 +56,7 @@ class Connections(Generic[M]):
         """Whether anything has to be counted; asked for each request."""
         self.held_bytes = 0
         """Memory of all answers that wait for their clients."""
+        self.memory: RequestMemory[M] = RequestMemory(lambda: self.limits.queued_request_bytes)
         self.quotas = Quotas()
         self.refused = 0
         """Connections that were one too many, since the start."""
@@ -118,6 +124,8 @@ class Connections(Generic[M]):
             self._quiet[member] = (progress, quiet)
             if quiet >= sweeps:
                 member.end_idle(idle_ms)
+        for member in self.memory.slow(int(asyncio.get_running_loop().time() * 1000)):
+            member.end_slow()
         self._tell()
         self._arm()
 

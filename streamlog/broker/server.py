@@ -5,10 +5,10 @@ order, whatever waits in between. No task runs here: bytes come in callbacks, mo
 in the same one, and those that wait are futures that write themselves.
 
 What a connection can cost is bounded by the settings in `ConnectionConfig`: one request being
-received, `IN_FLIGHT_MAX` requests taken up and not written, so many bytes of answers behind one
-that waits. A client that sends more, or does not read, is not read from until it does; what all
-of them cost together is `connections`'. Bytes that are no request close their own connection,
-with a line in the log, and disturb no other.
+received, if there is memory for it (`request_memory`), `IN_FLIGHT_MAX` requests taken up and not
+written, so many bytes of answers behind one that waits. A client that sends more, or does not
+read, is not read from until it does; what all of them cost together is `connections`'. Bytes that
+are no request close their own connection, with a line in the log, and disturb no other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from streamlog.broker.storage.files import FileRange
 from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.frame import FrameReader, Request, decode_request, encode_response
+from streamlog.protocol.frame import (
+    KEPT_BYTES_MAX,
+    READ_BYTES,
+    FrameReader,
+    Request,
+    decode_request,
+    encode_response,
+)
 from streamlog.protocol.messages.data import FetchResponse, ProduceRequest, ProduceResponse
 from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
 
@@ -170,7 +177,10 @@ class _Connection(asyncio.BufferedProtocol):
         """Memory of answers behind one that waits; ranges of files take none."""
         self._held_bytes = 0
         """That, and what waits for the client to read it."""
+        self._granted_bytes = 0
+        """Memory for requests that is this connection's; see `request_memory`."""
         self._reads_done = 0
+        self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
         """Rings when a client that was over its quota may go on."""
         self._out: list[Piece] = []
@@ -199,6 +209,7 @@ class _Connection(asyncio.BufferedProtocol):
         """The client is gone; what it waits for is not needed."""
         self._ended = True
         self._connections.leave(self)
+        self._connections.memory.leave(self)
         for slot in self._queue:
             if slot.answer is not None:
                 slot.answer.cancel()
@@ -217,6 +228,7 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come there."""
         self._reads_done += 1
+        self._received_bytes += nbytes
         self._reader.took(nbytes)
         self._work()
 
@@ -237,6 +249,48 @@ class _Connection(asyncio.BufferedProtocol):
         """See `Member`."""
         _log.info("closed the connection of %s: it was idle for %d ms", self._peer, idle_ms)
         self.abort()
+
+    def end_slow(self) -> None:
+        """See `Member`."""
+        _log.warning(
+            "closed the connection of %s: it sends a large request too slowly, and others wait for"
+            " the memory that it holds (queued.max.request.bytes)",
+            self._peer,
+        )
+        self.abort()
+
+    def go_on(self, size_bytes: int) -> None:
+        """See `Receiver`."""
+        self._granted_bytes = size_bytes
+        asyncio.get_running_loop().call_soon(self._work)
+
+    def give_back(self) -> int:
+        """See `Receiver`."""
+        self._reader.trim(kept_bytes=0)
+        self._granted_bytes = min(self._granted_bytes, self._reader.due_bytes)
+        return self._granted_bytes
+
+    def received_bytes(self) -> int | None:
+        """See `Receiver`."""
+        return self._received_bytes if self._reads else None
+
+    def _has_memory(self) -> bool:
+        """Whether there is memory for the request that is being received; if not, it waits."""
+        memory, reader = self._connections.memory, self._reader
+        if reader.due_bytes == self._granted_bytes == 0:
+            return True
+        reader.trim(kept_bytes=READ_BYTES if memory.is_short else KEPT_BYTES_MAX)
+        due_bytes = reader.due_bytes
+        if due_bytes == self._granted_bytes:
+            return True
+        cramped = reader.is_cramped
+        if not memory.want(self, due_bytes, wait=cramped):
+            if cramped:
+                return False
+            reader.stay_small()
+            due_bytes = reader.due_bytes
+        self._granted_bytes = due_bytes
+        return True
 
     def _count(self) -> None:
         """Tell how much memory waits for this client."""
@@ -270,7 +324,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._hang_up(str(error))
         self._write()
         self._count()
-        self._read_on(self._has_room())
+        self._read_on(self._has_room() and self._has_memory())
 
     def _take_up_frames(self) -> None:
         if not self._has_room():

@@ -84,6 +84,33 @@ class FrameReader:
             self._move()
         return self._buffer[self._end :]
 
+    @property
+    def due_bytes(self) -> int:
+        """The memory that it has beyond `READ_BYTES`, or will have after the next `room`."""
+        size_bytes = len(self._buffer)
+        needed_bytes = self._wanted_bytes
+        if self._filled:
+            needed_bytes = max(needed_bytes, self._grown_bytes)
+        if needed_bytes > size_bytes:
+            size_bytes = max(needed_bytes, 2 * (self._end - self._start))
+        return size_bytes - READ_BYTES
+
+    @property
+    def is_cramped(self) -> bool:
+        """Whether a frame is being received that its buffer has no room for."""
+        return self._wanted_bytes > len(self._buffer)
+
+    def stay_small(self) -> None:
+        """Do without the larger buffer that a fast peer would get."""
+        self._filled = False
+
+    def trim(self, *, kept_bytes: int = KEPT_BYTES_MAX) -> None:
+        """Give a buffer back that is empty and larger than that. Frames of it are gone then."""
+        if self._start == self._end and len(self._buffer) > kept_bytes:
+            self._buffer = memoryview(bytearray(READ_BYTES))
+            self._start = self._end = 0
+            self._filled = False
+
     def took(self, size_bytes: int) -> None:
         """So many bytes have come to where `room` had said."""
         self._end += size_bytes
