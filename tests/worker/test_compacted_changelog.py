@@ -1,0 +1,186 @@
+"""State that comes back from changelogs that were compacted, by a real broker, meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.producer import Producer
+from streamlog.log import Log, StoredLog
+from streamlog.records.batch import Record
+from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
+from tests.worker.test_worker import (
+    COUNTING,
+    WORKER,
+    Rows,
+    close_windows,
+    expected,
+    feed,
+    final_rows,
+    stream_of_events,
+    written,
+)
+
+TOTALS = """
+sums = app.topic("sums", key=str, value=Total, partitions=1)
+(
+    app.stream(events)
+    .group_by(lambda _, e: e.who, name="all-by-who")
+    .agg(Total, name="ever", events=agg.count(), last_ms=agg.max(lambda e: e.at_ms))
+    .changes()
+    .to(sums)
+)
+"""
+READY = r"this worker has 9 partitions"
+CHANGELOGS = [
+    TopicPartition(f"counting-{number}-changelog", partition)
+    for number, partition in itertools.product((1, 2), range(3))
+]
+COMPACTING = {
+    "segment.bytes": "4096",
+    "min.compaction.lag.ms": "0",
+    "min.cleanable.dirty.ratio": "0.01",
+    "file.delete.delay.ms": "100",
+}
+PAUSE_S = 0.05
+"""So that the reader leaves some of the machine to those it looks at."""
+CHUNK = 400
+CHUNKS_MAX = 200
+
+Values = dict[TopicPartition, dict[bytes | None, bytes | None]]
+
+
+def stored_records(stored: StoredLog, place: TopicPartition) -> Iterator[Record]:
+    """Every record of a partition, none of them out of order."""
+    previous = -1
+    for batch in stored.read(*place, *stored.offsets(*place)):
+        batch.check_crc()
+        for record in batch.records():
+            assert record.offset > previous
+            previous = record.offset
+            yield record
+
+
+class Reader:
+    """Reads the files of the changelogs over and over, beside the broker."""
+
+    def __init__(self, path: str) -> None:
+        self.rounds = 0
+        self._path = path
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        with StoredLog(self._path) as early:
+            while not self._stop.wait(PAUSE_S):
+                with StoredLog(self._path) as fresh:
+                    for stored in (early, fresh):
+                        for place in CHANGELOGS:
+                            keys = {record.key for record in stored_records(stored, place)}
+                            assert keys or stored.offsets(*place)[1] == 0
+                self.rounds += 1
+
+
+def what_is_stored(path: str) -> tuple[Values, dict[TopicPartition, tuple[int, int]]]:
+    """The last values; and how many records there are, and how many there were."""
+    values: Values = {}
+    counts: dict[TopicPartition, tuple[int, int]] = {}
+    with StoredLog(path) as stored:
+        for place in CHANGELOGS:
+            records = list(stored_records(stored, place))
+            values[place] = {record.key: record.value for record in records}
+            counts[place] = (len(records), stored.offsets(*place)[1])
+    return values, counts
+
+
+async def what_is_served(log: Log) -> Values:
+    values: Values = {place: {} for place in CHANGELOGS}
+    async with asyncio.timeout(60), log.consumer(auto_offset_reset="earliest") as consumer:
+        ends = await consumer.end_offsets(CHANGELOGS)
+        consumer.assign(CHANGELOGS)
+        while any([await consumer.position(place) < ends[place] for place in CHANGELOGS]):
+            for place, records in (await consumer.poll(timeout_ms=200)).items():
+                values[place].update({record.key: record.value for record in records})
+    return values
+
+
+def is_compacted(path: str) -> bool:
+    """Whether records are gone from every changelog."""
+    return all(left < written for left, written in what_is_stored(path)[1].values())
+
+
+async def feed_until_compacted(
+    producer: Producer, events: Iterator[tuple[int, str, int]], path: str
+) -> list[tuple[int, str, int]]:
+    fed: list[tuple[int, str, int]] = []
+    for _ in range(CHUNKS_MAX):
+        chunk = list(itertools.islice(events, CHUNK))
+        await feed(producer, chunk)
+        fed += chunk
+        if await asyncio.to_thread(is_compacted, path):
+            return fed
+    raise AssertionError("nothing is compacted")
+
+
+async def last_sums(log: Log, wanted: dict[str, int]) -> dict[str, int]:
+    def sums(records: list[tuple[int, Record]]) -> dict[str, int]:
+        values = {record.key or b"": record.value or b"" for _, record in records}
+        return {key.decode(): msgspec.json.decode(v)["events"] for key, v in values.items()}
+
+    return sums(await read_until(log, "sums", lambda records: sums(records) == wanted))
+
+
+def test_state_comes_back_from_a_compacted_changelog(tmp_path: Path) -> None:
+    """The worker is killed, its state removed, and what is left of the changelogs is enough."""
+    written(tmp_path, counting=COUNTING + TOTALS)
+    data, state = tmp_path / "log", tmp_path / "state"
+    events = iter(stream_of_events(CHUNK * (CHUNKS_MAX + 2), seed=7))
+    listen = ("broker", "--data", str(data), "--listen", "127.0.0.1:0")
+    with running(*STREAMLOG, *listen, cwd=tmp_path) as broker:
+        url = "kafka://" + broker.line(r"listening on (\S+)").group(1)
+
+        async def first(log: Log, worker: Process) -> list[tuple[int, str, int]]:
+            await asyncio.to_thread(worker.line, READY)
+            await log.admin().alter_configs({"log.cleaner.backoff.ms": "20"})
+            for topic in sorted({place.topic for place in CHANGELOGS}):
+                await log.admin().alter_configs(COMPACTING, topic=topic)
+            async with log.producer(linger_ms=1) as producer, asyncio.TaskGroup() as tasks:
+                reader = Reader(str(data))
+                tasks.create_task(asyncio.to_thread(reader.run))
+                try:
+                    fed = await feed_until_compacted(producer, events, str(data))
+                finally:
+                    reader.stop()
+            assert reader.rounds > 0
+            return fed
+
+        async def second(log: Log, fed: list[tuple[int, str, int]]) -> tuple[Rows, dict[str, int]]:
+            fed += itertools.islice(events, 2 * CHUNK)
+            sums = Counter(who for _, who, _ in fed)
+            async with log.producer(linger_ms=1) as producer:
+                await feed(producer, fed[-2 * CHUNK :])
+                await close_windows(producer)
+            return await final_rows(log, expected(fed)), await last_sums(log, {**sums, "end": 3})
+
+        with running(*WORKER, cwd=tmp_path, LOG=url, STATE=str(state)) as worker:
+            fed = attached(url, lambda log: first(log, worker))
+            worker.kill()
+        shutil.rmtree(state)
+        assert is_compacted(str(data))
+        with running(*WORKER, cwd=tmp_path, LOG=url, STATE=str(state)) as worker:
+            rows, sums = attached(url, lambda log: second(log, fed))
+            assert "restored" in worker.output
+            assert worker.stop() == 0
+        assert rows == expected(fed)
+        assert sum(sums.values()) == len(fed) + 3
+        assert attached(url, what_is_served) == what_is_stored(str(data))[0]
