@@ -1,0 +1,192 @@
+"""Owners of a changelog, former ones that write late, and compaction: what holds, and until when.
+
+A small model of `restore` and `commit` around the real `Fences`, with what compaction does to a
+log: of the records before some offset the newest of each key stays, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.records.batch import Record
+from streamlog.worker.restore import LATE_KEY, OWNER_KEY, Fences, epoch_headers
+
+State = dict[bytes, bytes | None]
+
+
+@dataclass
+class Owner:
+    """A task in some process: its state, its epoch, and where its next checkpoint lands."""
+
+    epoch: int
+    state: State
+    next_offset: int
+
+
+@dataclass
+class Changelog:
+    """The log, and what it stands for: what the owners have committed."""
+
+    records: list[Record] = field(default_factory=list)
+    history: list[Record] = field(default_factory=list)
+    """Without compaction."""
+    end_offset: int = 0
+    truth: State = field(default_factory=dict)
+    owners: list[Owner] = field(default_factory=list)
+
+    def append(self, key: bytes, value: bytes | None, epoch: int | None) -> int:
+        headers = () if epoch is None else epoch_headers(epoch)
+        record = Record(self.end_offset, 0, key, value, headers)
+        self.records.append(record)
+        self.history.append(record)
+        self.end_offset += 1
+        return self.end_offset - 1
+
+    def restored(self) -> tuple[State, Fences]:
+        """What a process without any state finds."""
+        fences = Fences()
+        state: State = {}
+        for key, value in fences.admit(self.records):
+            if key not in {OWNER_KEY, LATE_KEY}:
+                _apply(state, key, value)
+        return state, fences
+
+    def open(self, *, dies: bool) -> None:
+        """Take over: fence, replay, write late keys again; or die before the last of these."""
+        epoch = self.append(OWNER_KEY, b"", None)
+        state, fences = self.restored()
+        if dies:
+            return
+        self._write_again(fences.late, state, epoch)
+        self.owners.append(Owner(epoch, state, epoch + 1))
+
+    def commit(self, owner: Owner, key: bytes, value: bytes | None, *, dies: bool) -> None:
+        """One change; whoever finds something before it looks what it is."""
+        offset = self.append(key, value, owner.epoch)
+        if owner.epoch == self._last_fence():
+            _apply(self.truth, key, value)
+        _apply(owner.state, key, value)
+        if dies:
+            self.owners.remove(owner)
+        elif offset != owner.next_offset:
+            fences = Fences(owner=owner.epoch)
+            between = (r for r in self.records if owner.next_offset <= r.offset < offset)
+            fences.admit(between)
+            if fences.owner != owner.epoch:
+                self.owners.remove(owner)
+                return
+            self._write_again(fences.late - {key}, owner.state, owner.epoch)
+        owner.next_offset = offset + 1
+
+    def compact(self, before_offset: int) -> None:
+        newest = {r.key: r.offset for r in self.records if r.offset < before_offset}
+        self.records = [
+            r for r in self.records if r.offset >= before_offset or r.offset == newest[r.key]
+        ]
+
+    def first_open(self) -> int:
+        """The first late record whose key no owner has written since."""
+        owner, late = -1, dict[bytes | None, int]()
+        for record in self.history:
+            epoch = _epoch(record)
+            if record.key == OWNER_KEY:
+                owner = record.offset
+            elif epoch < owner:
+                late.setdefault(record.key, record.offset)
+            else:
+                late.pop(record.key, None)
+        return min(late.values(), default=self.end_offset)
+
+    def _write_again(self, keys: set[bytes], state: State, epoch: int) -> None:
+        for key in sorted(keys):
+            self.append(key, state.get(key), epoch)
+
+    def _last_fence(self) -> int:
+        return max(r.offset for r in self.records if r.key == OWNER_KEY)
+
+
+def _epoch(record: Record) -> int:
+    return int.from_bytes(dict(record.headers).get("epoch") or b"", "big")
+
+
+def _apply(state: State, key: bytes, value: bytes | None) -> None:
+    if value is None:
+        state.pop(key, None)
+    else:
+        state[key] = value
+
+
+class Step(NamedTuple):
+    kind: str
+    who: int
+    key: bytes
+    value: bytes | None
+    dies: bool
+
+
+STEPS = st.builds(
+    Step,
+    st.sampled_from(["open", *["commit"] * 4, "compact"]),
+    st.integers(0, 9),
+    st.sampled_from([b"a", b"b", b"c"]),
+    st.one_of(st.none(), st.sampled_from([b"1", b"2", b"3"])),
+    st.sampled_from([False, False, False, True]),
+)
+
+
+@given(st.lists(STEPS, min_size=5, max_size=60))
+def test_compaction_behind_what_is_written_again_changes_nothing(steps: list[Step]) -> None:
+    """As long as it has not passed a late record whose key is still to be written again."""
+    changelog = Changelog()
+    changelog.open(dies=False)
+    for kind, who, key, value, dies in steps:
+        match kind:
+            case "open":
+                changelog.open(dies=dies)
+            case "commit" if changelog.owners:
+                owner = changelog.owners[who % len(changelog.owners)]
+                changelog.commit(owner, key, value, dies=dies)
+            case "compact":
+                changelog.compact(changelog.first_open() * who // 9)
+        assert changelog.restored()[0] == changelog.truth
+    changelog.open(dies=False)
+    changelog.compact(changelog.end_offset)
+    assert changelog.restored()[0] == changelog.truth
+
+
+def late() -> Changelog:
+    """Somebody has written late, and the owner has died before it has seen that."""
+    changelog = Changelog()
+    changelog.open(dies=False)
+    sleeper = changelog.owners[0]
+    changelog.commit(sleeper, b"a", b"right", dies=False)
+    changelog.open(dies=False)
+    changelog.commit(sleeper, b"a", b"late", dies=False)
+    assert changelog.restored()[0] == changelog.truth == {b"a": b"right"}
+    return changelog
+
+
+def test_what_the_lag_is_for_the_value_before_a_late_record() -> None:
+    """Compacted too early, the late record has driven out the owner's, and is not valid itself."""
+    changelog = late()
+    changelog.compact(changelog.end_offset)
+    assert changelog.restored()[0] == {}
+
+
+def test_what_the_lag_is_for_the_fence_before_a_late_record() -> None:
+    """Compacted too early, the next fence has driven out the one that the record came behind."""
+    changelog = late()
+    changelog.open(dies=True)
+    changelog.compact(changelog.end_offset)
+    assert changelog.restored()[0] == {b"a": b"late"}
+
+
+def test_whoever_opens_in_time_makes_it_good() -> None:
+    changelog = late()
+    changelog.open(dies=False)
+    changelog.compact(changelog.end_offset)
+    assert changelog.restored()[0] == {b"a": b"right"}
