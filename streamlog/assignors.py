@@ -3,14 +3,15 @@
 Pure: members with their topics and partition counts in, an assignment out. The leader of a
 group runs one; the broker only carries the result. An assignor is deterministic: the same
 input gives the same output whoever computes it, so the order of a mapping must not matter.
-The two here are Kafka's `range` and `roundrobin` and may share a group with other clients.
-Stickiness is left to assignors that look at `owned` (the streams' placement is one), and so
-are cooperative rebalances (KIP-429).
+All here are Kafka's by name, and may share a group with other clients: `range`, `roundrobin`, and
+`sticky`, which leaves partitions where they were as far as balance allows. The streams' placement
+is another. Cooperative rebalances (KIP-429) are not done here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import heapq
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 Owned = Mapping[str, Collection["TopicPartition"]]
@@ -109,6 +110,106 @@ class RoundRobinAssignor:
                 assignment[order[turn % len(order)]].append(TopicPartition(topic, partition))
                 turn += 1
         return assignment
+
+
+class StickyAssignor:
+    """Kafka's `sticky`: balanced, and of what was owned as much as possible stays."""
+
+    name = "sticky"
+
+    def assign(
+        self,
+        members: Mapping[str, Sequence[str]],
+        partitions: Mapping[str, int],
+        owned: Owned | None = None,
+    ) -> dict[str, list[TopicPartition]]:
+        """See `Assignor.assign`."""
+        return balanced(members, partitions, owned or {})
+
+
+def balanced(
+    members: Mapping[str, Sequence[str]], partitions: Mapping[str, int], owned: Owned
+) -> dict[str, list[TopicPartition]]:
+    """Spread partitions as evenly as subscriptions allow, and leave what is owned where it is.
+
+    With the same topics for all, totals differ by one at most and nothing moves that need not.
+    Otherwise partitions move from a member to one that has two fewer and may read them, until
+    there is no such pair.
+
+    Args:
+        members: member id to the topics that it subscribes to.
+        partitions: topic to its number of partitions.
+        owned: what each member has; a partition that several claim stays with the first by name.
+    """
+    readers = _by_topic(members, partitions)
+    shares: dict[str, set[TopicPartition]] = {member: set() for member in sorted(members)}
+    free = {TopicPartition(topic, p) for topic in readers for p in range(partitions[topic])}
+    for member, share in shares.items():
+        for each in owned.get(member, ()):
+            if each in free and member in readers[each.topic]:
+                share.add(each)
+                free.discard(each)
+    if len({tuple(names) for names in readers.values()}) == 1:
+        subscribers = next(iter(readers.values()))
+        _level(subscribers, shares, free)
+    else:
+        _spread(readers, shares, free)
+        _even_out(readers, shares)
+    return {member: sorted(share) for member, share in shares.items()}
+
+
+def _level(
+    subscribers: Sequence[str], shares: dict[str, set[TopicPartition]], free: set[TopicPartition]
+) -> None:
+    """Everybody reads everything: cut down to the quota, then fill up."""
+    total = len(free) + sum(map(len, shares.values()))
+    least, extra = divmod(total, len(subscribers))
+    # Who has most keeps one more, so that fewest partitions move.
+    for place, member in enumerate(sorted(subscribers, key=lambda name: -len(shares[name]))):
+        surplus = sorted(shares[member])[least + (place < extra) :]
+        shares[member].difference_update(surplus)
+        free.update(surplus)
+    loads = [(len(shares[member]), member) for member in subscribers]
+    heapq.heapify(loads)
+    for each in sorted(free):
+        count, member = heapq.heappop(loads)
+        shares[member].add(each)
+        heapq.heappush(loads, (count + 1, member))
+
+
+def _spread(
+    readers: Mapping[str, Sequence[str]],
+    shares: dict[str, set[TopicPartition]],
+    free: set[TopicPartition],
+) -> None:
+    """Give what nobody has to who has least, the topics with fewest readers first."""
+    for each in sorted(free, key=lambda each: (len(readers[each.topic]), each)):
+        least = min(readers[each.topic], key=lambda member: len(shares[member]))
+        shares[least].add(each)
+
+
+def _even_out(readers: Mapping[str, Sequence[str]], shares: dict[str, set[TopicPartition]]) -> None:
+    """Move single partitions until no move makes two members more alike."""
+    moved = True
+    while moved:
+        moved = False
+        for giver in sorted(shares, key=lambda name: -len(shares[name])):
+            for each, taker in _moves(giver, readers, shares):
+                shares[giver].discard(each)
+                shares[taker].add(each)
+                moved = True
+
+
+def _moves(
+    giver: str, readers: Mapping[str, Sequence[str]], shares: dict[str, set[TopicPartition]]
+) -> Iterator[tuple[TopicPartition, str]]:
+    """One after the other, as long as somebody who may read one has two fewer."""
+    for topic in sorted({each.topic for each in shares[giver]}):
+        for each in sorted(each for each in shares[giver] if each.topic == topic):
+            taker = min(readers[topic], key=lambda member: len(shares[member]))
+            if len(shares[taker]) + 1 >= len(shares[giver]):
+                break
+            yield each, taker
 
 
 def _by_topic(

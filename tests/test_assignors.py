@@ -6,9 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.assignors import Assignor, RangeAssignor, RoundRobinAssignor, TopicPartition
+from streamlog.assignors import (
+    Assignor,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+    TopicPartition,
+    balanced,
+)
 
-ASSIGNORS: list[Assignor] = [RangeAssignor(), RoundRobinAssignor()]
+ASSIGNORS: list[Assignor] = [
+    RangeAssignor(),
+    RoundRobinAssignor(),
+    StickyAssignor(),
+]
 topics = st.sampled_from(["a", "b", "c", "d"])
 groups = st.dictionaries(
     st.text("xyz", min_size=1, max_size=3), st.lists(topics, unique=True), min_size=1, max_size=6
@@ -82,3 +93,64 @@ def test_equal_members_differ_by_at_most_one_partition(
     assignment = assignor.assign({f"m{n}": ["t"] for n in range(size)}, {"t": count})
     loads = [len(parts) for parts in assignment.values()]
     assert max(loads) - min(loads) <= 1
+
+
+# ---- stickiness ----
+
+Shares = dict[str, list[TopicPartition]]
+
+
+def moved(before: Shares, after: Shares) -> set[TopicPartition]:
+    """What has another owner than before; those whose owner has gone do not count."""
+    owner = {each: member for member, share in before.items() for each in share}
+    return {
+        each
+        for member, share in after.items()
+        for each in share
+        if owner.get(each, member) not in (member, *(before.keys() - after.keys()))
+    }
+
+
+@given(members=groups, partitions=counts)
+def test_what_is_balanced_stays(members: dict[str, list[str]], partitions: dict[str, int]) -> None:
+    once = balanced(members, partitions, {})
+    assert balanced(members, partitions, once) == once
+
+
+@given(count=st.integers(0, 40), size=st.integers(1, 6), leaver=st.integers(0, 6))
+def test_when_a_member_goes_the_others_keep_what_they_have(
+    count: int, size: int, leaver: int
+) -> None:
+    names = [f"m{n}" for n in range(size + 1)]
+    before = balanced({name: ["t"] for name in names}, {"t": count}, {})
+    names.pop(leaver % len(names))
+    after = balanced({name: ["t"] for name in names}, {"t": count}, before)
+    assert not moved(before, after)
+
+
+@given(count=st.integers(0, 40), size=st.integers(1, 6))
+def test_a_newcomer_gets_its_share_and_nothing_else_moves(count: int, size: int) -> None:
+    names = [f"m{n}" for n in range(size)]
+    before = balanced({name: ["t"] for name in names}, {"t": count}, {})
+    after = balanced({name: ["t"] for name in [*names, "new"]}, {"t": count}, before)
+    assert moved(before, after) == set(after["new"])
+    assert len(after["new"]) == count // (size + 1)
+
+
+@given(members=groups, partitions=counts, owned=st.data())
+def test_no_move_would_make_two_members_more_alike(
+    members: dict[str, list[str]], partitions: dict[str, int], owned: st.DataObject
+) -> None:
+    every = [each for topic, count in partitions.items() for each in of(topic, *range(count))]
+    past = {
+        name: [each for each in every if owned.draw(st.integers(0, 3)) == 0] for name in members
+    }
+    shares = balanced(members, partitions, past)
+    given_out = sorted(each for share in shares.values() for each in share)
+    subscribed = {topic for wanted in members.values() for topic in wanted}
+    assert given_out == sorted(each for each in every if each.topic in subscribed)
+    for giver, share in shares.items():
+        for each in share:
+            assert each.topic in members[giver]
+            takers = [len(shares[m]) for m in members if each.topic in members[m]]
+            assert len(share) - min(takers) <= 1

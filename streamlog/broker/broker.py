@@ -53,6 +53,8 @@ from streamlog.protocol.messages.cluster import (
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
+from streamlog.protocol.messages.consumer_group_description import ConsumerGroupDescribeRequest
+from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
@@ -344,6 +346,8 @@ class Broker:
             SyncGroupRequest: self._group,
             HeartbeatRequest: self._group,
             LeaveGroupRequest: self._group,
+            ConsumerGroupHeartbeatRequest: self._group,
+            ConsumerGroupDescribeRequest: lambda request, _: groups.describe_consumers(request),
             OffsetCommitRequest: self._group,
             OffsetFetchRequest: self._positions,
             OffsetDeleteRequest: self._group,

@@ -61,6 +61,34 @@ class GroupConfig:
         least=1,
         most=100_000,
     )
+    consumer_session_timeout_ms: int = whole(
+        45_000,
+        Named(
+            "group.consumer.session.timeout.ms",
+            "Of groups whose coordinator assigns (KIP-848): a member that has not been heard of"
+            " for so long is given up.",
+            "ms",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+    consumer_heartbeat_interval_ms: int = whole(
+        5_000,
+        Named(
+            "group.consumer.heartbeat.interval.ms",
+            "How often members of such a group are told to be heard of; they learn of changes"
+            " then.",
+            "ms",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+    consumer_size_max: int = whole(
+        10_000,
+        Named("group.consumer.max.size", "Members of one such group."),
+        least=1,
+        most=100_000,
+    )
     offsets_retention_minutes: int = whole(
         7 * 24 * 60,
         Named(
@@ -88,4 +116,10 @@ class GroupConfig:
             raise ConfigError(
                 f"group.max.session.timeout.ms={self.session_timeout_ms_max} is below"
                 f" group.min.session.timeout.ms={self.session_timeout_ms_min}"
+            )
+        if self.consumer_session_timeout_ms <= self.consumer_heartbeat_interval_ms:
+            raise ConfigError(
+                f"group.consumer.session.timeout.ms={self.consumer_session_timeout_ms} has to be"
+                " more than"
+                f" group.consumer.heartbeat.interval.ms={self.consumer_heartbeat_interval_ms}"
             )

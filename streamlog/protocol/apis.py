@@ -32,6 +32,14 @@ from streamlog.protocol.messages.cluster import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from streamlog.protocol.messages.consumer_group_description import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -143,6 +151,8 @@ _SERVED: Final = (
     _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
     _api(47, OffsetDeleteRequest, OffsetDeleteResponse),
     _api(60, DescribeClusterRequest, DescribeClusterResponse),
+    _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+    _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

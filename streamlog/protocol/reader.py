@@ -120,9 +120,22 @@ class _ReaderCompiler:
         if field.kind in FIXED:
             self._pending.append((FIXED[field.kind], target))
         elif field.kind == "struct":
-            self._source.line(f"{target} = {self.struct(_struct_of(field))}")
+            self._struct_field(_struct_of(field), target, nullable=self._version in field.nullable)
         else:
             self._sized(declared, field, target)
+
+    def _struct_field(self, item: StructType, target: str, *, nullable: bool) -> None:
+        """A struct in its place; one that may be null has a byte in front, 1 or -1."""
+        if not nullable:
+            self._source.line(f"{target} = {self.struct(item)}")
+            return
+        mark = self._source.name("mark")
+        self._pending.append(("b", mark))
+        self._flush()
+        with self._source.block(f"if {mark} < 0:"):
+            self._source.line(f"{target} = None")
+        with self._source.block("else:"):
+            self._source.line(f"{target} = {self.struct(item)}")
 
     def _flush(self) -> None:
         """Read the pending neighbours."""

@@ -271,9 +271,18 @@ def record_batches(versions: str, *, nullable: str) -> Records:
     return cast("Records", field)
 
 
-def struct(item: type[S], versions: str, *, tag: int) -> S:
-    """Declare one struct, as a tagged field; annotate it `... | None`: None is not written."""
-    field = Field(kind="struct", versions=Versions.parse(versions), tag=tag, item=item)
+def struct(item: type[S], versions: str, *, nullable: str = "none", tag: int | None = None) -> S:
+    """Declare one struct; with a tag or nullable, annotate it `... | None`.
+
+    None is not written under a tag, and elsewhere only by versions that are nullable.
+    """
+    field = Field(
+        kind="struct",
+        versions=Versions.parse(versions),
+        nullable=Versions.parse(nullable),
+        tag=tag,
+        item=item,
+    )
     return cast("S", field)
 
 

@@ -50,6 +50,9 @@ def null_field(value: Struct, version: int) -> str | None:
         if inner is None:
             if version not in field.nullable:
                 return qualified(type(value), field)
+        elif isinstance(inner, Struct):
+            if found := null_field(inner, version):
+                return found
         elif isinstance(inner, list):
             nulls = (null_field(item, version) for item in inner if isinstance(item, Struct))
             if found := next(filter(None, nulls), None):
@@ -105,7 +108,7 @@ class _WriterCompiler:
             return
         if field.kind == "struct":
             assert isinstance(field.item, StructType)  # noqa: S101 - `schema.struct` sets it
-            self.struct(field.item, value, out)
+            self._struct_field(field.item, value, out, nullable=self._version in field.nullable)
             return
         content = self._source.name("content")
         self._source.line(f"{content} = {value}")
@@ -119,6 +122,18 @@ class _WriterCompiler:
         with self._source.block("else:"):
             self._content(field, content, out)
             self._flush(out)
+
+    def _struct_field(self, item: StructType, value: str, out: str, *, nullable: bool) -> None:
+        """A struct in its place; one that may be null has a byte in front, 1 or -1."""
+        if not nullable:
+            self.struct(item, value, out)
+            return
+        self._flush(out)
+        with self._source.block(f"if {value} is None:"):
+            self._source.line(f"{out}.append(0xFF)")
+        with self._source.block("else:"):
+            self._source.line(f"{out}.append(1)")
+            self.struct(item, value, out)
 
     def _content(self, field: Field, content: str, out: str) -> None:
         """A field with its length in front; `content` is a variable and not None."""

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from streamlog.protocol.messages import (
     admin,
     cluster,
+    consumer_group_description,
+    consumer_groups,
     coordination,
     data,
     group_admin,
@@ -21,7 +23,16 @@ from streamlog.protocol.schema import Field, Message, Struct, StructType
 
 MESSAGES = [
     member
-    for room in (data, coordination, group_admin, admin, replace_configs, cluster)
+    for room in (
+        data,
+        coordination,
+        group_admin,
+        consumer_groups,
+        consumer_group_description,
+        admin,
+        replace_configs,
+        cluster,
+    )
     for member in vars(room).values()
     if isinstance(member, StructType) and issubclass(member, Message) and member is not Message
 ]
@@ -71,7 +82,12 @@ def values(field: Field, version: int) -> st.SearchStrategy[Any]:
         case "array", StructType() as item:
             strategy = st.lists(messages(item, version), max_size=2)
         case "struct", StructType() as item:
-            return st.none() | messages(item, version)
+            strategy = messages(item, version)
+            return (
+                strategy
+                if field.tag is None and version not in field.nullable
+                else (st.none() | strategy)
+            )
         case kind, _:
             strategy = SCALARS[kind]
     return st.none() | strategy if version in field.nullable else strategy

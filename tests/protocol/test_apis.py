@@ -36,6 +36,8 @@ ADVERTISED = {
     "IncrementalAlterConfigs": (44, 0, 1, 1),
     "OffsetDelete": (47, 0, 0, None),
     "DescribeCluster": (60, 0, 1, 0),
+    "ConsumerGroupHeartbeat": (68, 0, 1, 0),
+    "ConsumerGroupDescribe": (69, 0, 1, 0),
 }
 
 

@@ -172,6 +172,20 @@ class ClassicGroup:
     # ---- positions ----
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nobody is there or has been told that it may come."""
+        return self.state is GroupState.EMPTY and not self.announced
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the log may know of it."""
+        return self.generation > 0
+
+    def burial(self) -> tuple[CoordinatorRecord, ...]:
+        """The end of the group, which is empty."""
+        return (encode_change(GroupChange(self.group_id, None)),)
+
+    @property
     def is_of_consumers(self) -> bool:
         """Whether it can be told what its members read."""
         return self.protocol_type == CONSUMERS

@@ -13,13 +13,35 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from streamlog.broker.coordinator.classic_group import ClassicGroup, GroupState
+from streamlog.broker.coordinator.classic_group import ClassicGroup
 from streamlog.broker.coordinator.commits import (
     commit_record,
     commit_refusal,
     commit_response,
     deletion_response,
     forgotten,
+)
+from streamlog.broker.coordinator.consumer_group import ConsumerGroup
+from streamlog.broker.coordinator.consumer_heartbeat import (
+    Draft,
+    Refusal,
+    draft_response,
+    malformed,
+)
+from streamlog.broker.coordinator.consumer_member import JOINING_EPOCH
+from streamlog.broker.coordinator.consumer_records import (
+    ConsumerChange,
+    EpochChange,
+    decode_consumer_change,
+    encode_consumer_change,
+    is_removal,
+)
+from streamlog.broker.coordinator.descriptions import (
+    Group,
+    described,
+    described_consumers,
+    listed,
+    positions,
 )
 from streamlog.broker.coordinator.offsets import CommittedOffsets
 from streamlog.broker.coordinator.records import (
@@ -32,9 +54,13 @@ from streamlog.broker.coordinator.refusals import refuse
 from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
 from streamlog.broker.storage.expiry import SteadyTime
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages import consumer_group_description as description
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from streamlog.protocol.messages.coordination import (
     DescribedGroup,
-    DescribedGroupMember,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -45,8 +71,6 @@ from streamlog.protocol.messages.coordination import (
     MemberResponse,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
-    OffsetCommitValue,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -59,8 +83,9 @@ from streamlog.protocol.messages.group_admin import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
+    from streamlog.broker.coordinator.topics import Topics
     from streamlog.broker.group_config import GroupConfig
     from streamlog.protocol.schema import Message
 
@@ -75,18 +100,16 @@ EXPIRED_AT_ONCE = 1_000
 class GroupCoordinator:
     """The `Shard` of groups."""
 
-    def __init__(
-        self, config: GroupConfig, *, partition_exists: Callable[[str, int], bool]
-    ) -> None:
+    def __init__(self, config: GroupConfig, *, topics: Topics) -> None:
         self._config = config
-        self._partition_exists = partition_exists
-        self._groups: dict[str, ClassicGroup] = {}
+        self._topics = topics
+        self._groups: dict[str, Group] = {}
         self._offsets = CommittedOffsets()
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
         self._steady = SteadyTime()
         self._expiry_ms: int | None = None
-        """When positions are looked through; None while there are none."""
+        """When positions and groups are looked through; None while there are none."""
 
     def configure(self, config: GroupConfig) -> None:
         """Go on with other settings."""
@@ -107,6 +130,10 @@ class GroupCoordinator:
                 return self._heartbeat(request, caller, at)
             case LeaveGroupRequest():
                 outcome, group_id = self._leave(request, caller, at), request.group_id
+            case ConsumerGroupHeartbeatRequest():
+                outcome = self._consumer(request, caller, at)
+                self._schedule(request.group_id)
+                return outcome
             case OffsetCommitRequest():
                 return self._commit(request, caller, at)
             case OffsetDeleteRequest():
@@ -121,17 +148,38 @@ class GroupCoordinator:
 
     def replay(self, record: CoordinatorRecord, *, now_ms: int) -> None:
         """See `Shard.replay`."""
-        change = decode_change(record)
+        change = decode_change(record) or decode_consumer_change(record)
         match change:
+            case None:
+                return
             case OffsetChange():
                 self._offsets.replay(change)
-                if self._expiry_ms is None:
-                    self._expiry_ms = now_ms + self._config.offsets_retention_check_interval_ms
+                self._expire_later(now_ms)
             case GroupChange(group_id=group_id, value=None):
-                self._groups.pop(group_id, None)
+                if isinstance(self._groups.get(group_id), ClassicGroup):
+                    del self._groups[group_id]
             case GroupChange(group_id=group_id, value=value) if value is not None:
-                self._group(group_id).replay(value, now_ms)
+                self._classic(group_id).replay(value, now_ms)
                 self._schedule(group_id)
+            case GroupChange():
+                return
+            case _:
+                self._replay_consumers(change, now_ms)
+
+    def _replay_consumers(self, change: ConsumerChange, now_ms: int) -> None:
+        group_id = change.group_id
+        group = self._groups.get(group_id)
+        is_end = isinstance(change, EpochChange) and change.epoch is None
+        if isinstance(group, ConsumerGroup) and is_end:
+            del self._groups[group_id]
+            return
+        if not isinstance(group, ConsumerGroup):
+            if is_removal(change):
+                return
+            group = self._groups[group_id] = ConsumerGroup(group_id, self._config)
+        group.replay(change, now_ms)
+        self._schedule(group_id)
+        self._expire_later(now_ms)
 
     def on_tick(self, at: Instant) -> Outcome:
         """See `Shard.on_tick`."""
@@ -165,65 +213,27 @@ class GroupCoordinator:
         self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
     ) -> list[OffsetFetchResponseTopics]:
         """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
-        known = self._offsets.of(group_id)
-        if wanted is None:
-            every: dict[str, list[int]] = {}
-            for topic, partition in known:
-                every.setdefault(topic, []).append(partition)
-            wanted = every.items()
-        none = OffsetCommitValue(offset=-1, leader_epoch=-1, metadata="")
-        return [
-            OffsetFetchResponseTopics(
-                name=topic,
-                partitions=[
-                    _position(partition, known.get((topic, partition), none))
-                    for partition in partitions
-                ],
-            )
-            for topic, partitions in wanted
-        ]
+        return positions(self._offsets.of(group_id), wanted)
+
+    def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member may be told them."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.may_fetch(member_id, epoch)
+        return ErrorCode.NONE
 
     def describe(self, group_id: str) -> DescribedGroup:
-        """A group with its members; one that is not there is Dead."""
-        group = self._groups.get(group_id)
-        if group is None:
-            state = "Empty" if group_id in self._offsets.groups() else "Dead"
-            return DescribedGroup(group_id=group_id, group_state=state)
-        return DescribedGroup(
-            group_id=group_id,
-            group_state=group.state.value,
-            protocol_type=group.protocol_type,
-            protocol_data=group.protocol_name or "",
-            members=[
-                DescribedGroupMember(
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.subscription(group.protocol_name),
-                    member_assignment=member.assignment,
-                )
-                for member in group.members.values()
-            ],
-        )
+        """A group of the classic protocol with its members; one that is not there is Dead."""
+        has_positions = group_id in self._offsets.groups()
+        return described(group_id, self._groups.get(group_id), has_positions=has_positions)
+
+    def describe_consumers(self, group_id: str) -> description.DescribedGroup:
+        """A group whose coordinator assigns, with its members."""
+        return described_consumers(group_id, self._groups.get(group_id), self._topics)
 
     def listed(self) -> list[ListedGroup]:
         """A line about each group."""
-        lines = [
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.state.value,
-                group_type="classic",
-            )
-            for group in self._groups.values()
-        ]
-        lines += (
-            ListedGroup(group_id=group_id, group_state="Empty", group_type="classic")
-            for group_id in self._offsets.groups()
-            if group_id not in self._groups
-        )
-        return lines
+        return listed(self._groups.values(), self._offsets.groups())
 
     def forget_topic(self, name: str) -> Outcome:
         """A topic is gone, and with it all positions in it."""
@@ -232,26 +242,59 @@ class GroupCoordinator:
     # ---- requests ----
 
     def _join(self, request: JoinGroupRequest, caller: Caller, at: Instant) -> Outcome:
+        group, outcome = self._groups.get(request.group_id), Outcome()
         code = ErrorCode.NONE
         if not 0 < len(request.group_id.encode()) <= GROUP_ID_BYTES_MAX:
             code = ErrorCode.INVALID_GROUP_ID
-        elif request.member_id and request.group_id not in self._groups:
+        elif isinstance(group, ConsumerGroup) and not group.is_empty:
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        elif request.member_id and not isinstance(group, ClassicGroup):
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not ErrorCode.NONE:
             return self._answer(caller, refuse(request, code))
-        return self._group(request.group_id).join(request, caller, at)
+        if isinstance(group, ConsumerGroup):
+            outcome = Outcome(group.burial())
+        return outcome + self._classic(request.group_id).join(request, caller, at)
 
     def _sync(self, request: SyncGroupRequest, caller: Caller, at: Instant) -> Outcome:
         group = self._groups.get(request.group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
             return self._answer(caller, response)
         return group.sync(request, caller, at)
 
     def _heartbeat(self, request: HeartbeatRequest, caller: Caller, at: Instant) -> Outcome:
-        group = self._groups.get(request.group_id)
-        code = ErrorCode.UNKNOWN_MEMBER_ID if group is None else group.heartbeat(request, at)
+        group, code = self._groups.get(request.group_id), ErrorCode.UNKNOWN_MEMBER_ID
+        if isinstance(group, ClassicGroup):
+            code = group.heartbeat(request, at)
         return self._answer(caller, HeartbeatResponse(error_code=code))
+
+    def _consumer(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, at: Instant
+    ) -> Outcome:
+        """A heartbeat by the consumers' protocol; the first of a group makes it."""
+        refusal = malformed(request, caller.version)
+        group, outcome = self._groups.get(request.group_id), Outcome()
+        joins = request.member_epoch == JOINING_EPOCH
+        if refusal is None and len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
+            refusal = Refusal(ErrorCode.INVALID_GROUP_ID, "this name of a group is too long")
+        if joins and isinstance(group, ClassicGroup) and group.is_empty:
+            outcome, group = Outcome(group.burial()), None
+        if group is None and joins:
+            group = ConsumerGroup(request.group_id, self._config)
+        if refusal is None and not isinstance(group, ConsumerGroup):
+            refusal = _no_consumers(group, request.group_id)
+        if refusal is not None or not isinstance(group, ConsumerGroup):
+            return self._answer(caller, _refused(refusal))
+        draft = Draft(group, self._topics, request, caller)
+        response = draft_response(draft, request)
+        if isinstance(response, Refusal):
+            return self._answer(caller, _refused(response))
+        self._groups[request.group_id] = group
+        if request.member_epoch >= JOINING_EPOCH:
+            group.heard_of(draft.member_id, at)
+        outcome += Outcome(tuple(map(encode_consumer_change, draft.changes)))
+        return outcome + self._answer(caller, response)
 
     def _leave(self, request: LeaveGroupRequest, caller: Caller, at: Instant) -> Outcome:
         group = self._groups.get(request.group_id)
@@ -260,7 +303,7 @@ class GroupCoordinator:
         outcome, told = Outcome(), []
         for identity in leaving:
             instance_id, code = identity.group_instance_id, ErrorCode.UNKNOWN_MEMBER_ID
-            if group is not None:
+            if isinstance(group, ClassicGroup):
                 code, gone = group.leave(identity.member_id, instance_id, at)
                 outcome += gone
             told.append(
@@ -275,7 +318,9 @@ class GroupCoordinator:
         group = self._groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
         refused = ErrorCode.NONE
-        if group is not None:
+        if isinstance(group, ConsumerGroup):
+            refused = group.may_commit(request.member_id, generation, caller.version)
+        elif group is not None:
             refused = group.may_commit(request.member_id, request.group_instance_id, generation, at)
         elif generation >= 0:
             refused = ErrorCode.ILLEGAL_GENERATION
@@ -284,7 +329,7 @@ class GroupCoordinator:
         records = []
 
         def keep(topic: str, partition: OffsetCommitRequestPartition) -> int:
-            exists = self._partition_exists(topic, partition.partition_index)
+            exists = self._exists(topic, partition.partition_index)
             code = refused or commit_refusal(partition, exists=exists)
             if code is ErrorCode.NONE:
                 records.append(commit_record(request, topic, partition, at))
@@ -308,7 +353,7 @@ class GroupCoordinator:
         records = []
 
         def drop(topic: str, partition: int) -> int:
-            if not self._partition_exists(topic, partition):
+            if not self._exists(topic, partition):
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if group is not None and group.subscribes(topic):
                 return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -328,7 +373,7 @@ class GroupCoordinator:
             if code is ErrorCode.NONE:
                 records += (forgotten(group_id, *where) for where in self._offsets.of(group_id))
                 if group_id in self._groups:
-                    records.append(encode_change(GroupChange(group_id, None)))
+                    records += self._groups[group_id].burial()
         return Outcome(tuple(records)) + self._answer(caller, DeleteGroupsResponse(results=results))
 
     def _deletion_refusal(self, group_id: str) -> ErrorCode:
@@ -337,7 +382,7 @@ class GroupCoordinator:
             return ErrorCode.INVALID_GROUP_ID
         if group is None and group_id not in self._offsets.groups():
             return ErrorCode.GROUP_ID_NOT_FOUND
-        busy = group is not None and (group.members or group.announced)
+        busy = group is not None and not group.is_empty
         return ErrorCode.NON_EMPTY_GROUP if busy else ErrorCode.NONE
 
     def _expire(self, at: Instant) -> Outcome:
@@ -352,11 +397,20 @@ class GroupCoordinator:
         over = list(itertools.islice(unused, EXPIRED_AT_ONCE))
         if len(over) < EXPIRED_AT_ONCE:
             interval_ms = self._config.offsets_retention_check_interval_ms
-            self._expiry_ms = at.now_ms + interval_ms if self._offsets.groups() else None
+            something = self._offsets.groups() or self._groups
+            self._expiry_ms = at.now_ms + interval_ms if something else None
         outcome = Outcome(tuple(forgotten(key.group, key.topic, key.partition) for key in over))
         for group_id, gone in Counter(key.group for key in over).items():
             outcome += self._bury(group_id, gone=gone)
+        holding = self._offsets.groups()
+        for group_id in [name for name in self._groups if name not in holding]:
+            outcome += self._bury(group_id)
         return outcome
+
+    def _expire_later(self, now_ms: int) -> None:
+        """There is something now that may be over one day."""
+        if self._expiry_ms is None:
+            self._expiry_ms = now_ms + self._config.offsets_retention_check_interval_ms
 
     def _unused_since_ms(self, group_id: str, topic: str, committed_ms: int) -> int | None:
         group = self._groups.get(group_id)
@@ -364,9 +418,13 @@ class GroupCoordinator:
 
     # ---- groups ----
 
-    def _group(self, group_id: str) -> ClassicGroup:
+    def _exists(self, topic: str, partition: int) -> bool:
+        return 0 <= partition < self._topics.partitions(topic)
+
+    def _classic(self, group_id: str) -> ClassicGroup:
+        """The group of this name; one of the other kind, which is empty, gives way to it."""
         group = self._groups.get(group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             group = self._groups[group_id] = ClassicGroup(group_id, self._config)
         return group
 
@@ -385,23 +443,29 @@ class GroupCoordinator:
         One that was never in the log leaves no trace.
         """
         group = self._groups.get(group_id)
-        if group is None or group.state is not GroupState.EMPTY or group.announced:
+        if group is None or not group.is_empty:
             return Outcome()
-        if group.generation == 0:
+        if not group.is_recorded:
             del self._groups[group_id]
             return Outcome()
         if len(self._offsets.of(group_id)) > gone:
             return Outcome()
-        return Outcome((encode_change(GroupChange(group_id, None)),))
+        return Outcome(group.burial())
 
     def _answer(self, caller: Caller, response: Message) -> Outcome:
         return Outcome(answers=(Answer(caller.ticket, response),))
 
 
-def _position(partition: int, value: OffsetCommitValue) -> OffsetFetchResponsePartitions:
-    return OffsetFetchResponsePartitions(
-        partition_index=partition,
-        committed_offset=value.offset,
-        committed_leader_epoch=value.leader_epoch,
-        metadata=value.metadata,
+def _refused(refusal: Refusal | None) -> ConsumerGroupHeartbeatResponse:
+    code, message = refusal or Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "")
+    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
+
+
+def _no_consumers(group: Group | None, group_id: str) -> Refusal:
+    """A group that was forgotten has lost its members; one of another kind is not found."""
+    if group is None:
+        return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id!r} has no members")
+    return Refusal(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"group {group_id!r} has members that use the classic protocol",
     )

@@ -10,6 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from streamlog.broker.coordinator.commits import commit_response
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from streamlog.protocol.messages.coordination import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -37,6 +41,7 @@ _REFUSALS: dict[type[Message], Callable[[Any, int], Message]] = {
     SyncGroupRequest: lambda _, code: SyncGroupResponse(error_code=code),
     HeartbeatRequest: lambda _, code: HeartbeatResponse(error_code=code),
     LeaveGroupRequest: lambda _, code: LeaveGroupResponse(error_code=code),
+    ConsumerGroupHeartbeatRequest: lambda _, code: ConsumerGroupHeartbeatResponse(error_code=code),
     OffsetCommitRequest: lambda request, code: commit_response(request, lambda *_: code),
     OffsetDeleteRequest: lambda _, code: OffsetDeleteResponse(error_code=code),
     DeleteGroupsRequest: lambda request, code: DeleteGroupsResponse(

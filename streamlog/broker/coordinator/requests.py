@@ -12,6 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.consumer_group_description import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -51,6 +56,7 @@ GroupRequest: TypeAlias = (
     | SyncGroupRequest
     | HeartbeatRequest
     | LeaveGroupRequest
+    | ConsumerGroupHeartbeatRequest
     | OffsetCommitRequest
     | OffsetDeleteRequest
 )
@@ -91,7 +97,16 @@ class GroupRequests:
                 positions = self._runtime.groups_of(asked.group_id).positions(
                     asked.group_id, wanted
                 )
-                found.append(OffsetFetchResponseGroup(group_id=asked.group_id, topics=positions))
+                code = self._runtime.groups_of(asked.group_id).may_fetch(
+                    asked.group_id, asked.member_id, asked.member_epoch
+                )
+                found.append(
+                    OffsetFetchResponseGroup(
+                        group_id=asked.group_id,
+                        error_code=code,
+                        topics=[] if code else positions,
+                    )
+                )
             return OffsetFetchResponse(groups=found)
         listed = request.topics
         wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
@@ -150,6 +165,18 @@ class GroupRequests:
             for group in described:
                 group.authorized_operations = GROUP_OPERATIONS
         return DescribeGroupsResponse(groups=described)
+
+    def describe_consumers(
+        self, request: ConsumerGroupDescribeRequest
+    ) -> ConsumerGroupDescribeResponse:
+        """Groups whose coordinator assigns, with their members."""
+        described = [
+            self._runtime.groups_of(name).describe_consumers(name) for name in request.group_ids
+        ]
+        if request.include_authorized_operations:
+            for group in described:
+                group.authorized_operations = GROUP_OPERATIONS
+        return ConsumerGroupDescribeResponse(groups=described)
 
     def listed(self, request: ListGroupsRequest) -> ListGroupsResponse:
         """All groups, or those in the states and of the types asked for, in any case of letters."""

@@ -102,7 +102,7 @@ class CoordinatorRuntime:
         """
         for index in range(len(state.partitions)):
             partition = self._partitions.get(OFFSETS_TOPIC, index)
-            shard = GroupCoordinator(self._config, partition_exists=self._partitions.exists)
+            shard = GroupCoordinator(self._config, topics=self._partitions)
             self._replay(partition, shard)
             self._logs.append(partition)
             self._shards.append(shard)

@@ -16,7 +16,7 @@ from streamlog.errors import OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.storage.files import FileRange
@@ -207,17 +207,33 @@ class Partitions:
         """The high watermark of a partition. Raises what `get` raises."""
         return self.get(topic, index).high_watermark
 
-    def name_of(self, topic_id: bytes) -> str | None:
-        """The topic that has this id."""
-        topics = self._directory.topics
-        if len(self._names) != len(topics):
-            self._names = {state.topic_id: name for name, state in topics.items()}
-        return self._names.get(topic_id)
-
     def exists(self, topic: str, index: int) -> bool:
         """Whether there is such a partition."""
         state = self._directory.topics.get(topic)
         return state is not None and 0 <= index < len(state.partitions)
+
+    def names(self) -> Collection[str]:
+        """Every topic."""
+        return self._directory.topics.keys()
+
+    def topic_id(self, name: str) -> bytes | None:
+        """The topic's identity; None if there is none of this name."""
+        state = self._directory.topics.get(name)
+        return None if state is None else state.topic_id
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this identity; None if there is none."""
+        name = self._names.get(topic_id)
+        if name is None or self.topic_id(name) != topic_id:
+            topics = self._directory.topics
+            self._names = {state.topic_id: state.name for state in topics.values()}
+            name = self._names.get(topic_id)
+        return name
+
+    def partitions(self, name: str) -> int:
+        """How many partitions a topic has; 0 if there is none of this name."""
+        state = self._directory.topics.get(name)
+        return 0 if state is None else len(state.partitions)
 
     def is_behind(self, topic: str, index: int) -> bool:
         """Whether something was appended to the partition that may not be shown yet."""

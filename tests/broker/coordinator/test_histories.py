@@ -211,10 +211,11 @@ class History:
         """The broker is gone, and with it every answer that has not come."""
         for client in self.clients:
             if client.waits is not None:
-                client.waits.cancel()
+                self.lost.append(client.waits)
                 client.waits = None
         for answer in self.lost:
-            answer.cancel()
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # Heard by nobody.
         self.lost.clear()
 
     async def settle(self, broker: Broker, node: Node) -> None:
@@ -242,7 +243,6 @@ def test_no_acknowledged_commit_is_lost_and_every_group_recovers(seed: int) -> N
         await history.live(broker, node)
         if history.chance.random() < 0.5:
             node.files.crash()
-        history.interrupt()
 
     async def peace(broker: Broker) -> None:
         await history.check(broker)
@@ -252,4 +252,5 @@ def test_no_acknowledged_commit_is_lost_and_every_group_recovers(seed: int) -> N
     for _ in range(LIVES):
         with suppress(OSError, LogDirectoryError):
             node.run(life)
+        history.interrupt()
     node.run(peace)
