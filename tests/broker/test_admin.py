@@ -59,7 +59,7 @@ def test_versions_are_those_of_the_table(node: Node) -> None:
         response = await ask(broker, ApiVersionsRequest(), ApiVersionsResponse)
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         assert ranges[0][0] == 0, "old librdkafkas would not compress (KAFKA-18659)"
-        assert ranges[1] == (4, 12)
+        assert ranges[1] == (4, 16)
         assert not response.supported_features
 
     node.run(story)
