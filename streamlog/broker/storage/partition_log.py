@@ -551,8 +551,7 @@ class PartitionLog:
         self._segments.active.unseal()
         self._producers = self._restored_producers()
         if self.recovery.scanned_bytes:
-            # What was scanned may be in the page cache only.
-            self._sync(self._segments.last(recovery.SEGMENTS_UNSYNCED_MAX))
+            self._sync(self._segments.last(self.recovery.scanned_segments))
         # Of a damaged end it is known that more had been on disk.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 

@@ -1,7 +1,8 @@
 """Recovery: what the end of a log is worth after its process or its machine went down.
 
-A log is synced one roll behind (see `partition_log`), so only the last two segments can have
-lost anything, and nothing before the recovery point can. Their batches are scanned:
+Nothing before the recovery point can have lost anything. It never is far behind (a log is synced
+one roll behind, see `partition_log`) but where a hole was found once: there it waits, so that the
+hole is found again. The batches from its segment on are scanned:
 
 1. What is not sound at the very end, behind the recovery point, is *torn*: it was being
    written, nobody was promised it in any other way than "as long as the machine lives". Cut.
@@ -13,13 +14,11 @@ A torn tail and a damaged last batch that was not synced yet can't be told apart
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
 from streamlog.broker.storage.segment import Damage, Segment
-
-SEGMENTS_UNSYNCED_MAX = 2
-"""Segments that may not be on disk yet: the open one, and the one sealed last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,8 @@ class Recovery:
     """What opening a log took."""
 
     scanned_bytes: int = 0
+    scanned_segments: int = 0
+    """The last so many of the log: they, and their indexes, may be in the page cache only."""
     truncated_bytes: int = 0
     damage: tuple[Damage, ...] = ()
     """Places that were found damaged; what was not scanned is not judged."""
@@ -56,7 +57,7 @@ def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
         last.cut()
         truncated_bytes += trailing_bytes
     damage = tuple(place for segment in segments for place in segment.damage)
-    return Recovery(scanned_bytes, truncated_bytes, damage)
+    return Recovery(scanned_bytes, len(segments[begin:]), truncated_bytes, damage)
 
 
 def look_at_end(last: Segment) -> None:
@@ -88,10 +89,8 @@ def load_sealed(segment: Segment, next_base_offset: int) -> None:
 
 
 def _first_unsynced(segments: list[Segment], recovery_point: int) -> int:
-    begin = max(len(segments) - SEGMENTS_UNSYNCED_MAX, 0)
-    while begin + 1 < len(segments) and segments[begin + 1].base_offset <= recovery_point:
-        begin += 1
-    return begin
+    bases = [segment.base_offset for segment in segments]
+    return max(bisect_right(bases, recovery_point) - 1, 0)
 
 
 def _drop_empty(segments: list[Segment], recovery_point: int) -> int:

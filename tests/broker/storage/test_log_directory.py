@@ -239,13 +239,15 @@ def test_while_something_is_damaged_no_shutdown_is_clean(files: MemoryFiles) -> 
     changed[100] ^= 1
     overwrite(files, path, bytes(changed))
     files.remove("/data/clean_shutdown")
-    for _ in range(2):
+    for _ in range(3):
         directory = opened(files)
         (place,) = directory.damage
         assert place.path == path
-        assert directory.log("a", 0).append(batch(), now_ms=0).base_offset >= 5
+        for _ in range(50):  # It is not forgotten for being some segments back.
+            assert directory.log("a", 0).append(batch(), now_ms=0).base_offset >= 5
         directory.close()
         assert "clean_shutdown" not in files.list("/data")
+    assert len([name for name in files.list(f"/data/{folders(files)[0]}") if ".log" in name]) > 9
 
 
 def test_a_folder_that_is_missing_is_damage(files: MemoryFiles) -> None:
