@@ -51,6 +51,8 @@ HEARTBEAT_INTERVAL_MS = 3_000
 REBALANCE_TIMEOUT_MS = 60_000
 """How long a rebalance waits for a worker to finish what it has in hand and commit."""
 JOIN_NOTICE_MS = 3_000
+LOOK_MS = 500
+"""How long a directory that has vanished goes unnoticed."""
 MOVED_ON = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -193,6 +195,7 @@ class _Shift:
 
     async def work(self, stop: asyncio.Event) -> None:
         """Join, work until `stop`, commit. The consumer leaves the group when it is closed."""
+        watch = self._background.create_task(self._watch(), name="log directory")
         try:
             await self._consumer.subscribe(
                 self._program.sources,
@@ -207,7 +210,17 @@ class _Shift:
             await self._agents.finish()
             await self._commit()
         finally:
+            watch.cancel()
             await self._tasks.close()
+
+    async def _watch(self) -> None:
+        """See an embedded log's directory vanish, whatever the others are waiting for.
+
+        To them its errors are like those of a broker that may come back.
+        """
+        while True:
+            self._log.check()
+            await asyncio.sleep(LOOK_MS / 1000)
 
     async def _round(self) -> None:
         self._tell_if_waiting()
@@ -221,7 +234,6 @@ class _Shift:
         due_ms = self._committed_ms + self._program.commit_interval_ms
         if self._assigned and (self._tasks.is_large or self._clock.now_ms() >= due_ms):
             await self._commit()
-        self._log.check()
 
     def _tell_if_waiting(self) -> None:
         """Say once, after each rebalance that takes its time, what is being waited for."""
