@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,59 @@ def test_truncate_cuts_and_extends(place: Place) -> None:
     file.truncate(4)
     assert file.read(10, 0) == b"ab\0\0"
     file.sync()
+
+
+def test_a_mapping_shows_what_is_written_and_knows_where_the_file_ends(place: Place) -> None:
+    files, path = place
+    file = files.open(f"{path}/a", writable=True)
+    with pytest.raises(FileNotFoundError):
+        files.map(f"{path}/none")
+    assert not files.map(f"{path}/a").reaches(1)
+    file.truncate(10)
+    mapping = files.map(f"{path}/a")
+    assert mapping.reaches(10)
+    assert not mapping.reaches(11)
+    write_whole(file, b"abc", 4)
+    assert bytes(mapping.view()[2:8]) == b"\0\0abc\0"
+    file.truncate(20)
+    assert not mapping.reaches(20)  # It is as long as the file was.
+    file.truncate(8)
+    assert mapping.reaches(8)
+    assert not mapping.reaches(9)
+    files.rename(f"{path}/a", f"{path}/b")
+    assert bytes(mapping.view()[4:7]) == b"abc"
+    for _ in range(2):
+        mapping.close()
+    assert not mapping.reaches(1)
+
+
+def test_a_file_is_extended_with_room_that_it_has(tmp_path: Path) -> None:
+    file = OsFiles().open(f"{tmp_path}/a", writable=True)
+    file.truncate(1 << 20)
+    assert (tmp_path / "a").stat().st_blocks * 512 >= 1 << 20
+    file.truncate(0)
+    assert (tmp_path / "a").stat().st_blocks == 0
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSPC])
+def test_a_file_system_may_know_no_allocation_or_have_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(descriptor: int, position: int, size_bytes: int) -> None:
+        os.ftruncate(descriptor, position + size_bytes // 2)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("streamlog.broker.storage.files._allocate", refuse)
+    file = OsFiles().open(f"{tmp_path}/a", writable=True)
+    write_whole(file, b"abc", 0)
+    if code == errno.ENOSPC:
+        with pytest.raises(OSError, match="No space"):
+            file.truncate(200_000)
+        assert file.read(10, 0) == b"abc"
+        return
+    file.truncate(200_000)
+    assert (tmp_path / "a").stat().st_blocks * 512 >= 200_000
+    assert file.read(300_000, 0) == b"abc" + bytes(199_997)
 
 
 def test_a_file_is_made_only_for_writing(place: Place) -> None:

@@ -108,6 +108,6 @@ class CleanedSegment:
             self._unsynced_bytes = 0
 
     def _finish(self) -> None:
-        self.segment.flush_indexes()
+        self.segment.trim_indexes()
         self.segment.sync()
         self.segment.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from collections.abc import Callable
 from functools import partial
@@ -26,13 +27,24 @@ Content = Buffer | list[memoryview]
 """What is written at one place: one piece, or several that follow each other."""
 PIECES_MAX = 1024
 """In one system call (IOV_MAX)."""
+View = mmap.mmap | bytearray
+"""The bytes of a mapping."""
 Tear = Callable[[bytes, bytes], bytes]
 """What a power cut leaves of a file, from what was synced and what was written."""
+
+MAPPINGS_MAX = 256
+"""Each has a descriptor, too."""
+MAPPED_BYTES_MAX = 64 * 1024 * 1024
+"""At most so much of this process's resident memory are pages of mapped files."""
 
 _VANISHED = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 _TEMPORARY = ".tmp"
 # macOS has no fdatasync.
 _sync_data = getattr(os, "fdatasync", os.fsync)
+# macOS has none; some file systems refuse it.
+_allocate = getattr(os, "posix_fallocate", None)
+_NO_ALLOCATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV}
+_ZEROS_BYTES = 64 * 1024
 
 
 class File(Protocol):
@@ -51,7 +63,10 @@ class File(Protocol):
         ...
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to `size_bytes`."""
+        """Cut the file to `size_bytes`, or extend it with zeros that the disk has room for.
+
+        A file that can't be extended stays as it is.
+        """
         ...
 
     def sync(self) -> None:
@@ -71,11 +86,35 @@ class File(Protocol):
         ...
 
 
+class Mapping(Protocol):
+    """A file as memory, for reading: what is written to the file shows in it.
+
+    A look behind the end of the file kills the process (SIGBUS): `reaches` is asked before, and
+    who cuts a file off gives its mapping back first.
+    """
+
+    def reaches(self, size_bytes: int) -> bool:
+        """Whether as much of the file is mapped, and still there; never so once it is closed."""
+        ...
+
+    def view(self) -> View:
+        """The bytes; not to be kept."""
+        ...
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
+
+
 class Files(Protocol):
     """The disk; paths use `/`."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Open a file; a writable one is made if it is not there."""
+        ...
+
+    def map(self, path: str) -> Mapping:
+        """Map a file, as long as it is now. Only so many are kept: the oldest ones are closed."""
         ...
 
     def lock(self, path: str) -> File | None:
@@ -286,7 +325,28 @@ class OsFile:
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size_bytes: int) -> None:
-        os.ftruncate(self._descriptor, size_bytes)
+        held_bytes = self.size()
+        if size_bytes <= held_bytes:
+            os.ftruncate(self._descriptor, size_bytes)
+            return
+        try:
+            self._extend(held_bytes, size_bytes)
+        except OSError:
+            os.ftruncate(self._descriptor, held_bytes)
+            raise
+
+    def _extend(self, begin: int, end: int) -> None:
+        """A file with holes would be short of space later, when nobody can tell the writer."""
+        if _allocate is not None:
+            try:
+                _allocate(self._descriptor, begin, end - begin)
+            except OSError as error:
+                if error.errno not in _NO_ALLOCATION:
+                    raise
+            else:
+                return
+        for position in range(begin, end, _ZEROS_BYTES):
+            write_whole(self, bytes(min(_ZEROS_BYTES, end - position)), position)
 
     def sync(self) -> None:
         _sync_data(self._descriptor)
@@ -305,12 +365,68 @@ class OsFile:
         self._held = None
 
 
+class OsMapping:
+    """A file that is mapped by the operating system."""
+
+    __slots__ = ("_files", "_map", "_open", "size_bytes")
+
+    def __init__(self, files: OsFiles, descriptor: int) -> None:
+        self.size_bytes = os.fstat(descriptor).st_size
+        self._files = files
+        self._open = True
+        self._map: mmap.mmap | None = None
+        if self.size_bytes:
+            self._map = mmap.mmap(descriptor, self.size_bytes, access=mmap.ACCESS_READ)
+
+    def reaches(self, size_bytes: int) -> bool:
+        # The mapping asks the system how long the file is now.
+        return self._map is not None and size_bytes <= min(self.size_bytes, self._map.size())
+
+    def view(self) -> mmap.mmap:
+        if self._map is None:
+            raise ValueError("the mapping is closed")
+        return self._map
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._files.forget(self)
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+
 class OsFiles:
     """The files of the operating system."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[OsMapping, None] = {}
+        """Those that are open, the oldest first."""
+        self._mapped_bytes = 0
 
     def open(self, path: str, *, writable: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
         return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def map(self, path: str) -> OsMapping:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            mapping = OsMapping(self, descriptor)
+        finally:
+            os.close(descriptor)
+        self._mapped[mapping] = None
+        self._mapped_bytes += mapping.size_bytes
+        while len(self._mapped) > MAPPINGS_MAX or self._mapped_bytes > MAPPED_BYTES_MAX:
+            oldest = next(iter(self._mapped))
+            if oldest is mapping:
+                break
+            oldest.close()
+        return mapping
+
+    def forget(self, mapping: OsMapping) -> None:
+        """It is closed."""
+        del self._mapped[mapping]
+        self._mapped_bytes -= mapping.size_bytes
 
     def lock(self, path: str) -> OsFile | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -402,6 +518,8 @@ class MemoryFile:
 
     def truncate(self, size_bytes: int) -> None:
         content = self._alive()
+        if size_bytes > len(content.data):
+            self._files.admit_room(size_bytes - len(content.data))
         del content.data[size_bytes:]
         content.data.extend(bytes(size_bytes - len(content.data)))
 
@@ -426,6 +544,26 @@ class MemoryFile:
         if self._life != self._files.life:
             raise OSError(errno.EBADF, "the file is closed")
         return self._content
+
+
+class MemoryMapping:
+    """A mapping of a file in memory; a look behind the file's end is a `struct.error`."""
+
+    def __init__(self, files: MemoryFiles, content: _Content) -> None:
+        self._files = files
+        self._content = content
+        self._size_bytes = len(content.data)
+        self._life = files.life
+
+    def reaches(self, size_bytes: int) -> bool:
+        alive = self._life == self._files.life
+        return alive and size_bytes <= min(self._size_bytes, len(self._content.data))
+
+    def view(self) -> bytearray:
+        return self._content.data
+
+    def close(self) -> None:
+        self._life = -1
 
 
 class MemoryFiles:
@@ -492,6 +630,19 @@ class MemoryFiles:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return size_bytes - max(over_bytes, 0)
 
+    def admit_room(self, growth_bytes: int) -> None:
+        """Let a file be extended by as much.
+
+        Raises:
+            OSError: a fault that was ordered, or there is not so much room.
+        """
+        if self._write_failure is not None and self._short_bytes is None:
+            code, self._write_failure = self._write_failure, None
+            raise OSError(code, os.strerror(code))
+        capacity_bytes = self.capacity_bytes
+        if capacity_bytes is not None and self.used_bytes() + growth_bytes > capacity_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def admit_sync(self) -> None:
         """Let a sync happen.
 
@@ -501,6 +652,9 @@ class MemoryFiles:
         if self._sync_failure is not None:
             code, self._sync_failure = self._sync_failure, None
             raise OSError(code, os.strerror(code))
+
+    def map(self, path: str) -> MemoryMapping:
+        return MemoryMapping(self, self._content(path, make=False))
 
     def open(self, path: str, *, writable: bool = False) -> MemoryFile:
         return MemoryFile(self, self._content(path, make=writable), writable=writable)

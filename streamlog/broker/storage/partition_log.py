@@ -655,7 +655,7 @@ class PartitionLog:
     def _roll(self) -> None:
         """Begin a segment; every step may fail and be tried again with the next append."""
         sealed = self._segments.active
-        sealed.flush_indexes()
+        sealed.trim_indexes()
         self._snapshots.write(self._producers, self.log_end_offset)
         self._segments.add(sealed.next_offset)
         sealed.close()
@@ -675,7 +675,7 @@ class PartitionLog:
         with self._disk():
             if self._dirty:
                 segments = [*self._segments.unsynced, self._segments.active]
-                self._segments.active.flush_indexes()
+                self._segments.active.trim_indexes()
                 self._segments.active.close()
                 self._sync(segments)
                 self._segments.unsynced = []

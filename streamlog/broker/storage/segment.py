@@ -37,6 +37,8 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 DELETED_SUFFIX = ".deleted"
 """Of files that are no longer part of a log, and not removed yet."""
+INDEX_BYTES_MAX = 10 * 1024 * 1024
+"""Set aside for an index at most, unless its topic says otherwise."""
 WALK_BYTES_MAX = 64 * 1024
 """Read at a time when headers are walked."""
 READ_ON_MAX = 64
@@ -101,6 +103,7 @@ class Segment:
         base_offset: int,
         *,
         index_interval_bytes: int,
+        index_bytes_max: int = INDEX_BYTES_MAX,
         partition: str,
         read_only: bool = False,
         suffix: str = "",
@@ -129,8 +132,12 @@ class Segment:
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
         self._read_on: dict[int, Header | int] = {}
         """The batch that a reader will ask for next, or its position; a hint, like the index."""
-        self._offsets = OffsetIndex(files, stem + INDEX_SUFFIX + suffix, in_memory=read_only)
-        self._times = TimeIndex(files, stem + TIME_INDEX_SUFFIX + suffix, in_memory=read_only)
+        self._offsets = OffsetIndex(
+            files, stem + INDEX_SUFFIX + suffix, bytes_max=index_bytes_max, in_memory=read_only
+        )
+        self._times = TimeIndex(
+            files, stem + TIME_INDEX_SUFFIX + suffix, bytes_max=index_bytes_max, in_memory=read_only
+        )
 
     # Life. Everything here raises OSError when the system refuses.
 
@@ -146,22 +153,22 @@ class Segment:
         """Let the log be appended to; it is opened when that happens, or costs no descriptor."""
         self._sealed = False
 
-    def flush_indexes(self) -> None:
-        """Write the index entries that wait in memory."""
+    def trim_indexes(self) -> None:
+        """Write the index entries that wait in memory, and give back the room for more."""
         for index in (self._times, self._offsets):
             if index.is_behind:
-                index.flush()
+                index.trim()
         self._flush_due = False
 
     @property
     def indexes_are_behind(self) -> bool:
-        """Whether their files lack entries."""
+        """Whether their files lack entries, or have room for more."""
         return self._times.is_behind or self._offsets.is_behind
 
     def keep_indexes(self) -> None:
         """Bring the indexes to disk as they are."""
-        self._times.flush(durable=True)
-        self._offsets.flush(durable=True)
+        self._times.trim(durable=True)
+        self._offsets.trim(durable=True)
 
     def sync(self) -> None:
         """Return when what was appended is on disk; of a closed log the indexes too."""
@@ -182,6 +189,8 @@ class Segment:
     def close(self) -> None:
         """Close the log; a read opens it again for itself."""
         self._sealed = True
+        self._offsets.unmap()
+        self._times.unmap()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -317,7 +326,7 @@ class Segment:
                 position, offset = found
                 self._note_damage(reason, position, offset)
                 self._add_entry(position, offset)
-        self.flush_indexes()
+        self.trim_indexes()
         self.loaded = True
         return reason
 
@@ -367,7 +376,7 @@ class Segment:
             raise ValueError(f"{self.path} is sealed")
         if self._flush_due:
             # Before the data: if there is no space even for this, nothing has happened yet.
-            self.flush_indexes()
+            self._flush_indexes()
         try:
             write_whole(file, data, self.size_bytes)
         except OSError:
@@ -456,6 +465,11 @@ class Segment:
         with closing(self._files.open(self.path)) as file:
             yield file
 
+    def _flush_indexes(self) -> None:
+        self._times.flush()
+        self._offsets.flush()
+        self._flush_due = False
+
     def _forget(self) -> None:
         self._offsets.clear()
         self._times.clear()
@@ -476,7 +490,7 @@ class Segment:
         for at, batch in scan:
             self._note_batch(batch, at, batch.base_offset)
             if self._flush_due:
-                self.flush_indexes()
+                self._flush_indexes()
         self.trailing_bytes = end - self.size_bytes
         return scan.reason
 
@@ -509,8 +523,9 @@ class Segment:
         self._offsets.add((base_offset - self.base_offset, position))
         newest = self._times.last
         if self.max_timestamp_ms > (-1 if newest is None else newest[0]):
-            relative = self._max_timestamp_offset - self.base_offset
-            self._times.add((self.max_timestamp_ms, relative))
+            entry = (self.max_timestamp_ms, self._max_timestamp_offset - self.base_offset)
+            if any(entry):  # The first batch, of 1970, is where a search begins without one.
+                self._times.add(entry)
         self._flush_due = self._offsets.flush_due or self._times.flush_due
 
     def _times_agree(self, file: File) -> bool:
@@ -520,7 +535,7 @@ class Segment:
         try:
             indexed = self._walk_to(file, self.base_offset + self._offsets.last[0])
             if self._times.last is None:
-                return indexed.max_timestamp_ms < 0
+                return indexed.max_timestamp_ms <= 0
             timestamp_ms, relative = self._times.last
             newest = self._walk_to(file, self.base_offset + relative)
         except CorruptData:
@@ -567,14 +582,17 @@ class Segment:
         except CorruptData:
             if self._rescanned:
                 raise
-        # An index that points to nowhere, or damage that no scan has seen: a scan tells.
+        self._rebuild()
+        return self._find(file, offset)
+
+    def _rebuild(self) -> None:
+        """An index that points to nowhere, or damage that no scan has seen: a scan tells."""
         self._rescanned = True
         end, next_offset = self.size_bytes, self.next_offset
         reason = self.rescan(end)
         if self.size_bytes < end:
             self._note_damage(reason, end, next_offset)
             self.size_bytes, self.next_offset = end, next_offset
-        return self._find(file, offset)
 
     def _remember(self, offset: int, found: Header | int) -> None:
         if len(self._read_on) >= READ_ON_MAX:
@@ -608,7 +626,12 @@ class Segment:
 
     def _earliest(self, file: File, timestamp_ms: int) -> int:
         """An offset before which every record is older than `timestamp_ms`."""
-        entry = self._times.floor(timestamp_ms)
+        try:
+            entry = self._times.floor(timestamp_ms)
+        except CorruptData:
+            if not self._rescanned:
+                self._rebuild()
+            entry = None
         if entry is None:
             return self.base_offset
         offset = self.base_offset + entry[1]

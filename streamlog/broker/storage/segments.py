@@ -168,8 +168,11 @@ class Segments:
         """Let `cleaned`, which is on disk, count there; after an error nobody knows what does."""
         chain = list(self._chain)
         begun = begin_swap(self._files, self._directory, cleaned, chain[place])
+        replaced = chain[place]
         chain[place] = [cleaned]
         self._take(chain)
+        for segment in replaced:
+            segment.close()
         return begun
 
     def __contains__(self, segment: Segment) -> bool:
@@ -255,6 +258,7 @@ class Segments:
             self._directory,
             base_offset,
             index_interval_bytes=self.config.index_interval_bytes,
+            index_bytes_max=self.config.segment_index_bytes,
             partition=self._name,
             read_only=self._read_only,
             suffix=suffix,
