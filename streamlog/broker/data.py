@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
+from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.errors import CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.cluster import (
@@ -20,6 +21,9 @@ from streamlog.protocol.messages.cluster import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
+)
+from streamlog.protocol.messages.data import (
+    EpochEndOffset as DivergingEpoch,
 )
 from streamlog.protocol.messages.data import (
     FetchableTopicResponse,
@@ -277,7 +281,10 @@ class _Reading:
         try:
             partition = self._partitions.get(topic, wanted.partition)
             partition.check_epoch(wanted.current_leader_epoch)
-            records = self._read(partition, wanted)
+            diverging = _diverging(partition, wanted)
+            if diverging is not None:
+                self.failed = True  # There is nothing to wait for.
+            records = b"" if diverging is not None else self._read(partition, wanted)
         except StreamlogError as error:
             return self._unreadable(wanted, _code(error))
         self.found_bytes += len(records)
@@ -287,6 +294,7 @@ class _Reading:
             high_watermark=high_watermark,
             last_stable_offset=high_watermark,
             log_start_offset=partition.log.log_start_offset,
+            diverging_epoch=diverging,
             aborted_transactions=[] if self._committed else None,
             records=records,
         )
@@ -301,6 +309,14 @@ class _Reading:
             where = f"{partition.topic}-{partition.index}: Fetch version {self._version}"
             _refuse_zstd(one_buffer(records), where)
         return records
+
+
+def _diverging(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:
+    """Where a reader that tells the epoch of its last batch has left this log (KIP-595)."""
+    if wanted.last_fetched_epoch == NO_EPOCH:
+        return None
+    found = partition.diverges(wanted.last_fetched_epoch, wanted.fetch_offset)
+    return None if found is None else DivergingEpoch(epoch=found[0], end_offset=found[1])
 
 
 def _look_up(partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:

@@ -60,6 +60,7 @@ class _Followed:
         news = (
             bool(found.records)
             or found.error_code != 0
+            or found.diverging_epoch is not None
             or found.high_watermark != self.high_watermark
             or found.log_start_offset != self.log_start_offset
         )

@@ -17,6 +17,7 @@ from streamlog.protocol.messages.cluster import (
 )
 from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.data import (
+    FetchPartition,
     FetchResponse,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -249,6 +250,44 @@ def test_leader_epochs_are_compared(node: Node) -> None:
         assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
     node.run(story)
+
+
+def test_who_has_read_what_was_lost_is_told_where_to_go_back(node: Node) -> None:
+    """KIP-595: the answer comes at once, and without records."""
+
+    def last_in(epoch: int, offset: int) -> FetchPartition:
+        return FetchPartition(
+            partition=0,
+            fetch_offset=offset,
+            partition_max_bytes=1 << 20,
+            last_fetched_epoch=epoch,
+        )
+
+    async def before(broker: Broker) -> None:
+        create(broker)
+        await produce(broker, batch(b"a", b"b"))
+
+    async def after(broker: Broker) -> None:
+        await produce(broker, batch(b"c", b"d"))
+        for epoch, offset in ((0, 2), (1, 3), (-1, 2)):
+            (data,) = await fetch(broker, last_in(epoch, offset))
+            assert (data.error_code, data.diverging_epoch) == (0, None)
+            assert values(data)[-1] == b"d"
+        request = fetch_request(last_in(0, 3), max_wait_ms=500)
+        answer = await ask(broker, request, FetchResponse)
+        (data,) = answer.responses[0].partitions
+        assert data.diverging_epoch is not None
+        assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (0, 2)
+        assert (data.error_code, data.high_watermark, values(data)) == (0, 4, [])
+        (unknown,) = await fetch(broker, last_in(7, 3))
+        assert unknown.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        broker.directory.log("t", 0).advance_start(2)
+        (gone,) = await fetch(broker, last_in(0, 1))
+        assert gone.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+    node.run(before)
+    node.files.remove("data/clean_shutdown")
+    node.run(after)
 
 
 def parked(broker: Broker, **settings: int) -> asyncio.Future[Message]:

@@ -94,6 +94,16 @@ class Partition:
             f"{self.topic}-{self.index}: leader epoch {leader_epoch}, the current one is {current}",
         )
 
+    def diverges(self, epoch: int, offset: int) -> tuple[int, int] | None:
+        """Where a reader's log, that ends at `offset` in `epoch`, has to be cut; None for nowhere.
+
+        Raises:
+            OffsetOutOfRange: what it has is before this log, or of an epoch that is not known.
+        """
+        if offset < self.log.log_start_offset:
+            raise OffsetOutOfRange(f"{self.topic}-{self.index}: offset {offset} was deleted")
+        return self.log.epochs.diverges(epoch, offset, self.high_watermark)
+
     def append(self, data: Buffer, *, now_ms: int, wall_ms: int | None = None) -> AppendResult:
         """Append batches and see to their sync. See `PartitionLog.append`, and what it raises."""
         rolled_at = self.log.active_base_offset

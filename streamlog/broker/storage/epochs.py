@@ -5,20 +5,29 @@ epoch and the offset at which it began. The epoch goes up with every start that 
 what was not on disk may be gone then, and other records get its offsets, which a client that has
 read the old ones finds out by asking where their epoch ended. It is in every batch, too.
 Rule of the file: an epoch is durable before the first batch of it is written. A log without the
-file is all of epoch 0; one whose file is no good begins a new epoch.
+file is all of epoch 0. One that is damaged, or missing though batches have other epochs, is made
+anew of their headers; a new epoch begins then, for nobody knows what else the file had said.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from streamlog.broker.storage.files import read_file, replace_file
+from streamlog.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.files import Files
 
 EPOCHS = "leader-epoch-checkpoint"
+EPOCH_MAX = 2**31 - 2
+"""There is one more for the next start."""
 _FORMAT = 0
+
+_logger = logging.getLogger(__name__)
 
 
 class LeaderEpochs:
@@ -31,18 +40,35 @@ class LeaderEpochs:
         self._path = f"{directory}/{EPOCHS}"
         self._entries: list[tuple[int, int]] = []
 
-    def open(self, end_offset: int, *, clean: bool) -> None:
+    def open(
+        self,
+        end_offset: int,
+        *,
+        clean: bool,
+        batches: Callable[[], Iterable[tuple[int, int]]],
+        newest_known: int = -1,
+    ) -> None:
         """Read the file of a log that ends at `end_offset`; begin an epoch unless it is clean.
 
+        `batches` tells epoch and base offset of all batches, in order, and is asked if the file
+        is no good, or missing though `newest_known`, an epoch that some batch has, is not 0.
+
         Raises:
-            OSError: the file can't be read.
+            OSError: the file, or the log, can't be read.
         """
         self._entries, self.current = [], 0
         try:
             self._entries = _parsed(read_file(self._files, self._path))
+            lost = False
         except FileNotFoundError:
-            pass
+            lost = newest_known > 0
         except ValueError:
+            lost = True
+        if lost:
+            self._write(_beginnings(batches()))
+            _logger.warning(
+                "%s was missing or damaged: it was made anew of the log's batches", self._path
+            )
             clean = False
         newest = max((epoch for epoch, _ in self._entries), default=0)
         self.current = newest if clean or not end_offset + newest else newest + 1
@@ -55,10 +81,7 @@ class LeaderEpochs:
             OSError: the disk refused.
         """
         if self.current > (self._entries[-1][0] if self._entries else 0):
-            entries = [*self._entries, (self.current, offset)]
-            lines = [str(_FORMAT), str(len(entries)), *(f"{e} {start}" for e, start in entries)]
-            replace_file(self._files, self._path, ("\n".join(lines) + "\n").encode())
-            self._entries = entries
+            self._write([*self._entries, (self.current, offset)])
 
     def at(self, offset: int) -> int:
         """The epoch that wrote `offset`."""
@@ -71,10 +94,51 @@ class LeaderEpochs:
         """
         if not 0 <= epoch <= self.current:
             return -1, -1
+        if epoch == self.current:
+            return epoch, end_offset  # also before its first batch
         known = [(0, 0), *self._entries]
         found = max((each for each, _ in known if each <= epoch), default=-1)
         ends = (start for each, start in known if each > epoch)
         return found, min(ends, default=end_offset)
+
+    def diverges(self, epoch: int, offset: int, end_offset: int) -> tuple[int, int] | None:
+        """What a reader has to go back to, as `end_of` tells; None if it is right.
+
+        It has read up to `offset`, the last batch in `epoch`.
+
+        Raises:
+            OffsetOutOfRange: the epoch is not known, so nobody can tell.
+        """
+        found, end = self.end_of(epoch, end_offset)
+        if found < 0:
+            raise OffsetOutOfRange(f"{self._path}: no epoch {epoch} up to {self.current}")
+        return (found, end) if found < epoch or end < offset else None
+
+    def _write(self, entries: list[tuple[int, int]]) -> None:
+        lines = [str(_FORMAT), str(len(entries)), *(f"{e} {start}" for e, start in entries)]
+        replace_file(self._files, self._path, ("\n".join(lines) + "\n").encode())
+        self._entries = entries
+
+
+def _beginnings(batches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where epochs begin; the first one, 0, goes without saying.
+
+    No checksum covers the epoch of a batch, and epochs never go down: where they seem to, the
+    fewer batches are wrong.
+    """
+    runs = [[0, -1, 0]]  # epoch, first offset, number of batches
+    for epoch, offset in batches:
+        if epoch != runs[-1][0]:
+            runs.append([epoch, offset, 0])
+        runs[-1][2] += 1
+    entries: list[tuple[int, int]] = []
+    newest = 0
+    for (epoch, offset, count), (following, _, other) in pairwise([*runs, [EPOCH_MAX, -1, 0]]):
+        odd = epoch > following >= newest and count <= other
+        if newest < epoch <= EPOCH_MAX and not odd:
+            entries.append((epoch, offset))
+            newest = epoch
+    return entries
 
 
 def _parsed(data: bytes) -> list[tuple[int, int]]:

@@ -164,7 +164,12 @@ class PartitionLog:
                 log.recovery = recovery.Recovery(damage=tuple(last.damage))
             if not read_only:
                 log._begin_at_start()
-                log.epochs.open(log.log_end_offset, clean=clean)
+                log.epochs.open(
+                    log.log_end_offset,
+                    clean=clean,
+                    batches=log._segments.epochs,
+                    newest_known=log._segments.newest_epoch,
+                )
                 log._take_over()
         return log
 

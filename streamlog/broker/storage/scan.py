@@ -28,8 +28,8 @@ OFFSETS_MAX = 2**31
 
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
-# base offset, length, magic, last offset delta, maximum timestamp, count of records
-_HEADER = Struct(">qi4xb6xi8xq14xi")
+# base offset, length, leader epoch, magic, last offset delta, maximum timestamp, count of records
+_HEADER = Struct(">qiib6xi8xq14xi")
 
 
 class Header(NamedTuple):
@@ -41,6 +41,7 @@ class Header(NamedTuple):
     size_bytes: int
     max_timestamp_ms: int
     """Of its records; -1 if compaction has left it none."""
+    leader_epoch: int
 
 
 class Headers:
@@ -78,14 +79,16 @@ class Headers:
 def _read_header(data: bytes, at: int, position: int, next_offset: int) -> Header:
     if len(data) - at < HEADER_BYTES:
         raise CorruptData(f"{len(data) - at} bytes are left, too few for a batch header")
-    base_offset, length, magic, delta, max_timestamp_ms, count = _HEADER.unpack_from(data, at)
+    base_offset, length, epoch, magic, delta, max_timestamp_ms, count = _HEADER.unpack_from(
+        data, at
+    )
     if base_offset != next_offset or magic != _MAGIC[0] or delta < 0:
         raise CorruptData(_unsound(base_offset, magic, delta, next_offset))
     size_bytes = length + PREFIX_BYTES
     if not HEADER_BYTES <= size_bytes <= MESSAGE_BYTES_MAX:
         raise CorruptData(f"the batch claims a length of {length} bytes")
     newest_ms = max_timestamp_ms if count else -1
-    return Header(position, base_offset, base_offset + delta + 1, size_bytes, newest_ms)
+    return Header(position, base_offset, base_offset + delta + 1, size_bytes, newest_ms, epoch)
 
 
 def _check_room(header: Header, end: int) -> None:
@@ -214,7 +217,7 @@ def _sound_at(file: File, position: int, end: int, offsets: range) -> int | None
     head = file.read(HEADER_BYTES, position)
     if len(head) < HEADER_BYTES:
         return None
-    base_offset, length, _, delta, _, _ = _HEADER.unpack_from(head)
+    base_offset, length, _, _, delta, _, _ = _HEADER.unpack_from(head)
     size_bytes = length + PREFIX_BYTES
     if (
         base_offset not in offsets

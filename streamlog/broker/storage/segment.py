@@ -119,6 +119,8 @@ class Segment:
         self.next_offset = base_offset
         self.first_timestamp_ms = -1
         self.max_timestamp_ms = -1
+        self.leader_epoch = -1
+        """The newest of the batches that were looked at as a whole."""
         self.damage: list[Damage] = []
         self._max_timestamp_offset = base_offset
         self._since_entry_bytes = 0
@@ -455,6 +457,15 @@ class Segment:
                 scan = Scan(file, position=position, next_offset=first, end=end)
                 yield from (batch for _, batch in scan if batch.next_offset > offset)
 
+    def epochs(self) -> Iterator[tuple[int, int]]:
+        """Leader epoch and base offset of every batch whose header can be walked to."""
+        with self._reading() as file:
+            for position, end, first in self._sound_ranges():
+                headers = Headers(file, end=end, chunk_bytes=self._chunk_bytes)
+                with suppress(CorruptData):
+                    for header in headers.walk(position, first):
+                        yield header.leader_epoch, header.base_offset
+
     # Within.
 
     @contextmanager
@@ -512,6 +523,7 @@ class Segment:
         if self._since_entry_bytes >= self._interval_bytes:
             self._add_entry(position, base_offset)
         self._since_entry_bytes += batch.size_bytes
+        self.leader_epoch = max(self.leader_epoch, batch.leader_epoch)
         self.size_bytes = position + batch.size_bytes
         self.next_offset = base_offset + batch.last_offset_delta + 1
 

@@ -113,6 +113,16 @@ class Segments:
             raise
         self._take([*self._chain, segment])
 
+    def epochs(self) -> Iterator[tuple[int, int]]:
+        """Leader epoch and base offset of every batch, as far as headers are sound."""
+        for segment in self:
+            yield from segment.epochs()
+
+    @property
+    def newest_epoch(self) -> int:
+        """Of the batches that were looked at so far; -1 if there was none."""
+        return max(segment.leader_epoch for segment in self._chain)
+
     def last(self, count: int) -> list[Segment]:
         """The newest ones, as they are."""
         return self._chain[-count:]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from streamlog.broker.storage.epochs import EPOCHS, LeaderEpochs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.broker.storage.epochs import EPOCHS
 from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.errors import OffsetOutOfRange
 from tests.broker.storage.batches import (
     DIRECTORY,
     batch,
+    log_files,
     new_log,
     overwrite,
     read_batches,
@@ -80,6 +86,89 @@ def test_a_file_that_is_no_good_begins_an_epoch() -> None:
         log.append(batch(3), now_ms=0)
         log.close()
         overwrite(files, PATH, damaged)
-        epochs = LeaderEpochs(files, DIRECTORY)
-        epochs.open(3, clean=True)
-        assert epochs.current == 1
+        log = reopened(files, clean=True)
+        assert log.epochs.current == 1
+        assert read_file(files, PATH) == b"0\n0\n"
+
+
+def three_epochs() -> MemoryFiles:
+    """A closed log of several segments, whose epochs begin at 0, 40 and 80."""
+    files = MemoryFiles()
+    log = new_log(files)
+    for epoch in range(3):
+        assert log.epochs.current == epoch
+        for _ in range(20):
+            log.append(batch(2), now_ms=0)
+        if epoch < 2:
+            files.crash(keep_bytes=None)
+            log = reopened(files)
+    log.close()
+    assert read_file(files, PATH) == b"0\n2\n1 40\n2 80\n"
+    return files
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("damaged", [b"", b"0\n2\n1 4", bytes(12), None])
+def test_a_file_that_is_damaged_is_made_anew_of_the_log(
+    damaged: bytes | None, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = three_epochs()
+    files.remove(PATH)
+    if damaged is not None:
+        overwrite(files, PATH, damaged)
+    elif clean:
+        return  # Nothing was looked at, so it can't be known.
+    log = reopened(files, clean=clean, recovery_point=0 if clean else 100)
+    assert "made anew of the log's batches" in caplog.text
+    assert read_file(files, PATH) == b"0\n2\n1 40\n2 80\n"
+    assert log.epochs.current == 3
+    assert [log.epochs.end_of(epoch, 120) for epoch in (0, 1, 2)] == [(0, 40), (1, 80), (2, 120)]
+    log.append(batch(), now_ms=0)
+    assert read_file(files, PATH) == b"0\n3\n1 40\n2 80\n3 120\n"
+
+
+@given(st.integers(0, 59), st.integers(0, 31))
+def test_a_bit_that_flipped_in_the_epoch_of_one_batch_does_not_count(number: int, bit: int) -> None:
+    """No checksum covers it."""
+    files = three_epochs()
+    overwrite(files, PATH, b"?")
+    offsets = sorted(int(path[-24:-4]) for path in log_files(files))
+    base = max(offset for offset in offsets if offset <= 2 * number)
+    position = (2 * number - base) // 2 * len(batch(2))
+    file = files.open(f"{DIRECTORY}/{base:020d}.log", writable=True)
+    flipped = int.from_bytes(file.read(4, position + 12), "big") ^ (1 << bit)
+    file.write(flipped.to_bytes(4, "big"), position + 12)
+    log = reopened(files, clean=True)
+    lines = read_file(files, PATH).decode().splitlines()[2:]
+    beginnings = [int(line.split()[1]) for line in lines]
+    # At an edge nobody can tell to which side the batch belongs, or whether there is another one.
+    edges = {19, 20, 21, 39, 40, 41, 59}
+    if number not in edges:
+        assert beginnings == [40, 80]
+    assert log.epochs.current >= 2
+    assert log.append(batch(), now_ms=0).base_offset == 120
+
+
+def test_a_reader_whose_log_parted_is_told_where() -> None:
+    files = MemoryFiles()
+    log = new_log(files)
+    log.append(batch(5), now_ms=0)
+    files.crash(keep_bytes=None)
+    log = reopened(files)
+    log.append(batch(5), now_ms=0)
+    epochs = log.epochs
+    assert epochs.diverges(0, 5, 10) is None
+    assert epochs.diverges(1, 10, 10) is None
+    assert epochs.diverges(0, 7, 10) == (0, 5), "has read what was lost"
+    assert epochs.diverges(1, 11, 10) == (1, 10)
+    with pytest.raises(OffsetOutOfRange, match="no epoch 2"):
+        epochs.diverges(2, 3, 10)
+
+
+def test_the_current_epoch_is_known_before_its_first_batch() -> None:
+    files = MemoryFiles()
+    new_log(files).append(batch(5), now_ms=0)
+    files.crash(keep_bytes=None)
+    log = reopened(files)
+    assert log.epochs.end_of(1, 5) == (1, 5)
+    assert log.epochs.end_of(0, 5) == (0, 5)
