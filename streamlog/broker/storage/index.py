@@ -280,5 +280,70 @@ class TimeIndex(SparseIndex):
         super().__init__(files, path, _TIME_ENTRY, bytes_max=bytes_max, in_memory=in_memory)
 
 
+class Indexes:
+    """Both indexes of a segment. Everything may raise OSError."""
+
+    def __init__(
+        self, files: Files, offsets_path: str, times_path: str, *, bytes_max: int, in_memory: bool
+    ) -> None:
+        self.offsets = OffsetIndex(files, offsets_path, bytes_max=bytes_max, in_memory=in_memory)
+        self.times = TimeIndex(files, times_path, bytes_max=bytes_max, in_memory=in_memory)
+
+    @property
+    def paths(self) -> list[str]:
+        """Their files."""
+        return [self.offsets.path, self.times.path]
+
+    @property
+    def are_behind(self) -> bool:
+        """Whether their files lack entries, or have room for more."""
+        return self.offsets.is_behind or self.times.is_behind
+
+    def create(self) -> None:
+        """Make the files, empty."""
+        self.offsets.create()
+        self.times.create()
+
+    def load(self) -> bool:
+        """Read how much there is; False if a file is missing or not whole."""
+        return self.times.load() and self.offsets.load()
+
+    def clear(self) -> None:
+        """Forget every entry; the files follow."""
+        self.offsets.clear()
+        self.times.clear()
+
+    def flush(self) -> None:
+        """Write what waits in memory, into room for more."""
+        self.times.flush()
+        self.offsets.flush()
+
+    def trim(self) -> None:
+        """Write what waits in memory, and give back the room for more."""
+        for index in (self.times, self.offsets):
+            if index.is_behind:
+                index.trim()
+
+    def keep(self) -> None:
+        """Bring them to disk as they are."""
+        self.times.trim(durable=True)
+        self.offsets.trim(durable=True)
+
+    def unmap(self) -> None:
+        """Give their mappings back."""
+        self.offsets.unmap()
+        self.times.unmap()
+
+    def rename(self, offsets_path: str, times_path: str) -> None:
+        """Give the files other names."""
+        self.offsets.rename(offsets_path)
+        self.times.rename(times_path)
+
+    def remove(self) -> None:
+        """Remove the files; fine if there are none."""
+        self.offsets.remove()
+        self.times.remove()
+
+
 def _first(entry: _Entry) -> int:
     return entry[0]

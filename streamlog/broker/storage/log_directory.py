@@ -30,6 +30,7 @@ from streamlog.broker.storage.catalog import (
     new_topic_id,
 )
 from streamlog.broker.storage.checkpoints import Checkpoint, Checkpoints
+from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.files import (
     File,
     Files,
@@ -41,7 +42,7 @@ from streamlog.broker.storage.files import (
 )
 from streamlog.broker.storage.folders import Folders, partition_folder, partition_folders
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.segment import Damage, SegmentEnd
+from streamlog.broker.storage.segment import SegmentEnd
 from streamlog.errors import (
     ConfigError,
     LogDirectoryError,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage import admission, recovery, runs, swap
+from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.epochs import LeaderEpochs
 from streamlog.broker.storage.expiry import expired_segments
 from streamlog.broker.storage.files import (
@@ -34,7 +35,7 @@ from streamlog.broker.storage.files import (
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.recompression import recompressed
 from streamlog.broker.storage.runs import PlainRun
-from streamlog.broker.storage.segment import LOG_SUFFIX, Damage, Segment, SegmentEnd
+from streamlog.broker.storage.segment import LOG_SUFFIX, Segment, SegmentEnd
 from streamlog.broker.storage.segments import Segments
 from streamlog.broker.storage.snapshots import ProducerSnapshots
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd

@@ -18,7 +18,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
-from streamlog.broker.storage.segment import Damage, Segment
+from streamlog.broker.storage.damage import Damage
+from streamlog.broker.storage.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.files import Buffer, Content, File, FileRange, Files, write_whole
-from streamlog.broker.storage.index import OffsetIndex, TimeIndex
+from streamlog.broker.storage.index import Indexes
 from streamlog.broker.storage.scan import (
     OFFSETS_MAX,
     Header,
@@ -43,35 +43,6 @@ WALK_BYTES_MAX = 64 * 1024
 """Read at a time when headers are walked."""
 READ_ON_MAX = 64
 """Readers of which it is remembered where they go on: they need no index."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """A place in a log file that can't be served."""
-
-    partition: str
-    path: str
-    position: int
-    end_position: int
-    first_offset: int
-    next_offset: int | None
-    """The first offset behind it that can be served; None if it reaches to the log's end."""
-    reason: str
-
-    def covers(self, offset: int) -> bool:
-        """Whether a record at `offset` would be in it."""
-        return offset >= self.first_offset and (
-            self.next_offset is None or offset < self.next_offset
-        )
-
-    def __str__(self) -> str:
-        until = "the end" if self.next_offset is None else str(self.next_offset - 1)
-        return (
-            f"{self.partition}: {self.path} is damaged at position {self.position}"
-            f" ({self.reason}): offsets {self.first_offset} to {until} can't be served;"
-            " stop the broker and mend it with `streamlog log repair`, or restore the file from a"
-            " copy"
-        )
 
 
 class SegmentEnd(NamedTuple):
@@ -134,19 +105,15 @@ class Segment:
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
         self._read_on: dict[int, Header | int] = {}
         """The batch that a reader will ask for next, or its position; a hint, like the index."""
-        self._offsets = OffsetIndex(
-            files, stem + INDEX_SUFFIX + suffix, bytes_max=index_bytes_max, in_memory=read_only
-        )
-        self._times = TimeIndex(
-            files, stem + TIME_INDEX_SUFFIX + suffix, bytes_max=index_bytes_max, in_memory=read_only
-        )
+        paths = (stem + INDEX_SUFFIX + suffix, stem + TIME_INDEX_SUFFIX + suffix)
+        self._indexes = Indexes(files, *paths, bytes_max=index_bytes_max, in_memory=read_only)
+        self._offsets, self._times = self._indexes.offsets, self._indexes.times
 
     # Life. Everything here raises OSError when the system refuses.
 
     def create(self) -> None:
         """Make the files, empty, and open the log for appending."""
-        self._offsets.create()
-        self._times.create()
+        self._indexes.create()
         self.unseal()
         self._file = self._files.open(self.path, writable=True)
         self.loaded = True
@@ -157,20 +124,17 @@ class Segment:
 
     def trim_indexes(self) -> None:
         """Write the index entries that wait in memory, and give back the room for more."""
-        for index in (self._times, self._offsets):
-            if index.is_behind:
-                index.trim()
+        self._indexes.trim()
         self._flush_due = False
 
     @property
     def indexes_are_behind(self) -> bool:
         """Whether their files lack entries, or have room for more."""
-        return self._times.is_behind or self._offsets.is_behind
+        return self._indexes.are_behind
 
     def keep_indexes(self) -> None:
         """Bring the indexes to disk as they are."""
-        self._times.trim(durable=True)
-        self._offsets.trim(durable=True)
+        self._indexes.keep()
 
     def sync(self) -> None:
         """Return when what was appended is on disk; of a closed log the indexes too."""
@@ -185,14 +149,13 @@ class Segment:
     def files_to_sync(self) -> list[File]:
         """The files of which something may not be on disk, opened once more; to be closed."""
         sealed = self._file is None
-        paths = [self.path, *((self._offsets.path, self._times.path) if sealed else ())]
+        paths = [self.path, *(self._indexes.paths if sealed else ())]
         return [self._files.open(path, writable=True) for path in paths]
 
     def close(self) -> None:
         """Close the log; a read opens it again for itself."""
         self._sealed = True
-        self._offsets.unmap()
-        self._times.unmap()
+        self._indexes.unmap()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -200,8 +163,7 @@ class Segment:
     def remove(self) -> None:
         """Delete the files."""
         self.close()
-        self._offsets.remove()
-        self._times.remove()
+        self._indexes.remove()
         with suppress(FileNotFoundError):
             self._files.remove(self.path)
 
@@ -221,7 +183,7 @@ class Segment:
     @property
     def paths(self) -> list[str]:
         """Its files, the log last."""
-        return [self._offsets.path, self._times.path, self.path]
+        return [*self._indexes.paths, self.path]
 
     def open(self) -> File:
         """The log, once more, for reading; to be closed."""
@@ -234,8 +196,7 @@ class Segment:
 
     def settle(self) -> None:
         """Give the files the names of a segment that is part of the log, the log last."""
-        self._offsets.rename(self._stem + INDEX_SUFFIX)
-        self._times.rename(self._stem + TIME_INDEX_SUFFIX)
+        self._indexes.rename(self._stem + INDEX_SUFFIX, self._stem + TIME_INDEX_SUFFIX)
         self.rename_log(self._stem + LOG_SUFFIX)
 
     def cut(self) -> None:
@@ -276,7 +237,7 @@ class Segment:
         with self._reading() as file:
             if (file.size(), self.base_offset) != (end.size_bytes, end.base_offset):
                 return False
-        if end.offset_entries and not (self._offsets.load() and self._times.load()):
+        if end.offset_entries and not self._indexes.load():
             return False
         if (len(self._offsets), len(self._times)) != (end.offset_entries, end.time_entries):
             return False
@@ -296,7 +257,7 @@ class Segment:
         whether there is more in the file than whole batches.
         """
         self._forget()
-        if not (self._times.load() and self._offsets.load()):
+        if not self._indexes.load():
             return False
         with self._reading() as file:
             end = file.size()
@@ -462,9 +423,7 @@ class Segment:
         with self._reading() as file:
             for position, end, first in self._sound_ranges():
                 headers = Headers(file, end=end, chunk_bytes=self._chunk_bytes)
-                with suppress(CorruptData):
-                    for header in headers.walk(position, first):
-                        yield header.leader_epoch, header.base_offset
+                yield from _epochs(headers.walk(position, first))
 
     # Within.
 
@@ -477,13 +436,11 @@ class Segment:
             yield file
 
     def _flush_indexes(self) -> None:
-        self._times.flush()
-        self._offsets.flush()
+        self._indexes.flush()
         self._flush_due = False
 
     def _forget(self) -> None:
-        self._offsets.clear()
-        self._times.clear()
+        self._indexes.clear()
         self._read_on.clear()
         self.size_bytes = self.trailing_bytes = 0
         self.next_offset = self._max_timestamp_offset = self.base_offset
@@ -664,6 +621,12 @@ class Segment:
             raise CorruptData(
                 f"{self._partition}: {self.path} is damaged at position {header.position}: {error}"
             ) from error
+
+
+def _epochs(headers: Iterator[Header]) -> Iterator[tuple[int, int]]:
+    with suppress(CorruptData):
+        for header in headers:
+            yield header.leader_epoch, header.base_offset
 
 
 def _timestamp(record: Record) -> int:

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage import recovery
+from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.files import Files
-from streamlog.broker.storage.segment import DELETED_SUFFIX, Damage, Segment
+from streamlog.broker.storage.segment import DELETED_SUFFIX, Segment
 from streamlog.broker.storage.swap import CLEANED_SUFFIX, Link, Swap, begin_swap, chain_of
 from streamlog.errors import CorruptData, UnknownTopicOrPartition
 from streamlog.records.batch import Record
