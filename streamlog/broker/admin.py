@@ -249,7 +249,7 @@ class AdminRequests:
     # ---- records ----
 
     def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Delete the oldest records of partitions; it is for good when this returns."""
+        """Delete the oldest records of partitions; it is for good once checkpoints are kept."""
         topics = [
             DeleteRecordsTopicResult(
                 name=topic.name,
@@ -257,14 +257,14 @@ class AdminRequests:
             )
             for topic in request.topics
         ]
-        done = [each for topic in topics for each in topic.partitions if not each.error_code]
-        try:
-            if done:
-                self._directory.write_checkpoints()
-        except StreamlogError as error:
-            for each in done:
-                each.low_watermark, each.error_code = -1, _code(error)
         return DeleteRecordsResponse(topics=topics)
+
+    def refuse_deletions(self, response: DeleteRecordsResponse, failure: StreamlogError) -> None:
+        """They may not be for good: the answer says so."""
+        for topic in response.topics:
+            for each in topic.partitions:
+                if not each.error_code:
+                    each.low_watermark, each.error_code = -1, _code(failure)
 
     def _delete_before(
         self, topic: str, asked: DeleteRecordsPartition

@@ -33,7 +33,7 @@ from streamlog.broker.settings import INT_MAX
 from streamlog.broker.storage.aside import Aside, Job
 from streamlog.broker.storage.cleaner import Cleaner
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.retention import Retention
+from streamlog.broker.storage.retention import Kept, Retention
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, LogError, StreamlogError, UsageError
 from streamlog.protocol.apis import APIS
@@ -148,6 +148,7 @@ class Broker:
             now_ms=clock.now_ms(),
             high_watermark=self._partitions.high_watermark,
             remove=self._remove_aside,
+            keep=self._keep_checkpoints,
         )
         self._cleaner = Cleaner(
             directory,
@@ -165,6 +166,7 @@ class Broker:
         self._fetches: dict[int, _ParkedFetch] = {}
         self._ready: list[int] = []
         self._tickets = itertools.count(1)
+        self._deletions: set[asyncio.Future[Message]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._checkpoint_ms = clock.now_ms() + CHECKPOINT_INTERVAL_MS
@@ -245,6 +247,9 @@ class Broker:
             if not parked.answer.done():
                 parked.answer.set_exception(gone)
         self._fetches.clear()
+        for answer in list(self._deletions):
+            if not answer.done():
+                answer.set_exception(gone)
         self._flush.close()
         self._coordinator.stop(gone)
         self._aside.close()
@@ -291,7 +296,7 @@ class Broker:
             self._coordinator.tick()
             self._retention.tick(now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
             self._flush.on_tick(self._clock.now_ms())
-            self._keep_checkpoints()
+            self._refresh_checkpoints()
             cleaning_ms = self._cleaner.next_due_ms
             if cleaning_ms is not None and cleaning_ms <= self._clock.now_ms():
                 self._cleaner.run()
@@ -302,16 +307,30 @@ class Broker:
         job = Job(partial(self._directory.remove_retired, paths))
         self._aside.start(job, self._arm)
 
-    def _keep_checkpoints(self) -> None:
+    def _keep_checkpoints(self, then: Kept, *, if_changed: bool = False) -> None:
+        """Beside the loop, which then calls."""
+        job = self._directory.begin_checkpoints(if_changed=if_changed)
+        if job is not None:
+            self._aside.start(job, partial(self._on_kept, job, then))
+
+    def _on_kept(self, job: Job[None], then: Kept) -> None:
+        if self._closed:
+            return
+        failure: StreamlogError | None = None
+        try:
+            job.result()
+        except StreamlogError as error:
+            failure = error
+        then(failure)
+        self._arm()
+
+    def _refresh_checkpoints(self) -> None:
         """So that after a crash no more than the last seconds have to be scanned."""
         now_ms = self._clock.now_ms()
         if now_ms < self._checkpoint_ms:
             return
         self._checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
-        try:
-            self._directory.write_checkpoints(if_changed=True)
-        except StreamlogError as error:
-            _log.error("the next start may take longer, no checkpoint was written: %s", error)
+        self._keep_checkpoints(_tell_of_checkpoint, if_changed=True)
 
     # ---- who answers what ----
 
@@ -336,7 +355,7 @@ class Broker:
             InitProducerIdRequest: lambda request, _: admin.init_producer_id(request),
             CreateTopicsRequest: lambda request, _: admin.create_topics(request),
             DeleteTopicsRequest: self._delete_topics,
-            DeleteRecordsRequest: lambda request, _: admin.delete_records(request),
+            DeleteRecordsRequest: self._delete_records,
             DescribeConfigsRequest: lambda request, at: configs.describe(
                 request, self._listener(at)
             ),
@@ -386,6 +405,24 @@ class Broker:
     def _delete_topics(self, request: DeleteTopicsRequest, context: RequestContext) -> Answer:
         self._aside.wait()  # Nobody else may be at work in a folder that is removed.
         return self._admin.delete_topics(request, context.version, self._coordinator.forget_topic)
+
+    def _delete_records(self, request: DeleteRecordsRequest, _: RequestContext) -> Answer:
+        """It is answered when it is for good."""
+        response = self._admin.delete_records(request)
+        if all(each.error_code for topic in response.topics for each in topic.partitions):
+            return response
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._deletions.add(answer)
+        answer.add_done_callback(self._deletions.discard)
+
+        def settle(failure: StreamlogError | None) -> None:
+            if failure is not None:
+                self._admin.refuse_deletions(response, failure)
+            if not answer.done():
+                answer.set_result(response)
+
+        self._keep_checkpoints(settle)
+        return answer
 
     def _list_offsets(self, request: ListOffsetsRequest, _: RequestContext) -> Answer:
         """Who has sent without waiting for an answer, and asks for the end, is told it."""
@@ -529,3 +566,8 @@ def _raise_first_error(response: ProduceResponse) -> None:
                 raise error_for(
                     each.error_code, f"{topic.name}-{each.index}, acks=0: {each.error_message}"
                 )
+
+
+def _tell_of_checkpoint(failure: StreamlogError | None) -> None:
+    if failure is not None:
+        _log.error("the next start may take longer, no checkpoint was written: %s", failure)

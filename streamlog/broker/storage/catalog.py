@@ -164,7 +164,8 @@ class Catalog:
             RECOVERY_POINTS: dict(recovery_points),
             LOG_START_OFFSETS: dict(log_start_offsets),
         }
-        self._replace_json(CHECKPOINTS, content)
+        # In one line, or json makes the text in Python: it does so while the broker answers.
+        self._replace_json(CHECKPOINTS, content, indent=None)
 
     def _checkpoints(self, kind: str) -> dict[str, int]:
         content = self._read_json(CHECKPOINTS)

@@ -1,12 +1,16 @@
 """Checkpoints: up to where each log is on disk, and where each begins, kept for the next opening.
 
-Rule of the file: a checkpoint may be older than the truth, never newer. Only a scan finds again
-what is damaged in the middle of a log, so the point from which it begins waits before a hole.
+What holds is taken by the loop and kept by any thread, for that takes three syncs. Rule of the
+file: a checkpoint may be older than the truth, never newer, and never older than the one before
+it. Only a scan finds again what is damaged in the middle of a log, so the point from which it
+begins waits before a hole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.storage.catalog import Catalog, TopicEntry
@@ -25,15 +29,25 @@ class Checkpoint(NamedTuple):
     """Before it, everything was deleted."""
 
 
+class Taken(NamedTuple):
+    """What held for all logs, by folder."""
+
+    number: int
+    recovery_points: dict[str, int]
+    log_start_offsets: dict[str, int]
+
+
 class Checkpoints:
     """The checkpoints of all logs of a directory, by folder.
 
-    Both methods raise OSError if the system refuses.
+    Reading and keeping raise OSError if the system refuses.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._written: tuple[dict[str, int], dict[str, int]] | None = None
+        self._numbers = count(1)
+        self._keeping = Lock()
+        self._kept = Taken(0, {}, {})
 
     def read(self, topics: Iterable[TopicEntry]) -> dict[str, Checkpoint]:
         """What was kept of the logs of these topics; zeros if nothing was.
@@ -49,14 +63,28 @@ class Checkpoints:
         )
         return {each: Checkpoint(points.get(each, 0), starts.get(each, 0)) for each in folders}
 
-    def write(self, logs: Mapping[str, PartitionLog], *, if_changed: bool = False) -> None:
-        """Keep, durably, what holds for these logs now, and for no others."""
+    def take(self, logs: Mapping[str, PartitionLog]) -> Taken:
+        """What holds for these logs now; of others nothing is kept."""
         points = {folder: _scan_from(log) for folder, log in logs.items()}
         starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
-        if if_changed and (points, starts) == self._written:
-            return
-        self._catalog.write_checkpoints(recovery_points=points, log_start_offsets=starts)
-        self._written = (points, starts)
+        return Taken(next(self._numbers), points, starts)
+
+    def is_kept(self, taken: Taken) -> bool:
+        """Whether the same was kept last."""
+        return taken[1:] == self._kept[1:]
+
+    def keep(self, taken: Taken) -> None:
+        """Keep it, durably; callable from any thread.
+
+        Nothing is left to do if what was taken later has come first.
+        """
+        with self._keeping:
+            if taken.number > self._kept.number:
+                self._catalog.write_checkpoints(
+                    recovery_points=taken.recovery_points,
+                    log_start_offsets=taken.log_start_offsets,
+                )
+                self._kept = taken
 
 
 def _scan_from(log: PartitionLog) -> int:

@@ -16,9 +16,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.storage.aside import Job
 from streamlog.broker.storage.catalog import (
     LOCK,
     AlteredSettings,
@@ -29,7 +31,7 @@ from streamlog.broker.storage.catalog import (
     new_id,
     new_topic_id,
 )
-from streamlog.broker.storage.checkpoints import Checkpoint, Checkpoints
+from streamlog.broker.storage.checkpoints import Checkpoint, Checkpoints, Taken
 from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.files import (
     File,
@@ -388,8 +390,20 @@ class LogDirectory:
         Raises:
             LogDirectoryError: the disk refused.
         """
+        job = self.begin_checkpoints(if_changed=if_changed)
+        if job is not None:
+            job.result()
+
+    def begin_checkpoints(self, *, if_changed: bool = False) -> Job[None] | None:
+        """The same for what holds by now, as a job for any thread; None if it was kept before."""
+        taken = self._checkpoints.take(self._logs())
+        if if_changed and self._checkpoints.is_kept(taken):
+            return None
+        return Job(partial(self._keep_checkpoints, taken))
+
+    def _keep_checkpoints(self, taken: Taken) -> None:
         with self._disk():
-            self._checkpoints.write(self._logs(), if_changed=if_changed)
+            self._checkpoints.keep(taken)
 
     def failure_of(self, error: OSError) -> LogDirectoryError:
         """What an error of the disk means."""
@@ -444,7 +458,7 @@ class LogDirectory:
 
     def _close_in_order(self, *, whole: bool) -> None:
         with self._disk():
-            self._checkpoints.write(self._logs())
+            self._checkpoints.keep(self._checkpoints.take(self._logs()))
             self._catalog.remove_listener()
             if whole:
                 self._catalog.mark_clean({folder: log.end for folder, log in self._logs().items()})
@@ -475,7 +489,7 @@ class LogDirectory:
             self._open_topic(entry, checkpoints, names, ends)
         self._finish_deletions()
         self._folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
-        self._checkpoints.write(self._logs())
+        self._checkpoints.keep(self._checkpoints.take(self._logs()))
 
     def _open_read_only(self) -> None:
         identity = self._catalog.identity()

@@ -394,8 +394,10 @@ class PartitionLog:
         """Whether `retire` would find something to do."""
         return self._segments.first_ends_by(self._start_offset)
 
-    def retire(self) -> list[str]:
+    def retire(self, *, kept_start: int | None = None) -> list[str]:
         """Take the files of what is before the log start out of the log, by renaming them.
+
+        `kept_start` is the log start that was made durable, if it may have moved since.
 
         Returned are the paths to be removed, `file.delete.delay.ms` later.
 
@@ -404,7 +406,8 @@ class PartitionLog:
         """
         renamed: list[str] = []
         with self._disk():
-            while self.has_expired_files:
+            start = self._start_offset if kept_start is None else kept_start
+            while self._segments.first_ends_by(start):
                 renamed += self._segments.retire_first()
         return renamed
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,9 @@ LOGS_AT_ONCE = 4
 FILES_AT_ONCE = 32
 """Removed in one go."""
 
+Kept = Callable[[StreamlogError | None], None]
+"""What is called when log starts are durable, or with the reason why they may not be."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -37,11 +41,19 @@ class _Retired(NamedTuple):
     path: str
 
 
+class _Over(NamedTuple):
+    log: PartitionLog
+    log_start_offset: int
+    """What is before it goes, once that is kept. It may move on meanwhile."""
+    due_ms: int
+
+
 class Retention:
     """The rounds over all logs of a directory; times are monotonic but where they say `wall`.
 
     Nothing goes that is not below the `high_watermark` of its topic and partition. Files are
-    removed by `remove`, which may take its time; in place if it is not given.
+    removed by `remove`, and log starts made durable by `keep`, which calls back; both may take
+    their time. If they are not given it is done in place.
     """
 
     def __init__(
@@ -51,7 +63,9 @@ class Retention:
         now_ms: int,
         high_watermark: Callable[[str, int], int],
         remove: Callable[[list[str]], None] | None = None,
+        keep: Callable[[Kept], None] | None = None,
     ) -> None:
+        self._keep = self._keep_in_place if keep is None else keep
         self._remove = directory.remove_retired if remove is None else remove
         self._directory = directory
         self._high_watermark = high_watermark
@@ -102,16 +116,25 @@ class Retention:
                 continue  # It was deleted since the round began.
             log = topic.partitions[number]
             if self._expire(name, number, now_ms=now_ms, wall_ms=wall_ms):
-                over.append((log, now_ms + topic.config.file_delete_delay_ms))
-        if not over:
-            return
+                due_ms = now_ms + topic.config.file_delete_delay_ms
+                over.append(_Over(log, log.log_start_offset, due_ms))
+        if over:
+            self._keep(partial(self._on_kept, over))
+
+    def _keep_in_place(self, then: Kept) -> None:
         try:
             self._directory.write_checkpoints()
         except StreamlogError as error:
-            _logger.warning("nothing is removed, as log starts can't be kept: %s", error)
+            then(error)
+        else:
+            then(None)
+
+    def _on_kept(self, over: list[_Over], failure: StreamlogError | None) -> None:
+        if failure is not None:
+            _logger.warning("nothing is removed, as log starts can't be kept: %s", failure)
             return
-        for log, due_ms in over:
-            self._retire(log, due_ms)
+        for each in over:
+            self._retire(each)
 
     def _expire(self, name: str, number: int, *, now_ms: int, wall_ms: int) -> bool:
         """Whether there are files to be taken out of the log."""
@@ -124,11 +147,12 @@ class Retention:
             return False
         return log.has_expired_files
 
-    def _retire(self, log: PartitionLog, due_ms: int) -> None:
+    def _retire(self, over: _Over) -> None:
+        log = over.log
         try:
-            paths = log.retire()
+            paths = log.retire(kept_start=over.log_start_offset)
         except StreamlogError as error:
             _logger.warning("%s: files that are over can't be taken out: %s", log.name, error)
             return
         _logger.info("%s: begins at offset %d now", log.name, log.log_start_offset)
-        self.take_over(paths, due_ms)
+        self.take_over(paths, over.due_ms)

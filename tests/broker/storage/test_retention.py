@@ -13,7 +13,7 @@ from streamlog.broker.storage.files import MemoryFiles
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.retention import FIRST_CHECK_MS, LOGS_AT_ONCE, Retention
+from streamlog.broker.storage.retention import FIRST_CHECK_MS, LOGS_AT_ONCE, Kept, Retention
 from streamlog.errors import LogDirectoryFailed, OffsetOutOfRange
 from tests.broker.storage.batches import batch, read_records
 
@@ -393,3 +393,34 @@ def test_what_is_not_committed_stays_until_it_is() -> None:
     time.pass_ms(INTERVAL_MS)
     assert log.log_start_offset == log.log_end_offset
     directory.close()
+
+
+def test_files_go_when_the_log_start_is_kept_and_only_up_to_there(files: MemoryFiles) -> None:
+    directory = opened(files)
+    log = filled(directory, retention_ms="30000")
+    callbacks: list[Kept] = []
+    retention = Retention(
+        directory, now_ms=0, high_watermark=lambda _, __: 120, keep=callbacks.append
+    )
+    retention.tick(now_ms=INTERVAL_MS, wall_ms=START_MS + 50_000)
+    (kept,) = callbacks
+    start = log.log_start_offset
+    assert start > 0
+    assert not renamed(files, directory)
+    log.advance_start(120)  # which nobody has made durable yet
+    kept(None)
+    assert renamed(files, directory)
+    assert max(int(name[:20]) for name in renamed(files, directory)) < start
+    assert int(logs(files, directory)[0][:20]) <= start
+
+
+def test_files_stay_when_the_log_start_was_not_kept(files: MemoryFiles) -> None:
+    directory = opened(files)
+    filled(directory, retention_ms="30000")
+    callbacks: list[Kept] = []
+    retention = Retention(
+        directory, now_ms=0, high_watermark=lambda _, __: 120, keep=callbacks.append
+    )
+    retention.tick(now_ms=INTERVAL_MS, wall_ms=START_MS + 50_000)
+    callbacks[0](LogDirectoryFailed("full"))
+    assert not renamed(files, directory)

@@ -1,0 +1,65 @@
+"""Checkpoints are kept beside the loop: the broker answers while a disk takes its time."""
+
+from __future__ import annotations
+
+from streamlog.broker.broker import CHECKPOINT_INTERVAL_MS, Broker
+from streamlog.protocol.messages.admin import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from tests.broker.node import Node, at, batch, create, fetch, later, produce, values
+from tests.broker.storage.test_checkpoints import SlowFiles, starts
+
+REQUEST = DeleteRecordsRequest(
+    topics=[
+        DeleteRecordsTopic(
+            name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=2)]
+        )
+    ]
+)
+
+
+def test_a_slow_checkpoint_holds_nobody_up() -> None:
+    files = SlowFiles()
+    node = Node(files=files)
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        await produce(broker, batch(b"a"))
+        files.reached.clear()
+        files.go_on.clear()
+        node.pass_time(broker, CHECKPOINT_INTERVAL_MS)
+        assert files.reached.wait(60)
+        assert (await produce(broker, batch(b"b"))).base_offset == 1
+        (data,) = await fetch(broker, at(0))
+        assert values(data) == [b"a", b"b"]
+        files.go_on.set()
+
+    node.run(story)
+
+
+def test_records_are_deleted_when_that_is_kept() -> None:
+    files = SlowFiles()
+    node = Node(files=files)
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        for value in (b"a", b"b", b"c"):
+            await produce(broker, batch(value))
+        files.reached.clear()
+        files.go_on.clear()
+        answer = later(broker, REQUEST)
+        assert files.reached.wait(60)
+        (data,) = await fetch(broker, at(2))
+        assert values(data) == [b"c"]
+        assert not answer.done()
+        assert starts(files) == []
+        files.go_on.set()
+        response = await answer
+        assert isinstance(response, DeleteRecordsResponse)
+        assert response.topics[0].partitions[0].low_watermark == 2
+        assert starts(files) == [2]
+
+    node.run(story)
