@@ -26,6 +26,7 @@ from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRunti
 from streamlog.broker.data import DataRequests
 from streamlog.broker.fetch_sessions import FetchSessions, Visit
 from streamlog.broker.produce_runs import append_run
+from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
@@ -75,6 +76,10 @@ from streamlog.protocol.messages.data import (
     ProduceResponse,
 )
 from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
+from streamlog.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+)
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
 from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message
@@ -132,6 +137,7 @@ class Broker:
         )
         self._data = DataRequests(self._partitions, internal_topics=INTERNAL_TOPICS)
         self._configs = ConfigRequests(directory, on_altered=self._on_altered)
+        self._quotas = QuotaRequests(directory)
         self._admin = AdminRequests(
             directory,
             self._partitions,
@@ -361,6 +367,8 @@ class Broker:
             ),
             IncrementalAlterConfigsRequest: lambda request, _: configs.alter(request),
             AlterConfigsRequest: lambda request, _: configs.replace(request),
+            DescribeClientQuotasRequest: lambda request, _: self._quotas.describe(request),
+            AlterClientQuotasRequest: lambda request, _: self._quotas.alter(request),
             JoinGroupRequest: self._group,
             SyncGroupRequest: self._group,
             HeartbeatRequest: self._group,

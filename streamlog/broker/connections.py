@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from streamlog.broker.connection_config import ConnectionConfig
+from streamlog.broker.quota_table import QuotaTable
 from streamlog.broker.quotas import Quotas
 from streamlog.broker.request_memory import Receiver, RequestMemory
 
@@ -50,14 +51,20 @@ M = TypeVar("M", bound=Member)
 class Connections(Generic[M]):
     """The connections of one server."""
 
-    def __init__(self, config: Callable[[], ConnectionConfig]) -> None:
+    def __init__(
+        self,
+        config: Callable[[], ConnectionConfig],
+        *,
+        quota_table: Callable[[], QuotaTable] = QuotaTable,
+    ) -> None:
         self.limits = config()
-        self.has_quotas = Quotas.bound(self.limits)
+        self.quotas = Quotas()
+        self._quota_table = quota_table
+        self.has_quotas = self.quotas.configure(quota_table(), self.limits)
         """Whether anything has to be counted; asked for each request."""
         self.held_bytes = 0
         """Memory of all answers that wait for their clients."""
         self.memory: RequestMemory[M] = RequestMemory(lambda: self.limits.queued_request_bytes)
-        self.quotas = Quotas()
         self.refused = 0
         """Connections that were one too many, since the start."""
         self._config = config
@@ -132,7 +139,7 @@ class Connections(Generic[M]):
     def _look(self) -> ConnectionConfig:
         """The settings of now."""
         self.limits = self._config()
-        self.has_quotas = Quotas.bound(self.limits)
+        self.has_quotas = self.quotas.configure(self._quota_table(), self.limits)
         return self.limits
 
     def _arm(self) -> None:

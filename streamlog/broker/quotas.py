@@ -1,8 +1,9 @@
 """Quotas: how many bytes a second one client may write and read (KIP-13, KIP-219).
 
-A client is who it says it is, by client id. What it uses flows into a bucket that drains at the
-rate that is allowed and holds `BURST_MS` of it; who overflows gets its answer all the same, with
-the time after which the bucket has room again, and nothing more is read from it until then.
+Who shares a bound with whom is said by `quota_table`, and where that has none by the defaults of
+the settings, for each client id. What is used flows into a bucket that drains at the rate that is
+allowed and holds `BURST_MS` of it; who overflows gets the answer all the same, with the time after
+which the bucket has room again, and nothing more is read from that connection until then.
 Rule of the file: it counts and says how long, muting is the server's. Quotas are of connections:
 who is in the broker's own process has none.
 """
@@ -13,6 +14,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from streamlog.broker.connection_config import ConnectionConfig
+from streamlog.broker.quota_table import FETCH_RATE, PRODUCE_RATE, Account, Bound, QuotaTable
 from streamlog.broker.settings import LONG_MAX
 from streamlog.protocol.messages.data import FetchResponse, ProduceRequest
 from streamlog.protocol.schema import Message, Records
@@ -32,22 +34,22 @@ class _Bucket(NamedTuple):
 
 
 class Quota:
-    """The bytes of each client in one direction."""
+    """The bytes of each account in one direction."""
 
     def __init__(self) -> None:
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[Account, _Bucket] = OrderedDict()
 
-    def charge(self, client_id: str, size_bytes: int, bytes_per_s: int, now_ms: int) -> int:
-        """Count bytes; for how many milliseconds the client is to be left alone."""
+    def charge(self, account: Account, size_bytes: int, bytes_per_s: int, now_ms: int) -> int:
+        """Count bytes; for how many milliseconds who has used them is to be left alone."""
         if bytes_per_s >= UNBOUNDED:
             return 0
-        bucket = self._buckets.pop(client_id, None)
+        bucket = self._buckets.pop(account, None)
         used_bytes = 0.0
         if bucket is not None:
             drained = (now_ms - bucket.at_ms) * bytes_per_s / 1000
             used_bytes = max(bucket.used_bytes - drained, 0)
         used_bytes += size_bytes
-        self._buckets[client_id] = _Bucket(used_bytes, now_ms)
+        self._buckets[account] = _Bucket(used_bytes, now_ms)
         if len(self._buckets) > CLIENTS_MAX:
             self._buckets.popitem(last=False)
         over_bytes = used_bytes - bytes_per_s * BURST_MS / 1000
@@ -60,32 +62,43 @@ class Quotas:
     """Both directions, of all clients."""
 
     def __init__(self) -> None:
-        self._produced = Quota()
-        self._fetched = Quota()
+        self._buckets = {PRODUCE_RATE: Quota(), FETCH_RATE: Quota()}
+        self._defaults: dict[str, int] = {}
+        self._table = QuotaTable()
 
-    @staticmethod
-    def bound(limits: ConnectionConfig) -> bool:
-        """Whether anybody has one."""
-        return min(limits.produce_bytes_per_s, limits.fetch_bytes_per_s) < UNBOUNDED
+    def configure(self, table: QuotaTable, limits: ConnectionConfig) -> bool:
+        """Go by these from now on; whether anybody has a quota at all."""
+        self._table = table
+        self._defaults = {
+            PRODUCE_RATE: limits.produce_bytes_per_s,
+            FETCH_RATE: limits.fetch_bytes_per_s,
+        }
+        return bool(table) or min(self._defaults.values()) < UNBOUNDED
 
-    def charge(
-        self, client_id: str | None, message: Message, *, limits: ConnectionConfig, now_ms: int
-    ) -> int:
+    def charge(self, user: str, client_id: str | None, message: Message, *, now_ms: int) -> int:
         """Count what a Produce brings or what the answer to a Fetch takes; how long to wait."""
         name = client_id or ""
         if isinstance(message, ProduceRequest):
-            rate = limits.produce_bytes_per_s
-            if rate < UNBOUNDED:
+            bound = self._bound(PRODUCE_RATE, user, name)
+            if bound.bytes_per_s < UNBOUNDED:
                 parts = (each for topic in message.topic_data for each in topic.partition_data)
                 size_bytes = sum(_size(each.records) for each in parts)
-                return self._produced.charge(name, size_bytes, rate, now_ms)
+                return self._buckets[PRODUCE_RATE].charge(
+                    bound.account, size_bytes, bound.bytes_per_s, now_ms
+                )
         elif isinstance(message, FetchResponse):
-            rate = limits.fetch_bytes_per_s
-            if rate < UNBOUNDED:
+            bound = self._bound(FETCH_RATE, user, name)
+            if bound.bytes_per_s < UNBOUNDED:
                 found = (each for topic in message.responses for each in topic.partitions)
                 size_bytes = sum(_size(each.records) for each in found)
-                return self._fetched.charge(name, size_bytes, rate, now_ms)
+                return self._buckets[FETCH_RATE].charge(
+                    bound.account, size_bytes, bound.bytes_per_s, now_ms
+                )
         return 0
+
+    def _bound(self, key: str, user: str, client_id: str) -> Bound:
+        set_for = self._table.bound(key, user, client_id)
+        return Bound(self._defaults[key], (None, client_id)) if set_for is None else set_for
 
 
 def _size(records: Records | None) -> int:

@@ -68,7 +68,8 @@ class BrokerServer:
         self._broker = broker
         self._servers: list[asyncio.Server] = []
         self._connections: Connections[_Connection] = Connections(
-            lambda: broker.directory.config.connections
+            lambda: broker.directory.config.connections,
+            quota_table=lambda: broker.directory.altered.quotas,
         )
 
     async def __aenter__(self) -> Self:
@@ -413,10 +414,11 @@ class _Connection(asyncio.BufferedProtocol):
         if not self._connections.has_quotas:
             return 0
         loop = asyncio.get_running_loop()
+        principal = self._context(request.version, request.client_id).principal
         throttle_ms = self._connections.quotas.charge(
+            principal.removeprefix("User:"),
             request.client_id,
             request.message if response is None else response,
-            limits=self._connections.limits,
             now_ms=int(loop.time() * 1000),
         )
         if throttle_ms:

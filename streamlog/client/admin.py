@@ -37,6 +37,15 @@ from streamlog.protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from streamlog.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+)
 
 TOPIC_TIMEOUT_MS = 30_000
 """How long the controller may take to have a topic created or deleted everywhere."""
@@ -88,6 +97,16 @@ class ConfigEntry:
     """One of `SOURCES`, or empty if the log knows others."""
     is_read_only: bool
     documentation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuota:
+    """What clients may use, in bytes a second."""
+
+    entity: Mapping[str, str | None]
+    """For whom: `user`, `client-id` or both, each with a name, or None for its default."""
+    rates: Mapping[str, float]
+    """`producer_byte_rate` and `consumer_byte_rate`."""
 
 
 class Admin:
@@ -234,6 +253,49 @@ class Admin:
             }
 
         return await self._cluster.retrying(attempt)
+
+    async def describe_client_quotas(self) -> list[ClientQuota]:
+        """The quotas that were set, of users and client ids."""
+
+        async def attempt() -> list[ClientQuota]:
+            request = DescribeClientQuotasRequest()
+            response = await self._cluster.call_controller(request, DescribeClientQuotasResponse)
+            _raise_first("describe quotas", [(None, response.error_code, response.error_message)])
+            return [
+                ClientQuota(
+                    entity={part.entity_type: part.entity_name for part in each.entity},
+                    rates={value.key: value.value for value in each.values},
+                )
+                for each in response.entries or []
+            ]
+
+        return await self._cluster.retrying(attempt)
+
+    async def alter_client_quotas(
+        self, entity: Mapping[str, str | None], rates: Mapping[str, float | None]
+    ) -> None:
+        """Change what clients may use, see `ClientQuota`; a rate of None is taken away.
+
+        Raises:
+            LogError: there is no such quota, or no such entity can have one.
+        """
+
+        async def attempt() -> None:
+            alteration = QuotaAlteration(
+                entity=[QuotaEntity(entity_type=k, entity_name=v) for k, v in entity.items()],
+                ops=[
+                    QuotaOperation(key=key, value=rate or 0.0, remove=rate is None)
+                    for key, rate in rates.items()
+                ],
+            )
+            request = AlterClientQuotasRequest(entries=[alteration])
+            response = await self._cluster.call_controller(request, AlterClientQuotasResponse)
+            _raise_first(
+                "alter quotas",
+                [(None, each.error_code, each.error_message) for each in response.entries],
+            )
+
+        await self._cluster.retrying(attempt)
 
     async def alter_configs(
         self, changes: Mapping[str, str | None], *, topic: str | None = None

@@ -76,6 +76,12 @@ from streamlog.protocol.messages.group_admin import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
+from streamlog.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
 from streamlog.protocol.schema import Message
 
@@ -150,6 +156,8 @@ _SERVED: Final = (
     _api(42, DeleteGroupsRequest, DeleteGroupsResponse),
     _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
     _api(47, OffsetDeleteRequest, OffsetDeleteResponse),
+    _api(48, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
+    _api(49, AlterClientQuotasRequest, AlterClientQuotasResponse),
     _api(60, DescribeClusterRequest, DescribeClusterResponse),
     _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),

@@ -45,6 +45,7 @@ FIXED: Final = {
     "int16": "h",
     "int32": "i",
     "int64": "q",
+    "float64": "d",
     "uuid": "16s",
 }
 """Kinds of a fixed size and how `struct` calls them."""
@@ -225,6 +226,11 @@ def int64(versions: str, *, default: int = 0, tag: int | None = None) -> int:
     """Declare a field of eight bytes."""
     field = Field(kind="int64", versions=Versions.parse(versions), default=default, tag=tag)
     return cast("int", field)
+
+
+def float64(versions: str) -> float:
+    """Declare a number with a fraction, of eight bytes."""
+    return cast("float", Field(kind="float64", versions=Versions.parse(versions), default=0))
 
 
 def boolean(versions: str, *, default: bool = False, tag: int | None = None) -> bool:

@@ -16,6 +16,7 @@ from tests.broker.node import batch
 PARTITIONS_MAX = 50
 """Whoever asks for more in good order gets them, and that is no garbage."""
 TEXTS = ("t", "t", "u", "g", "m", "", "range", "consumer", "x" * 300, "\u00e9\u4e2d")
+FRACTIONS = (0.0, -1.0, 1.5, 1e9, 1e300, float("inf"), float("nan"))
 NUMBERS = (0, 0, 1, 1, 2, 3, -1, 100)
 EXTREMES = (-1, 0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 MUTATIONS = (0, 1, 1, 1, 2, 4)
@@ -101,8 +102,8 @@ class Garbage:
         match kind:
             case "bool":
                 return draw.random() < 0.5
-            case "string":
-                return draw.choice(TEXTS)
+            case "string" | "float64":
+                return draw.choice(TEXTS if kind == "string" else FRACTIONS)
             case "bytes":
                 return draw.randbytes(draw.randint(0, 20))
             case "records":

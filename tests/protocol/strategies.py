@@ -60,6 +60,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "int16": st.integers(-(2**15), 2**15 - 1),
     "int32": st.integers(-(2**31), 2**31 - 1),
     "int64": st.integers(-(2**63), 2**63 - 1),
+    "float64": st.floats(allow_nan=False),
     "uuid": st.binary(min_size=16, max_size=16),
     # Beyond 127 bytes a compact length takes two.
     "string": st.one_of(TEXTS, st.just("x" * 130)),

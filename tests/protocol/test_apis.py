@@ -35,6 +35,8 @@ ADVERTISED = {
     "DeleteGroups": (42, 0, 2, 2),
     "IncrementalAlterConfigs": (44, 0, 1, 1),
     "OffsetDelete": (47, 0, 0, None),
+    "DescribeClientQuotas": (48, 0, 1, 1),
+    "AlterClientQuotas": (49, 0, 1, 1),
     "DescribeCluster": (60, 0, 1, 0),
     "ConsumerGroupHeartbeat": (68, 0, 1, 0),
     "ConsumerGroupDescribe": (69, 0, 1, 0),

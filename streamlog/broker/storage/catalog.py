@@ -4,7 +4,7 @@
     topics.json       topics with id, partitions and settings, and ids being deleted
     checkpoints       per partition folder the offset before which everything is synced, and
                       the one before which everything was deleted
-    broker.json       the broker's settings that were altered while it ran
+    broker.json       the broker's settings that were altered while it ran, and quotas of clients
     producer_ids      the first producer id that was never given out
     clean_shutdown    there while nobody has the directory open and all of it was synced
     listener          where the holder of the lock can be reached
@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamlog.broker.quota_table import QuotaTable, entity_of
 from streamlog.broker.storage.files import Files, read_file, replace_file
 from streamlog.broker.storage.segment import SegmentEnd
 from streamlog.errors import CorruptData, StreamlogError
@@ -69,6 +70,8 @@ class AlteredSettings:
     """Of all brokers of the cluster."""
     node: Mapping[str, str] = field(default_factory=dict)
     """Of this one; they come first."""
+    quotas: QuotaTable = field(default_factory=QuotaTable)
+    """Of clients."""
 
 
 def new_id() -> str:
@@ -184,13 +187,25 @@ class Catalog:
         if content is None:
             return AlteredSettings()
         try:
-            return AlteredSettings(default=_texts(content["default"]), node=_texts(content["node"]))
+            return AlteredSettings(
+                default=_texts(content["default"]),
+                node=_texts(content["node"]),
+                # Directories from before clients had quotas have none.
+                quotas=_quotas(content.get("quotas", [])),
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise self._damaged(BROKER, error) from error
 
     def write_broker_settings(self, settings: AlteredSettings) -> None:
         """What holds from the next start on."""
-        content = {"default": dict(settings.default), "node": dict(settings.node)}
+        content = {
+            "default": dict(settings.default),
+            "node": dict(settings.node),
+            "quotas": [
+                {"entity": dict(entity), "rates": dict(settings.quotas.of(entity))}
+                for entity in settings.quotas
+            ],
+        }
         self._replace_json(BROKER, {"version": _FORMAT, **content})
 
     def next_producer_id(self) -> int:
@@ -303,6 +318,15 @@ def _topic(entry: dict[str, Any]) -> TopicEntry:
         partitions=int(entry["partitions"]),
         configs=_texts(entry["configs"]),
     )
+
+
+def _quotas(entries: list[dict[str, Any]]) -> QuotaTable:
+    rates = {}
+    for entry in entries:
+        names = {str(k): None if v is None else str(v) for k, v in entry["entity"].items()}
+        bounds = {str(key): int(rate) for key, rate in entry["rates"].items()}
+        rates[entity_of(names.items())] = bounds
+    return QuotaTable(rates)
 
 
 def _texts(entries: dict[str, Any]) -> dict[str, str]:
