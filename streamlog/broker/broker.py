@@ -137,7 +137,6 @@ class Broker:
         )
         self._data = DataRequests(self._partitions, internal_topics=INTERNAL_TOPICS)
         self._configs = ConfigRequests(directory, on_altered=self._on_altered)
-        self._quotas = QuotaRequests(directory)
         self._admin = AdminRequests(
             directory,
             self._partitions,
@@ -164,10 +163,7 @@ class Broker:
             thread=self._aside,
             on_job_done=self._arm,
         )
-        self._sessions = FetchSessions(
-            slots=lambda: directory.config.connections.fetch_sessions_max,
-            new_id=lambda: secrets.randbelow(INT_MAX) + 1,
-        )
+        self._sessions = FetchSessions(slots=self._session_slots, new_id=_new_session_id)
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
         self._fetches: dict[int, _ParkedFetch] = {}
         self._ready: list[int] = []
@@ -342,6 +338,7 @@ class Broker:
 
     def _table(self) -> dict[type[Message | ProduceRun], Callable[..., Answer]]:
         admin, groups, configs = self._admin, self._groups, self._configs
+        quotas = QuotaRequests(self._directory)
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
             ProduceRequest: self._produce,
@@ -367,8 +364,8 @@ class Broker:
             ),
             IncrementalAlterConfigsRequest: lambda request, _: configs.alter(request),
             AlterConfigsRequest: lambda request, _: configs.replace(request),
-            DescribeClientQuotasRequest: lambda request, _: self._quotas.describe(request),
-            AlterClientQuotasRequest: lambda request, _: self._quotas.alter(request),
+            DescribeClientQuotasRequest: lambda request, _: quotas.describe(request),
+            AlterClientQuotasRequest: lambda request, _: quotas.alter(request),
             JoinGroupRequest: self._group,
             SyncGroupRequest: self._group,
             HeartbeatRequest: self._group,
@@ -461,6 +458,9 @@ class Broker:
 
         self._flush.then(go_on)
         return response
+
+    def _session_slots(self) -> int:
+        return self._directory.config.connections.fetch_sessions_max
 
     def _fetch(self, request: FetchRequest, context: RequestContext) -> Answer:
         now_ms = self._clock.now_ms()
@@ -564,6 +564,10 @@ def api_versions(error_code: int = 0) -> ApiVersionsResponse:
             for api in APIS.values()
         ],
     )
+
+
+def _new_session_id() -> int:
+    return secrets.randbelow(INT_MAX) + 1
 
 
 def _raise_first_error(response: ProduceResponse) -> None:
