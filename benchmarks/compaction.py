@@ -95,7 +95,7 @@ async def slices(path: Path, records: int, batch_records: int, codec: Compressio
         cleaner = Cleaner(
             directory,
             clock=clock,
-            high_watermark=lambda topic, number: directory.log(topic, number).log_end_offset,
+            stable_offset=lambda topic, number: directory.log(topic, number).log_end_offset,
             on_over=lambda *_: None,
             thread=thread,
             on_job_done=job_done.set,

@@ -23,7 +23,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.config_requests import ConfigRequests
 from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
-from streamlog.broker.data import DataRequests
+from streamlog.broker.data import DataRequests, FetchAttempt
 from streamlog.broker.fetch_sessions import FetchSessions, Visit
 from streamlog.broker.produce_runs import append_run
 from streamlog.broker.quota_requests import QuotaRequests
@@ -121,6 +121,7 @@ class _ParkedFetch:
     visit: Visit
     version: int
     answer: asyncio.Future[Message]
+    deadline_ms: int
 
 
 class Broker:
@@ -158,7 +159,7 @@ class Broker:
         self._cleaner = Cleaner(
             directory,
             clock=clock,
-            high_watermark=self._partitions.high_watermark,
+            stable_offset=self._partitions.last_stable_offset,
             on_over=lambda paths, in_ms: self._retention.take_over(paths, clock.now_ms() + in_ms),
             thread=self._aside,
             on_job_done=self._arm,
@@ -471,18 +472,21 @@ class Broker:
         attempt = self._data.fetch(visit.request, context.version)
         if not attempt.missing_bytes:
             return visit.finish(attempt.response, now_ms=now_ms)
+        deadline_ms = now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._park(_ParkedFetch(visit, context.version, answer, deadline_ms), attempt)
+        return answer
+
+    def _park(self, fetch: _ParkedFetch, attempt: FetchAttempt) -> None:
         ticket = next(self._tickets)
-        wait_ms = min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
+        self._fetches[ticket] = fetch
         self._waiting.park(
             ticket,
             attempt.partitions,
             missing_bytes=attempt.missing_bytes,
-            deadline_ms=now_ms + wait_ms,
+            deadline_ms=fetch.deadline_ms,
         )
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._fetches[ticket] = _ParkedFetch(visit, context.version, answer)
         self._arm()
-        return answer
 
     def _group(self, request: GroupRequest, context: RequestContext) -> Answer:
         answer = self._groups.begin(
@@ -533,7 +537,11 @@ class Broker:
                 parked.answer.set_exception(error)
             else:
                 now_ms = self._clock.now_ms()
-                parked.answer.set_result(parked.visit.finish(attempt.response, now_ms=now_ms))
+                # The bytes that were appended may belong to a transaction that is still open.
+                if attempt.missing_bytes and now_ms < parked.deadline_ms:
+                    self._park(parked, attempt)
+                else:
+                    parked.answer.set_result(parked.visit.finish(attempt.response, now_ms=now_ms))
 
     def _arm(self) -> None:
         """See to it that the timer rings at the earliest deadline."""

@@ -23,9 +23,7 @@ from streamlog.protocol.messages.cluster import (
     OffsetForLeaderTopicResult,
 )
 from streamlog.protocol.messages.data import (
-    EpochEndOffset as DivergingEpoch,
-)
-from streamlog.protocol.messages.data import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -42,6 +40,9 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
+)
+from streamlog.protocol.messages.data import (
+    EpochEndOffset as DivergingEpoch,
 )
 from streamlog.protocol.schema import ZERO_UUID, one_buffer
 from streamlog.records.batch import split_batches
@@ -187,21 +188,27 @@ class DataRequests:
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Look up offsets by timestamp or by name."""
+        stable = request.isolation_level == READ_COMMITTED
         return ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(
                     name=topic.name,
-                    partitions=[self._offset(topic.name, each) for each in topic.partitions],
+                    partitions=[
+                        self._offset(topic.name, each, stable=stable) for each in topic.partitions
+                    ],
                 )
                 for topic in request.topics
             ]
         )
 
-    def _offset(self, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    def _offset(
+        self, topic: str, wanted: ListOffsetsPartition, *, stable: bool
+    ) -> ListOffsetsPartitionResponse:
         try:
             partition = self._partitions.get(topic, wanted.partition_index)
             partition.check_epoch(wanted.current_leader_epoch)
-            found = _look_up(partition, wanted.timestamp)
+            end_offset = partition.last_stable_offset if stable else partition.high_watermark
+            found = _look_up(partition, wanted.timestamp, end_offset)
         except StreamlogError as error:
             code = _code(error)
             return ListOffsetsPartitionResponse(
@@ -285,6 +292,7 @@ class _Reading:
             if diverging is not None:
                 self.failed = True  # There is nothing to wait for.
             records = b"" if diverging is not None else self._read(partition, wanted)
+            aborted = self._aborted(partition, wanted, records)
         except StreamlogError as error:
             return self._unreadable(wanted, _code(error))
         self.found_bytes += len(records)
@@ -292,18 +300,32 @@ class _Reading:
         return PartitionData(
             partition_index=wanted.partition,
             high_watermark=high_watermark,
-            last_stable_offset=high_watermark,
+            last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
             diverging_epoch=diverging,
-            aborted_transactions=[] if self._committed else None,
+            aborted_transactions=aborted,
             records=records,
         )
+
+    def _aborted(
+        self, partition: Partition, wanted: FetchPartition, records: Piece
+    ) -> list[AbortedTransaction] | None:
+        """The transactions whose records a reader of committed ones has to leave out."""
+        if not self._committed:
+            return None
+        return [
+            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in (partition.aborted(wanted.fetch_offset) if len(records) else ())
+        ]
 
     def _read(self, partition: Partition, wanted: FetchPartition) -> Piece:
         is_first = self.found_bytes == 0
         room_bytes = min(wanted.partition_max_bytes, self._room_bytes - self.found_bytes)
         records = partition.range(
-            wanted.fetch_offset, max_bytes=max(room_bytes, 0), min_one=is_first
+            wanted.fetch_offset,
+            max_bytes=max(room_bytes, 0),
+            min_one=is_first,
+            stable=self._committed,
         )
         if self._version < ZSTD_FETCH_VERSION:
             where = f"{partition.topic}-{partition.index}: Fetch version {self._version}"
@@ -319,15 +341,18 @@ def _diverging(partition: Partition, wanted: FetchPartition) -> DivergingEpoch |
     return None if found is None else DivergingEpoch(epoch=found[0], end_offset=found[1])
 
 
-def _look_up(partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
-    """An offset and its timestamp, -1 where that is not told; None if there is no such offset."""
+def _look_up(partition: Partition, timestamp_ms: int, end_offset: int) -> tuple[int, int] | None:
+    """An offset and its timestamp, -1 where that is not told; None if there is no such offset.
+
+    Nothing is told of what lies behind `end_offset`.
+    """
     log = partition.log
     if timestamp_ms == LATEST:
-        return partition.high_watermark, -1
+        return end_offset, -1
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start_offset, -1
     if timestamp_ms == MAX_TIMESTAMP:
-        return _committed(partition, log.max_timestamp())
+        return _before(end_offset, log.max_timestamp())
     if timestamp_ms == LATEST_REMOTE:
         return None
     if timestamp_ms < 0:
@@ -335,11 +360,11 @@ def _look_up(partition: Partition, timestamp_ms: int) -> tuple[int, int] | None:
             ErrorCode.INVALID_REQUEST,
             f"{partition.topic}-{partition.index}: no time {timestamp_ms}",
         )
-    return _committed(partition, log.offset_for_timestamp(timestamp_ms))
+    return _before(end_offset, log.offset_for_timestamp(timestamp_ms))
 
 
-def _committed(partition: Partition, found: tuple[int, int] | None) -> tuple[int, int] | None:
-    return found if found is not None and found[0] < partition.high_watermark else None
+def _before(end_offset: int, found: tuple[int, int] | None) -> tuple[int, int] | None:
+    return found if found is not None and found[0] < end_offset else None
 
 
 def _produce_refusal(request: ProduceRequest) -> LogError | None:

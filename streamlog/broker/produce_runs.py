@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from streamlog.broker.data import DataRequests
     from streamlog.broker.replication.partition import Partition
-    from streamlog.broker.storage.partition_log import AppendResult
+    from streamlog.broker.storage.appends import AppendResult
     from streamlog.protocol.produce_runs import ProducePattern, ProduceRun
 
 

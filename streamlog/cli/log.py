@@ -20,8 +20,10 @@ from streamlog.broker.storage.mending import MENDED, mend
 from streamlog.cli.terminal import out, text_of
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch
+from streamlog.records.control import ABORT, COMMIT, marker_of
 
 EXIT_DAMAGED = 1
+MARKER_NAMES = {ABORT: "ABORT", COMMIT: "COMMIT"}
 MARKS = {"transactional": "is_transactional", "control": "is_control"}
 
 log_commands = typer.Typer(
@@ -204,11 +206,25 @@ def _codec(batch: RecordBatch) -> str:
         return "unknown codec"
 
 
+def _marker_lines(batch: RecordBatch) -> Iterator[str]:
+    try:
+        marker = marker_of(batch)
+    except CorruptData as error:
+        yield f"    can't be decoded: {error}"
+        return
+    if marker is not None:
+        kind = MARKER_NAMES.get(marker.kind, f"control record of type {marker.kind}")
+        yield f"    {batch.base_offset} {kind}, coordinator epoch {marker.coordinator_epoch}"
+
+
 def _record_lines(placed: Placed) -> Iterator[str]:
     try:
         records = placed.batch.records()
     except CorruptData as error:
         yield f"    can't be decoded: {error}"
+        return
+    if placed.batch.is_control:
+        yield from _marker_lines(placed.batch)
         return
     for record in records:
         headers = "".join(f" {name}={text_of(value)}" for name, value in record.headers)

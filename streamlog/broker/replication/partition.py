@@ -2,9 +2,11 @@
 
 A thin layer over `PartitionLog` that knows what may be shown. With one node and `flush=always`
 what is on disk is committed, with `flush=os` what is in the log: there the high watermark stands.
+The last stable offset lags behind it while a transaction is open, or its marker is on its way to
+the disk.
 Rule of the file: whatever is appended, by a producer or by a coordinator, goes through
-`Partition.append`, which sees to its sync and tells the one listener when it may be read, so
-that nobody who waits for bytes has to poll.
+`Partition.append` or `end_transaction`, which sees to its sync and tells the one listener when it
+may be read, so that nobody who waits for bytes has to poll.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.config import FLUSH_ALWAYS, FLUSH_NEVER
+from streamlog.broker.storage.appends import Origin
 from streamlog.errors import OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
@@ -19,11 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from streamlog.broker.replication.group_flush import GroupFlush
+    from streamlog.broker.storage.appends import AppendResult
     from streamlog.broker.storage.files import FileRange
     from streamlog.broker.storage.log_directory import LogDirectory, TopicState
-    from streamlog.broker.storage.partition_log import AppendResult, PartitionLog
+    from streamlog.broker.storage.partition_log import PartitionLog
     from streamlog.broker.storage.syncing import PendingSync
+    from streamlog.broker.storage.transactions import Decided
     from streamlog.protocol.schema import Buffer
+    from streamlog.records.control import Marker
 
 NO_EPOCH = -1
 """The leader epoch of a client that does not know any: it is not checked."""
@@ -31,6 +37,8 @@ NO_EPOCH = -1
 
 HIGH_WATERMARK = -1
 """Of a deletion: up to there."""
+RELEASED_BYTES = 2**31 - 1
+"""A marker may release any number of bytes to those who read committed records: all are woken."""
 
 
 class AppendListener(Protocol):
@@ -74,6 +82,15 @@ class Partition:
         end_offset = self.log.log_end_offset
         return min(self.log.synced.offset, end_offset) if self._always else end_offset
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this offset all transactions are decided, for good."""
+        high_watermark = self.high_watermark
+        first = self.log.producers.transactions.first_unstable_offset
+        if first is None:
+            return high_watermark
+        return min(high_watermark, max(first, self.log.log_start_offset))
+
     def may_acknowledge(self, offset: int) -> bool:
         """Whether what is below `offset` may be acknowledged; if not, a round will sync it."""
         return self.log.synced.offset >= offset or not self._is_due()
@@ -104,10 +121,17 @@ class Partition:
             raise OffsetOutOfRange(f"{self.topic}-{self.index}: offset {offset} was deleted")
         return self.log.epochs.diverges(epoch, offset, self.high_watermark)
 
-    def append(self, data: Buffer, *, now_ms: int, wall_ms: int | None = None) -> AppendResult:
+    def append(
+        self,
+        data: Buffer,
+        *,
+        now_ms: int,
+        wall_ms: int | None = None,
+        origin: Origin = Origin.CLIENT,
+    ) -> AppendResult:
         """Append batches and see to their sync. See `PartitionLog.append`, and what it raises."""
         rolled_at = self.log.active_base_offset
-        result = self.log.append(data, now_ms=now_ms, wall_ms=wall_ms)
+        result = self.log.append(data, now_ms=now_ms, wall_ms=wall_ms, origin=origin)
         if not result.duplicate:
             self._on_appended(result.size_bytes, rolled_at, now_ms)
         return result
@@ -126,6 +150,19 @@ class Partition:
             self._on_appended(size_bytes, rolled_at, now_ms)
         return outcomes
 
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int, wall_ms: int
+    ) -> AppendResult:
+        """End a producer's transaction; see `PartitionLog.end_transaction`, and what it raises."""
+        rolled_at = self.log.active_base_offset
+        result = self.log.end_transaction(
+            producer_id, producer_epoch, marker, now_ms=now_ms, wall_ms=wall_ms
+        )
+        if not self._always:
+            self.log.producers.transactions.settle(self.high_watermark)
+        self._on_appended(RELEASED_BYTES, rolled_at, now_ms)
+        return result
+
     def _on_appended(self, size_bytes: int, rolled_at: int, now_ms: int) -> None:
         """See to the sync of what was appended; the active segment began at `rolled_at` before."""
         if self._always:
@@ -141,9 +178,29 @@ class Partition:
             self._deadline_ms = now_ms + self.log.config.flush_ms
             self._flush.add_later(self, self._deadline_ms)
 
-    def range(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer | FileRange:
-        """Find what is committed. Raises what `PartitionLog.range` raises."""
-        return self.log.range(offset, max_bytes=max_bytes, min_one=min_one, synced=self._always)
+    def range(
+        self, offset: int, *, max_bytes: int, min_one: bool = True, stable: bool = False
+    ) -> Buffer | FileRange:
+        """Find what is committed, with `stable` up to the last stable offset.
+
+        Raises what `PartitionLog.range` raises.
+        """
+        end_offset = self.last_stable_offset if stable else None
+        return self.log.range(
+            offset,
+            max_bytes=max_bytes,
+            min_one=min_one,
+            synced=self._always,
+            before_offset=end_offset if end_offset != self.high_watermark else None,
+        )
+
+    def aborted(self, offset: int) -> list[Decided]:
+        """The aborted transactions in what `range` has just found from `offset` on, in order.
+
+        Raises what `PartitionLog.aborted` raises.
+        """
+        found = self.log.aborted(offset, self.log.found_end_offset)
+        return sorted(found, key=lambda decided: decided.first_offset)
 
     def begin_sync(self, *, sealed_only: bool) -> PendingSync | None:
         """Take up a sync. Raises what `PartitionLog.begin_sync` raises."""
@@ -155,6 +212,7 @@ class Partition:
     def on_synced(self, sync: PendingSync) -> None:
         """A sync of the log has succeeded: there may be more to read."""
         self.log.end_sync(sync)
+        self.log.producers.transactions.settle(self.high_watermark)
         size_bytes, self._syncing_bytes = self._syncing_bytes, 0
         if size_bytes:
             self._listener.on_append(self.topic, self.index, size_bytes)
@@ -216,6 +274,10 @@ class Partitions:
     def high_watermark(self, topic: str, index: int) -> int:
         """The high watermark of a partition. Raises what `get` raises."""
         return self.get(topic, index).high_watermark
+
+    def last_stable_offset(self, topic: str, index: int) -> int:
+        """The last stable offset of a partition. Raises what `get` raises."""
+        return self.get(topic, index).last_stable_offset
 
     def exists(self, topic: str, index: int) -> bool:
         """Whether there is such a partition."""

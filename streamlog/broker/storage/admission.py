@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from crc32c import crc32c
 
+from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.settings import LONG_MAX
 from streamlog.errors import CorruptData, CorruptMessage, LogError, MessageTooLarge
 from streamlog.records.batch import HEADER_BYTES, RecordBatch, place_batch
@@ -37,8 +38,17 @@ _CODEC_BITS = 0x07
 _CODEC_MAX = Compression.ZSTD.value
 
 
-def admit(data: bytearray | memoryview, *, max_message_bytes: int) -> list[RecordBatch]:
+def admit(
+    data: bytearray | memoryview,
+    *,
+    max_message_bytes: int,
+    transactional: bool = False,
+    numbered: bool = True,
+) -> list[RecordBatch]:
     """The batches in `data`, each of which a client may append.
+
+    Only with `transactional` they may belong to a transaction: the caller knows that one was
+    begun here. Without `numbered` they need no sequence numbers.
 
     Raises:
         CorruptMessage: bytes have changed on the way, or the last batch is cut off.
@@ -52,8 +62,8 @@ def admit(data: bytearray | memoryview, *, max_message_bytes: int) -> list[Recor
                 f"a batch of {batch.size_bytes} bytes is larger than max.message.bytes"
                 f" ({max_message_bytes}): send smaller batches, or raise it for the topic"
             )
-        _check_client(batch)
-        if batch.producer_id >= 0:
+        _check_client(batch, transactional=transactional)
+        if batch.producer_id >= 0 and numbered:
             _check_numbered(batch, alone=len(batches) == 1)
     return batches
 
@@ -165,6 +175,27 @@ def stamp(
     return stamped
 
 
+def timed(
+    data: bytearray | memoryview,
+    batches: list[RecordBatch],
+    config: TopicConfig,
+    *,
+    wall_ms: int,
+) -> list[RecordBatch]:
+    """The batches, their times refused, kept or set as the topic wants it.
+
+    Raises what `check_times` raises.
+    """
+    if config.message_timestamp_type == LOG_APPEND_TIME:
+        return stamp(data, batches, wall_ms=wall_ms)
+    check_times(
+        batches,
+        oldest_ms=wall_ms - config.message_timestamp_before_max_ms,
+        newest_ms=wall_ms + config.message_timestamp_after_max_ms,
+    )
+    return batches
+
+
 def _split(data: bytearray | memoryview) -> list[RecordBatch]:
     batches: list[RecordBatch] = []
     position = 0
@@ -185,7 +216,7 @@ def _split(data: bytearray | memoryview) -> list[RecordBatch]:
     return batches
 
 
-def _check_client(batch: RecordBatch) -> None:
+def _check_client(batch: RecordBatch, *, transactional: bool) -> None:
     if not 0 < batch.record_count == batch.last_offset_delta + 1:
         raise LogError(
             f"a batch claims {batch.record_count} records and"
@@ -203,9 +234,9 @@ def _check_client(batch: RecordBatch) -> None:
         raise LogError(
             "a batch claims log append time, which only a log may set", code=INVALID_TIMESTAMP
         )
-    if batch.is_transactional:
+    if batch.is_transactional and not (transactional and batch.producer_id >= 0):
         raise LogError(
-            "a batch belongs to a transaction, and none is open here", code=INVALID_TXN_STATE
+            "a batch belongs to a transaction, and none was begun here", code=INVALID_TXN_STATE
         )
     if batch.size_bytes == HEADER_BYTES:
         raise LogError("a batch claims records and has none", code=INVALID_RECORD)

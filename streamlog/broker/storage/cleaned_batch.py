@@ -35,6 +35,7 @@ SLICE_BYTES = 256 * 1024
 """Decoded at a time: about half a millisecond."""
 
 _CODEC_BITS = 0x07
+_TRANSACTIONAL = 0x10
 _CRC_FROM = 21
 _LENGTH_FROM = 12
 _MAGIC = 2
@@ -187,8 +188,13 @@ def delete_horizon_ms(batch: RecordBatch) -> int | None:
 
 
 def emptied(batch: RecordBatch) -> bytes:
-    """The batch without its records: it tells the offsets, and the producer's sequence."""
+    """The batch without its records: it tells the offsets, and the producer's sequence or epoch.
+
+    Data is in no transaction any more: its marker may go, and nobody shall wait for one.
+    """
     attributes = batch.attributes & ~(_CODEC_BITS | DELETE_HORIZON)
+    if not batch.is_control:
+        attributes &= ~_TRANSACTIONAL
     return _sealed(batch, b"", attributes=attributes, base_ms=_NO_TIME_MS)
 
 

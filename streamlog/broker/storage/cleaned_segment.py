@@ -108,6 +108,7 @@ class CleanedSegment:
             self._unsynced_bytes = 0
 
     def _finish(self) -> None:
+        self.segment.aborted.seal()
         self.segment.trim_indexes()
         self.segment.sync()
         self.segment.close()

@@ -45,7 +45,7 @@ class Cleaner:
     Args:
         directory: its logs.
         clock: both times.
-        high_watermark: up to where a partition, by topic and number, is committed.
+        stable_offset: up to where all is decided in a partition, by topic and number.
         on_over: takes paths of files that were replaced, to be removed in so many milliseconds.
         thread: does the jobs; without it they are done in place.
         on_job_done: called when a job has ended and `next_due_ms` is known again.
@@ -56,14 +56,14 @@ class Cleaner:
         directory: LogDirectory,
         *,
         clock: Clock,
-        high_watermark: Callable[[str, int], int],
+        stable_offset: Callable[[str, int], int],
         on_over: Callable[[list[str], int], None],
         thread: Aside | None = None,
         on_job_done: Callable[[], None] | None = None,
     ) -> None:
         self._directory = directory
         self._clock = clock
-        self._high_watermark = high_watermark
+        self._stable_offset = stable_offset
         self._on_over = on_over
         self._thread = thread
         self._on_job_done = on_job_done
@@ -149,7 +149,7 @@ class Cleaner:
 
     def _candidate(self, topic: str, number: int, log: PartitionLog) -> Steps[_Candidate | None]:
         try:
-            limit_offset = self._high_watermark(topic, number)
+            limit_offset = self._stable_offset(topic, number)
             cleaned_offset = yield from aside(log.cleaned.read)
             found: list[SegmentFacts] = []
             for segment in log.sealed_segments(before_offset=limit_offset):

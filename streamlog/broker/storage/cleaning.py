@@ -12,6 +12,7 @@ can't be read may be missing afterwards.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -22,13 +23,11 @@ from streamlog.broker.storage.aside import Steps, aside
 from streamlog.broker.storage.cleaned_batch import Unpacked, emptied, with_horizon
 from streamlog.broker.storage.cleaned_segment import CleanedSegment
 from streamlog.broker.storage.compaction import (
-    MARKERS,
     Dirtiness,
+    Outcomes,
     SegmentFacts,
     Survivors,
-    Transactions,
     groups,
-    marker_type,
 )
 from streamlog.broker.storage.files import directory_error
 from streamlog.broker.storage.index import TIME_ENTRY_BYTES
@@ -36,6 +35,7 @@ from streamlog.broker.storage.offset_map import OffsetMap
 from streamlog.broker.storage.sealed_batches import SealedBatches
 from streamlog.records.batch import Record, RecordBatch, split_batches
 from streamlog.records.compression import Compression
+from streamlog.records.control import MARKERS, marker_of
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.partition_log import PartitionLog
@@ -80,7 +80,7 @@ class Cleaning:
             keys_max=dirty.end_offset - dirty.first_dirty_offset,
             secret=secrets.token_bytes(16),
         )
-        self._transactions: Transactions | None = None
+        self._outcomes: Outcomes | None = None
         self._before_bytes = self._after_bytes = 0
 
     def steps(self) -> Steps[None]:
@@ -136,11 +136,11 @@ class Cleaning:
     def _take(self, batch: RecordBatch, source: SealedBatches) -> Steps[bool]:
         """Whether to go on."""
         yield batch.size_bytes
-        if batch.is_transactional and self._transactions is None:
+        if batch.is_transactional and self._outcomes is None:
             yield from self._find_transactions(batch.base_offset)
         if batch.base_offset >= self._end_offset:
             return False
-        aborted = self._transactions is not None and self._transactions.holds_aborted(batch)
+        aborted = self._outcomes is not None and self._outcomes.holds_aborted(batch)
         if batch.is_control or batch.record_count == 0 or aborted:
             return True
         unpacked = yield from source.unpacked(batch)
@@ -156,15 +156,18 @@ class Cleaning:
 
     def _find_transactions(self, offset: int) -> Steps[None]:
         """How the transactions from `offset` on end; the log is clean before the first open one."""
-        found = Transactions()
+        found = Outcomes()
+        undecided = math.inf
         while data := self._log.read(offset, max_bytes=READ_BYTES):
             for batch in split_batches(data):
                 found.take(batch)
                 offset = batch.next_offset
             yield len(data)
-        self._transactions = found
-        if found.first_open_offset is not None:
-            self._end_offset = min(self._end_offset, found.first_open_offset)
+            undecided = math.inf if found.first_open_offset is None else found.first_open_offset
+            if self._end_offset <= min(offset, undecided):
+                break
+        self._outcomes = found
+        self._end_offset = int(min(self._end_offset, undecided))
 
     # The rewrite.
 
@@ -172,8 +175,8 @@ class Cleaning:
         log = self._log
         survivors = Survivors(
             end_offset=self._end_offset,
-            transactions=self._transactions or Transactions(),
-            last_sequences=log.last_sequences(),
+            outcomes=self._outcomes or Outcomes(),
+            last_offsets=log.producers.last_offsets(),
             wall_ms=self._wall_ms,
             delete_retention_ms=log.config.delete_retention_ms,
         )
@@ -226,6 +229,8 @@ class Cleaning:
         while batches := (yield from source.next()):
             for batch in batches:
                 data = yield from self._rewritten(batch, source, survivors)
+                if data is not None and batch.is_transactional:
+                    output.segment.aborted.extend(survivors.written(RecordBatch(data)))
                 yield from output.add(batch, data)
                 yield batch.size_bytes
 
@@ -238,11 +243,11 @@ class Cleaning:
         if batch.is_control:
             return _marker(batch, survivors)
         if survivors.gone(batch):
-            return _sequence_only(batch, survivors)
+            return _producer_only(batch, survivors)
         unpacked = yield from source.unpacked(batch)
         left = yield from self._left(unpacked, survivors)
         if not any(left.kept):
-            return _sequence_only(batch, survivors)
+            return _producer_only(batch, survivors)
         survivors.note_data(batch)
         if left.horizon_ms is None and all(left.kept):
             return batch.data
@@ -314,21 +319,19 @@ def facts(segment: Segment) -> SegmentFacts:
     )
 
 
-def _sequence_only(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | None:
-    if not survivors.keeps_sequence(batch):
+def _producer_only(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | None:
+    if not survivors.keeps_producer(batch):
         return None
     return batch.data if batch.record_count == 0 else emptied(batch)
 
 
 def _marker(batch: RecordBatch, survivors: Survivors) -> bytes | memoryview | None:
-    kind = marker_type(batch)
-    if kind is None:
-        return None
-    if kind not in MARKERS:
+    marker = marker_of(batch)
+    if marker is not None and marker.kind not in MARKERS:
         return batch.data
-    stays, horizon_ms = survivors.marker_stays(batch)
-    if not stays:
-        return None
-    if horizon_ms is None:
+    stays, horizon_ms = (False, None) if marker is None else survivors.marker_stays(batch)
+    if stays and horizon_ms is not None:
+        return with_horizon(batch, horizon_ms)
+    if stays or (marker is None and survivors.keeps_producer(batch)):
         return batch.data
-    return with_horizon(batch, horizon_ms)
+    return emptied(batch) if survivors.keeps_producer(batch) else None

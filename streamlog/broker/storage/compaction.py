@@ -5,6 +5,7 @@ A cleaning takes the newest offset of each key in the dirty part into a map and 
 without the records that are older than what the map says. Offsets and order stay. A tombstone
 is only dropped `delete.retention.ms` after a cleaning has first met it, so that a reader who
 begins at the start and keeps up sees every deletion; records of aborted transactions go at once.
+A transaction's marker stays as long as anything of it does, and then for that time, too.
 Never touched: the active segment, what is younger than `min.compaction.lag.ms`, an open
 transaction and what follows it, and what is not committed.
 Rule of the file: facts in, verdicts out; the rewrite is in `cleaning`.
@@ -13,25 +14,17 @@ Rule of the file: facts in, verdicts out; the rewrite is in `cleaning`.
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.cleaned_batch import delete_horizon_ms
-from streamlog.errors import CorruptData
+from streamlog.broker.storage.transactions import Decided, Transactions
 from streamlog.records.batch import Record, RecordBatch
 
-ABORT = 0
-"""Type of a control record: the producer's transaction was aborted."""
-COMMIT = 1
-MARKERS = frozenset({ABORT, COMMIT})
 OFFSETS_MAX = 2**31
 """In one segment: its index holds them relative to the base, in four bytes."""
-
-_SEQUENCES = 2**31
-_MARKER_KEY = struct.Struct(">hh")
 
 
 class SegmentFacts(NamedTuple):
@@ -137,13 +130,12 @@ def groups(
     return found
 
 
-@dataclass(slots=True)
-class Transactions:
-    """The transactions of a log from some offset to its end, fed batch by batch."""
+class Outcomes:
+    """How the transactions of a log from some offset on end, fed batch by batch."""
 
-    aborted: dict[int, list[range]] = field(default_factory=dict)
-    """Offsets that aborted transactions took, by producer id."""
-    _open: dict[int, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._open = Transactions()
+        self._aborted: dict[int, list[Decided]] = {}
 
     def take(self, batch: RecordBatch) -> None:
         """The next batch.
@@ -151,42 +143,22 @@ class Transactions:
         Raises:
             CorruptData: a marker is malformed.
         """
-        if batch.is_control:
-            kind = marker_type(batch)
-            first = self._open.pop(batch.producer_id, None) if kind in MARKERS else None
-            if first is not None and kind == ABORT:
-                offsets = range(first, batch.base_offset)
-                self.aborted.setdefault(batch.producer_id, []).append(offsets)
-        elif batch.is_transactional:
-            self._open.setdefault(batch.producer_id, batch.base_offset)
+        decided = self._open.take(batch, batch.base_offset)
+        if decided is not None and decided.aborted:
+            self._aborted.setdefault(decided.producer_id, []).append(decided)
 
     @property
     def first_open_offset(self) -> int | None:
         """Where the earliest open transaction begins; None if all are decided."""
-        return min(self._open.values(), default=None)
+        return self._open.first_open_offset
 
     def holds_aborted(self, batch: RecordBatch) -> bool:
         """Whether the batch is data of an aborted transaction."""
         if not batch.is_transactional or batch.is_control:
             return False
-        offsets = self.aborted.get(batch.producer_id, ())
-        return any(batch.base_offset in each for each in offsets)
-
-
-def marker_type(batch: RecordBatch) -> int | None:
-    """Which control record the batch holds (ABORT, COMMIT, or others); None if it is empty.
-
-    Raises:
-        CorruptData: its key is not that of a control record.
-    """
-    records = batch.records()
-    if not records:
-        return None
-    key = records[0].key
-    if key is None or len(key) < _MARKER_KEY.size:
-        raise CorruptData(f"the control record at offset {batch.base_offset} has key {key!r}")
-    kind: int = _MARKER_KEY.unpack_from(key)[1]
-    return kind
+        aborted = self._aborted.get(batch.producer_id, [])
+        number = bisect_left(aborted, batch.base_offset, key=_last_offset)
+        return number < len(aborted) and aborted[number].first_offset <= batch.base_offset
 
 
 class Survivors:
@@ -194,8 +166,8 @@ class Survivors:
 
     Args:
         end_offset: what lies behind stays as it is.
-        transactions: those that reach into the dirty part.
-        last_sequences: epoch and last sequence of every producer that the log remembers.
+        outcomes: of the transactions that reach into the dirty part.
+        last_offsets: of the batch that tells of a producer, for all that the log remembers.
         wall_ms: now, for tombstones.
         delete_retention_ms: how long a tombstone stays after this.
     """
@@ -204,17 +176,18 @@ class Survivors:
         self,
         *,
         end_offset: int,
-        transactions: Transactions,
-        last_sequences: Mapping[int, tuple[int, int]],
+        outcomes: Outcomes,
+        last_offsets: Mapping[int, int],
         wall_ms: int,
         delete_retention_ms: int,
     ) -> None:
         self._end_offset = end_offset
-        self._transactions = transactions
-        self._last_sequences = last_sequences
+        self._outcomes = outcomes
+        self._last_offsets = last_offsets
         self._wall_ms = wall_ms
         self._horizon_ms = wall_ms + delete_retention_ms
         self._with_data: set[int] = set()
+        self._written = Transactions()
 
     def untouched(self, batch: RecordBatch) -> bool:
         """Whether the batch stays as it is, whatever is in it."""
@@ -225,7 +198,7 @@ class Survivors:
         """Whether no record of the batch stays, whatever is in it."""
         if batch.record_count == 0:
             return True
-        return self._transactions.holds_aborted(batch)
+        return self._outcomes.holds_aborted(batch)
 
     def kept(
         self, batch: RecordBatch, records: Iterable[Record], newest: Iterable[int]
@@ -268,10 +241,16 @@ class Survivors:
             return True, self._horizon_ms
         return self._wall_ms < horizon_ms, None
 
-    def keeps_sequence(self, batch: RecordBatch) -> bool:
-        """Whether the batch stays, without records, for its producer's last sequence number."""
-        last = self._last_sequences.get(batch.producer_id)
-        if last is None or batch.base_sequence < 0:
-            return False
-        sequence: int = (batch.base_sequence + batch.last_offset_delta) % _SEQUENCES
-        return last == (batch.producer_epoch, sequence)
+    def keeps_producer(self, batch: RecordBatch) -> bool:
+        """Whether the batch stays, without records, for its producer's last sequence or epoch."""
+        return self._last_offsets.get(batch.producer_id) == batch.last_offset
+
+    def written(self, batch: RecordBatch) -> Iterator[Decided]:
+        """The batch, or some of it, is in the cleaned log; yields what it has aborted there."""
+        decided = self._written.take(batch, batch.base_offset)
+        if decided is not None and decided.aborted:
+            yield decided
+
+
+def _last_offset(decided: Decided) -> int:
+    return decided.last_offset

@@ -20,6 +20,8 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
+from streamlog.broker.storage.aborted import ABORTED_SUFFIX
+from streamlog.broker.storage.aborted_audit import AbortedAudit
 from streamlog.broker.storage.catalog import LOCK, Catalog, TopicEntry, describe_holder
 from streamlog.broker.storage.files import (
     File,
@@ -35,7 +37,7 @@ from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.scan import OFFSETS_MAX, Scan, sound_position
 from streamlog.broker.storage.segment import LOG_SUFFIX
-from streamlog.broker.storage.snapshots import SNAPSHOT_SUFFIX
+from streamlog.broker.storage.snapshots import SNAPSHOT_SUFFIX, offset_of
 from streamlog.errors import (
     CorruptData,
     LogDirectoryLost,
@@ -137,6 +139,11 @@ class Placed:
     path: str
     position: int
     batch: RecordBatch
+
+    @property
+    def base_offset(self) -> int:
+        """Of the segment that it stands in."""
+        return offset_of(self.path.rpartition("/")[2])
 
     @property
     def next_offset(self) -> int:
@@ -349,6 +356,7 @@ class _Looking:
         indexes: dict[str, _Entries] = {}
         bases = segment_bases(self._files, self._stored)
         checked = bases[:-1] if self._is_open else bases
+        audit = AbortedAudit(self._files, checked, self._stored.path)
         for base in checked:
             # Before the log, which may only have more by then.
             path = self._stored.path(base)
@@ -357,11 +365,13 @@ class _Looking:
             if isinstance(each, Finding):
                 found.append(each)
                 self._producers = ProducerStates()  # Nobody knows what was in there.
+                audit.note_damage()
                 continue
             if each.path != last_path:
                 self._counts.segments += 1
                 last_path = each.path
             self._count(each.batch)
+            audit.meet(each.base_offset, each.batch)
             if each.path in indexes:
                 indexes[each.path].meet(each.position, each.batch)
             found += self._order(each)
@@ -369,7 +379,20 @@ class _Looking:
         for path, entries in indexes.items():
             if path not in damaged:  # Or the log's damage would be told twice.
                 found += entries.findings()
+        whole = self._stored.recovery_point
+        complete = max((base for base in bases if base <= whole), default=START_OFFSET)
+        for base, why in audit.findings(complete_before=complete):
+            found.append(self._wrong_index(self._stored.path(base, ABORTED_SUFFIX), why))
         return found + self._snapshots()
+
+    def _wrong_index(self, path: str, why: str) -> Finding:
+        return Finding(
+            kind=Kind.INDEX,
+            topic=self._stored.topic,
+            partition=self._stored.partition,
+            path=path,
+            reason=why,
+        )
 
     def walk(self, offset: int) -> Iterator[Placed | Finding]:
         """Everything from the batch with `offset` in it on, across segments."""
@@ -490,7 +513,11 @@ class _Looking:
         if batch.record_count == 0:
             self._producers = ProducerStates()  # It stands for batches that were lost.
             return
-        if self._stored.is_compacted or batch.base_sequence < 0:
+        if self._stored.is_compacted:
+            return
+        if batch.base_sequence < 0:
+            if batch.is_control:
+                self._producers.replay(batch, batch.base_offset)
             return
         why = ""
         try:

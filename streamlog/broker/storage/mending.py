@@ -18,6 +18,8 @@ from struct import Struct
 from crc32c import crc32c
 
 from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage.aborted import ABORTED_SUFFIX
+from streamlog.broker.storage.aborted_audit import build_anew
 from streamlog.broker.storage.files import File, Files, make_durable_directory, write_whole
 from streamlog.broker.storage.inspection import (
     INDEX_SUFFIX,
@@ -34,7 +36,7 @@ from streamlog.broker.storage.inspection import (
 from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.scan import OFFSETS_MAX, PREFIX_BYTES
 from streamlog.broker.storage.segment import LOG_SUFFIX, Segment
-from streamlog.records.batch import HEADER_BYTES
+from streamlog.records.batch import HEADER_BYTES, RecordBatch
 
 QUARANTINE_SUFFIX = ".quarantine"
 COPY_BYTES = 1024 * 1024
@@ -101,6 +103,8 @@ class _Mending:
             elif path.removesuffix(LOG_SUFFIX) in indexed:
                 self._index(base)
                 self._done.append(Mended(path, "indexes built anew"))
+        if rewritten or any(each.path.endswith(ABORTED_SUFFIX) for each in findings):
+            build_anew(self._files, self._batches(), self._stored.path)
         for each in findings:
             if each.kind is Kind.SNAPSHOT:
                 aside = self._free(each.path)
@@ -181,6 +185,13 @@ class _Mending:
             partition=f"{self._stored.topic}-{self._stored.partition}",
         )
         segment.rescan()
+
+    def _batches(self) -> Iterator[tuple[int, RecordBatch]]:
+        """Every sound batch, and where its segment begins."""
+        for base in segment_bases(self._files, self._stored):
+            with closing(self._files.open(self._stored.path(base))) as file:
+                places = walk_file(file, base_offset=base, end=file.size())
+                yield from ((base, each[1]) for each in places if not isinstance(each, Unsound))
 
     def _free(self, path: str) -> str:
         """A name for a quarantined file that no earlier one has."""

@@ -13,13 +13,12 @@ Compaction rewrites sealed segments from outside (`cleaning`) and puts them in b
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
-from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
+from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage import admission, recovery, runs, swap
+from streamlog.broker.storage.appends import AppendResult, Origin
 from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.epochs import LeaderEpochs
 from streamlog.broker.storage.expiry import expired_segments
@@ -32,13 +31,14 @@ from streamlog.broker.storage.files import (
     directory_error,
     size_of,
 )
+from streamlog.broker.storage.log_producers import LogProducers
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.recompression import recompressed
 from streamlog.broker.storage.runs import PlainRun
 from streamlog.broker.storage.segment import LOG_SUFFIX, Segment, SegmentEnd
 from streamlog.broker.storage.segments import Segments
-from streamlog.broker.storage.snapshots import ProducerSnapshots
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
+from streamlog.broker.storage.transactions import Decided
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
@@ -49,30 +49,13 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.records.batch import RecordBatch
+from streamlog.records.batch import RecordBatch, place_batch
+from streamlog.records.control import Marker, encode_marker
 
 START_OFFSET = 0
 """Of a new log."""
 LINK_CHECK_MS = 100
 """A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
-
-_logger = logging.getLogger(__name__)
-
-
-class AppendResult(NamedTuple):
-    """Where a client's batches are in the log."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    """-1: records keep the time that their producer gave them."""
-    size_bytes: int
-    """So much longer is the log; 0: the batch had been appended before, at these offsets."""
-
-    @property
-    def duplicate(self) -> bool:
-        """Whether the batch was there already, and was not appended again."""
-        return self.size_bytes == 0
 
 
 class PartitionLog:
@@ -88,6 +71,8 @@ class PartitionLog:
         self.epochs = LeaderEpochs(files, directory)
         self.recovery = recovery.Recovery()
         self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
+        self.found_end_offset = START_OFFSET
+        """Behind the last batch that `range` has found."""
         self.refused_reads = 0
         """Reads that met a damaged place; the place itself is told once."""
         self.cleaned = swap.CleanedOffset(files, directory)
@@ -96,9 +81,8 @@ class PartitionLog:
         self._config = config
         self._read_only = read_only
         self._segments = Segments(files, directory, name=name, config=config, read_only=read_only)
-        self._producers = ProducerStates()
         self._start_offset = START_OFFSET
-        self._snapshots = ProducerSnapshots(files, directory)
+        self._producers = LogProducers(files, directory, self._segments)
         self._opened_ms: int | None = None
         self._link_check_ms = 0
         self._dirty = False
@@ -210,6 +194,11 @@ class PartitionLog:
         return self._segments.size_bytes
 
     @property
+    def producers(self) -> ProducerStates:
+        """Who has written to it, and their transactions."""
+        return self._producers.states
+
+    @property
     def damage(self) -> tuple[Damage, ...]:
         """The damaged places that are known."""
         return self._segments.damage
@@ -225,12 +214,12 @@ class PartitionLog:
         *,
         now_ms: int,
         wall_ms: int | None = None,
-        as_leader: bool = True,
+        origin: Origin = Origin.CLIENT,
     ) -> AppendResult:
-        """Append batches that a client encoded, all of them or none.
+        """Append encoded batches, all of them or none.
 
-        With `as_leader` they get the next offsets and this log's leader epoch. Without, they are
-        copies from another log: they keep what they have and have to continue this one.
+        They get the next offsets and this log's leader epoch, unless their `origin` is another
+        log: such copies keep what they have and have to continue this one.
         `now_ms` is monotonic and seals a segment whose records have no timestamps; `wall_ms` is
         what timestamps are judged by, or set to. Without it they are taken as they are. A
         memoryview that can be written is given away: the batches get their place where they are.
@@ -245,9 +234,15 @@ class PartitionLog:
         self._check_end()
         placed = data if isinstance(data, memoryview) and not data.readonly else bytearray(data)
         base_offset = self._segments.active.next_offset
-        if as_leader:
-            batches = admission.admit(placed, max_message_bytes=self._config.max_message_bytes)
-            appended = self._producers.check(batches[0])
+        if origin is not Origin.COPY:
+            batches = admission.admit(
+                placed,
+                max_message_bytes=self._config.max_message_bytes,
+                transactional=origin is not Origin.CLIENT,
+                numbered=origin is not Origin.COORDINATOR,
+            )
+            numbered = origin is not Origin.COORDINATOR
+            appended = self.producers.check(batches[0], numbered=numbered)
             if appended is not None:
                 return AppendResult(appended.first_offset, appended.last_offset, -1, 0)
             if self._config.compacts:
@@ -255,13 +250,13 @@ class PartitionLog:
             placed, batches = recompressed(placed, batches, self._config)
             admission.place(placed, batches, base_offset, self.epochs.current)
             if wall_ms is not None:
-                batches = self._timed(placed, batches, wall_ms)
+                batches = admission.timed(placed, batches, self._config, wall_ms=wall_ms)
         else:
             batches = admission.admit_copies(placed, next_offset=base_offset)
         self._write(placed, batches, now_ms)
         offset = base_offset
         for batch in batches:
-            self._producers.replay(batch, offset)
+            self._producers.note(batch, offset)
             offset += batch.last_offset_delta + 1
         append_time_ms = batches[0].max_timestamp_ms if batches[0].is_log_append_time else -1
         return AppendResult(base_offset, offset - 1, append_time_ms, len(placed))
@@ -286,23 +281,70 @@ class PartitionLog:
                     outcomes.append(error)
         return outcomes
 
-    def read(self, offset: int, *, max_bytes: int, min_one: bool = True) -> Buffer:
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int, wall_ms: int
+    ) -> AppendResult:
+        """Append the marker with which the producer's transaction ends here, if there is one.
+
+        Raises:
+            LogError: a newer instance of the producer, or a newer coordinator, has taken over.
+            LogDirectoryError: see `append`.
+        """
+        self.check_open()
+        self._check_end()
+        self.producers.check_marker(producer_id, producer_epoch, marker)
+        offset = self._segments.active.next_offset
+        producer = (producer_id, producer_epoch)
+        data = bytearray(encode_marker(marker, producer, timestamp_ms=wall_ms))
+        place_batch(data, offset, self.epochs.current)
+        batch = RecordBatch(data)
+        self._write(data, [batch], now_ms)
+        self._producers.note(batch, offset)
+        return AppendResult(offset, offset, -1, len(data))
+
+    def aborted(self, offset: int, end_offset: int) -> list[Decided]:
+        """The aborted transactions with records from `offset` to before `end_offset`.
+
+        Raises:
+            CorruptData: their index has to be built anew, and the log is damaged.
+            LogDirectoryError: the disk refused.
+        """
+        with self._disk():
+            return self._segments.aborted(offset, end_offset)
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        min_one: bool = True,
+        before_offset: int | None = None,
+    ) -> Buffer:
         """What `range` finds, in memory. Raises what `range` raises."""
-        found = self.range(offset, max_bytes=max_bytes, min_one=min_one)
+        found = self.range(
+            offset, max_bytes=max_bytes, min_one=min_one, before_offset=before_offset
+        )
         if not isinstance(found, FileRange):
             return found
         with self._disk():
             return found.read()
 
     def range(
-        self, offset: int, *, max_bytes: int, min_one: bool = True, synced: bool = False
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        min_one: bool = True,
+        synced: bool = False,
+        before_offset: int | None = None,
     ) -> Buffer | FileRange:
         """Whole batches from the one with `offset` in it on, about `max_bytes` at most.
 
         The first batch may begin before `offset`. With `min_one` it is returned however large.
         Batches come from one segment; nothing is returned at the end of the log. They stay in
         their file, which may be deleted meanwhile, until somebody reads or sends them. With
-        `synced` the log ends where it is known to be on disk.
+        `synced` the log ends where it is known to be on disk; it also ends at `before_offset`,
+        where a batch begins.
 
         Raises:
             OffsetOutOfRange: the log does not reach there.
@@ -319,8 +361,16 @@ class PartitionLog:
             if synced and offset >= self.synced.offset:
                 return b""
             segment = self._segments.segment_of(offset)
-            end = self.synced.position if segment.base_offset == self.synced.base_offset else None
-            return segment.range(offset, max_bytes, min_one=min_one, limit=end if synced else None)
+            end = None
+            if synced and segment.base_offset == self.synced.base_offset:
+                end = self.synced.position
+            if before_offset is not None and before_offset < segment.next_offset:
+                if offset >= before_offset:
+                    return b""
+                end = segment.position_of(before_offset)
+            found = segment.range(offset, max_bytes, min_one=min_one, limit=end)
+            self.found_end_offset = segment.found_end_offset
+            return found
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that is not older; None if all are.
@@ -485,10 +535,6 @@ class PartitionLog:
         with self._disk():
             yield from self._segments.ended_by(limit)
 
-    def last_sequences(self) -> dict[int, tuple[int, int]]:
-        """Epoch and last sequence number of each producer that is remembered."""
-        return self._producers.last_sequences()
-
     def cleaned_segment(self, base_offset: int) -> Segment:
         """A segment to be made and filled, which is none of the log's yet."""
         return self._segments.unfinished(base_offset)
@@ -556,25 +602,13 @@ class PartitionLog:
 
     def _take_over(self) -> None:
         """Get ready to append."""
-        self._report()
+        self._segments.report(self.recovery)
         self._segments.active.unseal()
-        self._producers = self._restored_producers()
+        self._producers.restore()
         if self.recovery.scanned_bytes:
             self._sync(self._segments.last(self.recovery.scanned_segments))
         # Of a damaged end it is known that more had been on disk.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
-
-    def _report(self) -> None:
-        if self.recovery.truncated_bytes:
-            _logger.warning(
-                "%s: cut %d bytes of an unfinished write off the end of the log; it ends at offset"
-                " %d",
-                self.name,
-                self.recovery.truncated_bytes,
-                self.log_end_offset,
-            )
-        for place in self.recovery.damage:
-            self._segments.tell(str(place))
 
     def _check_end(self) -> None:
         damage = self._segments.active.damage
@@ -587,19 +621,6 @@ class PartitionLog:
             f" {self._start_offset} to {self.log_end_offset - 1}"
         )
 
-    def _timed(
-        self, data: bytearray | memoryview, batches: list[RecordBatch], wall_ms: int
-    ) -> list[RecordBatch]:
-        """The batches, their times refused, kept or set as the topic wants it."""
-        if self._config.message_timestamp_type == LOG_APPEND_TIME:
-            return admission.stamp(data, batches, wall_ms=wall_ms)
-        admission.check_times(
-            batches,
-            oldest_ms=wall_ms - self._config.message_timestamp_before_max_ms,
-            newest_ms=wall_ms + self._config.message_timestamp_after_max_ms,
-        )
-        return batches
-
     def _append_run(
         self, pieces: Sequence[memoryview], now_ms: int
     ) -> list[AppendResult | StreamlogError]:
@@ -609,7 +630,7 @@ class PartitionLog:
             return []
         segment = self._segments.active
         run = PlainRun(segment.next_offset, self.epochs.current, segment.room_bytes(config))
-        run.extend(pieces, max_message_bytes=config.max_message_bytes, producers=self._producers)
+        run.extend(pieces, max_message_bytes=config.max_message_bytes, producers=self.producers)
         try:
             self.check_open()
             self._check_end()
@@ -619,7 +640,7 @@ class PartitionLog:
             return [error for _ in run.batches]
         results: list[AppendResult | StreamlogError] = []
         for batch, offset in zip(run.batches, run.base_offsets, strict=True):
-            self._producers.replay(batch, offset)
+            self._producers.note(batch, offset)
             last_offset = offset + batch.last_offset_delta
             results.append(AppendResult(offset, last_offset, -1, batch.size_bytes))
         return results
@@ -665,7 +686,7 @@ class PartitionLog:
         """Begin a segment; every step may fail and be tried again with the next append."""
         sealed = self._segments.active
         sealed.trim_indexes()
-        self._snapshots.write(self._producers, self.log_end_offset)
+        self._producers.keep()
         self._segments.add(sealed.next_offset)
         sealed.close()
         self._sync(self._segments.unsynced)
@@ -682,25 +703,14 @@ class PartitionLog:
 
     def _settle(self) -> None:
         with self._disk():
-            if self._dirty:
+            if self._dirty or self._segments.active.indexes_are_behind:
                 segments = [*self._segments.unsynced, self._segments.active]
                 self._segments.active.trim_indexes()
                 self._segments.active.close()
                 self._sync(segments)
                 self._segments.unsynced = []
                 self.synced = self._end()
-            if (self._snapshots.newest_offset or START_OFFSET) != self.log_end_offset:
-                self._snapshots.write(self._producers, self.log_end_offset)
-
-    def _restored_producers(self) -> ProducerStates:
-        """The producers as of the end of the log: the newest good snapshot, and a replay."""
-        producers, offset = self._snapshots.take(self.log_end_offset)
-        offset = START_OFFSET if offset is None else offset
-        if offset < self.log_end_offset:
-            for segment in self._segments.reaching(offset):
-                for batch in segment.batches(offset):
-                    producers.replay(batch, batch.base_offset)
-        return producers
+            self._producers.keep()
 
     @contextmanager
     def _disk(self) -> Iterator[None]:

@@ -3,9 +3,10 @@
 A producer numbers its records; the last five batches of each are remembered here, so that a
 batch sent again after a lost answer is answered with the offsets it got the first time, and a
 batch that skips numbers is refused. An older epoch of the same producer id is fenced off.
-Rule of the file: the state is a function of the log. `check` decides and changes nothing,
+A transaction belongs to a producer, so the open ones are kept here, too (`transactions`).
+Rule of the file: the state is a function of the log. The checks decide and change nothing,
 `replay` is the only thing that changes state, live and on opening alike; a snapshot only
-spares the replay. Transactions are not kept here yet.
+spares the replay.
 """
 
 from __future__ import annotations
@@ -16,24 +17,32 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from streamlog.broker.storage.transactions import Decided, Transactions
 from streamlog.errors import CorruptData, LogError
 from streamlog.records.batch import RecordBatch
+from streamlog.records.control import ABORT, MARKERS, Marker, marker_of
 
 BATCHES_REMEMBERED = 5
 """As many as a producer may have in flight, Kafka's bound on `max.in.flight.requests`."""
 PRODUCERS_MAX = 10_000
-"""Producers remembered in a partition. The one that has been silent for longest makes room; if
-it comes back its next batch is taken with whatever number it has, as after retention."""
+"""Producers remembered in a partition. The one that has been silent for longest, and has no
+transaction open, makes room; if it comes back its next batch is taken with whatever number it
+has, as after retention."""
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
 INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+TRANSACTION_COORDINATOR_FENCED = 52
 
 _SEQUENCES = 2**31
 """Sequence numbers wrap to 0 after 2**31 - 1."""
-_FORMAT = 1
+_FORMAT = 2
+_NONE = -1
 _HEAD = struct.Struct(">hI")
-_PRODUCER = struct.Struct(">qhB")
+# producer id, epoch, coordinator's epoch, last offset, its time, first offset of its open
+# transaction, count of batches that follow
+_PRODUCER = struct.Struct(">qhiqqqB")
 _APPENDED = struct.Struct(">iiqq")
 
 
@@ -46,85 +55,140 @@ class Appended(NamedTuple):
     last_offset: int
 
 
-class _Producer(NamedTuple):
+class Producer(NamedTuple):
+    """What is known of a producer."""
+
     epoch: int
-    batches: tuple[Appended, ...]  # oldest first
+    batches: tuple[Appended, ...] = ()
+    """The newest that it numbered in this epoch, oldest first."""
+    coordinator_epoch: int = _NONE
+    """Of the coordinator that ended its last transaction."""
+    newest_offset: int = _NONE
+    """The last one of its newest batch or marker."""
+    timestamp_ms: int = _NONE
+    """Of that."""
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 if none of this epoch is known."""
+        return self.batches[-1].last_sequence if self.batches else _NONE
+
+    @property
+    def last_offset(self) -> int:
+        """Of the batch that all of this can be told from, but for the batches before it."""
+        return self.batches[-1].last_offset if self.batches else self.newest_offset
 
 
 class ProducerStates:
     """The producers of one partition."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, _Producer] = {}
+        self.transactions = Transactions()
+        self._producers: dict[int, Producer] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def check(self, batch: RecordBatch) -> Appended | None:
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        """Every producer with its id."""
+        return iter(self._producers.items())
+
+    def check(self, batch: RecordBatch, *, numbered: bool = True) -> Appended | None:
         """May this batch be appended? None if so; where it is if it is there already.
+
+        One that no producer has `numbered`, the broker's own, only has to be of its epoch.
 
         Raises:
             LogError: with Kafka's codes 45 (numbers are missing before it), 46 (it was appended
-                so long ago that its offsets are forgotten) or 47 (its epoch is over).
+                so long ago that its offsets are forgotten), 47 (its epoch is over) or 48 (its
+                producer has a transaction open, to which it does not belong).
         """
         if batch.producer_id < 0:
             return None
         known = self._producers.get(batch.producer_id)
         if known is None:
             return None
-        first = batch.base_sequence
-        if batch.producer_epoch != known.epoch:
-            _check_epoch(batch, known)
+        if not numbered:
+            if batch.producer_epoch < known.epoch:
+                raise _fenced(batch.producer_id, batch.producer_epoch, known.epoch)
             return None
-        last = (first + batch.last_offset_delta) % _SEQUENCES
-        for appended in known.batches:
-            if appended.first_sequence == first and appended.last_sequence == last:
-                return appended
-        newest = known.batches[-1].last_sequence
-        if first == (newest + 1) % _SEQUENCES:
-            return None
-        if (newest - last) % _SEQUENCES < _SEQUENCES // 2:
+        appended = _find_or_check(batch, known)
+        if (
+            appended is None
+            and not batch.is_transactional
+            and batch.producer_id in self.transactions
+        ):
             raise LogError(
-                f"producer {batch.producer_id} sent sequence {first} to {last} again, which is in"
-                " the log but too long ago to tell its offsets",
-                code=DUPLICATE_SEQUENCE_NUMBER,
+                f"producer {batch.producer_id} has a transaction open in which this batch is not",
+                code=INVALID_TXN_STATE,
             )
-        raise LogError(
-            f"producer {batch.producer_id} sent sequence {first}, {(newest + 1) % _SEQUENCES} is"
-            " due: a batch before it is missing",
-            code=OUT_OF_ORDER_SEQUENCE_NUMBER,
-        )
+        return appended
 
-    def replay(self, batch: RecordBatch, base_offset: int) -> None:
-        """The batch is in the log at `base_offset`."""
-        if batch.producer_id < 0 or batch.base_sequence < 0:
+    def check_marker(self, producer_id: int, producer_epoch: int, marker: Marker) -> None:
+        """May this marker be appended?
+
+        Raises:
+            LogError: INVALID_PRODUCER_EPOCH, a newer instance of the producer has taken over;
+                TRANSACTION_COORDINATOR_FENCED, a newer coordinator has.
+        """
+        known = self._producers.get(producer_id)
+        if known is None:
             return
-        last_sequence = (batch.base_sequence + batch.last_offset_delta) % _SEQUENCES
-        last_offset = base_offset + batch.last_offset_delta
-        appended = Appended(batch.base_sequence, last_sequence, base_offset, last_offset)
-        # Taken out and put back, so that the dict is in order of last use.
-        known = self._producers.pop(batch.producer_id, None)
-        if known is not None and known.epoch == batch.producer_epoch:
-            batches = (*known.batches[1 - BATCHES_REMEMBERED :], appended)
-        else:
-            batches = (appended,)
-        self._producers[batch.producer_id] = _Producer(batch.producer_epoch, batches)
-        if len(self._producers) > PRODUCERS_MAX:
-            del self._producers[next(iter(self._producers))]
+        if producer_epoch < known.epoch:
+            raise _fenced(producer_id, producer_epoch, known.epoch)
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise LogError(
+                f"a marker for producer {producer_id} comes from coordinator epoch"
+                f" {marker.coordinator_epoch}, but epoch {known.coordinator_epoch} has written"
+                " already",
+                code=TRANSACTION_COORDINATOR_FENCED,
+            )
 
-    def last_sequences(self) -> dict[int, tuple[int, int]]:
-        """Epoch and last sequence number of each producer."""
-        return {
-            producer_id: (known.epoch, known.batches[-1].last_sequence)
-            for producer_id, known in self._producers.items()
-        }
+    def replay(self, batch: RecordBatch, base_offset: int) -> Decided | None:
+        """The batch is in the log at `base_offset`; returns the transaction that it has ended.
+
+        Raises:
+            CorruptData: it is a malformed marker.
+        """
+        producer_id = batch.producer_id
+        if producer_id < 0:
+            return None
+        if batch.is_control:
+            return self._replay_marker(batch, base_offset)
+        if batch.base_sequence < 0 and not batch.is_transactional:
+            return None
+        last_offset = base_offset + batch.last_offset_delta
+        known = self._producers.get(producer_id)
+        coordinator_epoch = _NONE if known is None else known.coordinator_epoch
+        batches: tuple[Appended, ...] = ()
+        if known is not None and known.epoch == batch.producer_epoch:
+            batches = known.batches
+        if batch.base_sequence >= 0:
+            last_sequence = (batch.base_sequence + batch.last_offset_delta) % _SEQUENCES
+            appended = Appended(batch.base_sequence, last_sequence, base_offset, last_offset)
+            batches = (*batches[1 - BATCHES_REMEMBERED :], appended)
+        stamp_ms = batch.max_timestamp_ms
+        self._note(
+            producer_id,
+            Producer(batch.producer_epoch, batches, coordinator_epoch, last_offset, stamp_ms),
+        )
+        if batch.is_transactional:
+            self.transactions.begin(producer_id, base_offset)
+        return None
+
+    def last_offsets(self) -> dict[int, int]:
+        """Per producer, the last offset of the batch that tells of it; see `Producer`."""
+        return {producer_id: known.last_offset for producer_id, known in self._producers.items()}
 
     def snapshot(self) -> bytes:
         """The state as bytes, for `restore`."""
         parts: list[bytes] = []
-        for producer_id, (epoch, batches) in self._producers.items():
-            parts.append(_PRODUCER.pack(producer_id, epoch, len(batches)))
-            parts += [_APPENDED.pack(*appended) for appended in batches]
+        for producer_id, known in self._producers.items():
+            first_offset = self.transactions.first_offset(producer_id)
+            first_offset = _NONE if first_offset is None else first_offset
+            tail = (first_offset, len(known.batches))
+            parts.append(_PRODUCER.pack(producer_id, known.epoch, *known[2:], *tail))
+            parts += [_APPENDED.pack(*appended) for appended in known.batches]
         body = b"".join(parts)
         return _HEAD.pack(_FORMAT, crc32c(body)) + body
 
@@ -139,21 +203,90 @@ class ProducerStates:
         try:
             version, crc = _HEAD.unpack_from(data)
             if version != _FORMAT or crc != crc32c(data[_HEAD.size :]):
-                raise CorruptData("a producer snapshot is damaged")
-            for producer_id, producer in _producers(data):
+                raise CorruptData("a producer snapshot is damaged, or of another format")
+            begun: list[tuple[int, int]] = []
+            for producer_id, producer, first_offset in _producers(data):
                 states._producers[producer_id] = producer
+                if first_offset >= 0:
+                    begun.append((first_offset, producer_id))
         except struct.error as error:
             raise CorruptData(f"a producer snapshot is cut off: {error}") from error
+        for first_offset, producer_id in sorted(begun):
+            states.transactions.begin(producer_id, first_offset)
         return states
 
-
-def _check_epoch(batch: RecordBatch, known: _Producer) -> None:
-    if batch.producer_epoch < known.epoch:
-        raise LogError(
-            f"producer {batch.producer_id} has epoch {batch.producer_epoch}, but epoch"
-            f" {known.epoch} has written already: a newer instance has taken over",
-            code=INVALID_PRODUCER_EPOCH,
+    def _replay_marker(self, batch: RecordBatch, base_offset: int) -> Decided | None:
+        marker = marker_of(batch)
+        known = self._producers.get(batch.producer_id)
+        batches: tuple[Appended, ...] = ()
+        coordinator_epoch = _NONE
+        if known is not None:
+            batches = known.batches if known.epoch == batch.producer_epoch else ()
+            coordinator_epoch = known.coordinator_epoch
+        if marker is not None and marker.kind in MARKERS:
+            coordinator_epoch = marker.coordinator_epoch
+        self._note(
+            batch.producer_id,
+            Producer(
+                batch.producer_epoch,
+                batches,
+                coordinator_epoch,
+                base_offset,
+                batch.max_timestamp_ms,
+            ),
         )
+        if marker is None or marker.kind not in MARKERS:
+            return None
+        return self.transactions.end(batch.producer_id, base_offset, aborted=marker.kind == ABORT)
+
+    def _note(self, producer_id: int, producer: Producer) -> None:
+        # Taken out and put back, so that the dict is in order of last use.
+        self._producers.pop(producer_id, None)
+        self._producers[producer_id] = producer
+        if len(self._producers) > PRODUCERS_MAX:
+            idle = (each for each in self._producers if each not in self.transactions)
+            silent = next(idle, None)
+            if silent is not None:
+                del self._producers[silent]
+
+
+def _find_or_check(batch: RecordBatch, known: Producer) -> Appended | None:
+    """Where the batch is in the log, or None if it is the one that is due."""
+    first = batch.base_sequence
+    if batch.producer_epoch != known.epoch:
+        _check_epoch(batch, known)
+        return None
+    last = (first + batch.last_offset_delta) % _SEQUENCES
+    for appended in known.batches:
+        if appended.first_sequence == first and appended.last_sequence == last:
+            return appended
+    newest = known.last_sequence
+    if first == (newest + 1) % _SEQUENCES:
+        return None
+    if newest >= 0 and (newest - last) % _SEQUENCES < _SEQUENCES // 2:
+        raise LogError(
+            f"producer {batch.producer_id} sent sequence {first} to {last} again, which is in"
+            " the log but too long ago to tell its offsets",
+            code=DUPLICATE_SEQUENCE_NUMBER,
+        )
+    raise LogError(
+        f"producer {batch.producer_id} sent sequence {first}, {(newest + 1) % _SEQUENCES} is"
+        " due: a batch before it is missing",
+        code=OUT_OF_ORDER_SEQUENCE_NUMBER,
+    )
+
+
+def _fenced(producer_id: int, epoch: int, known_epoch: int) -> LogError:
+    return LogError(
+        f"producer {producer_id} has epoch {epoch}, but epoch {known_epoch} has written already:"
+        " a newer instance has taken over",
+        code=INVALID_PRODUCER_EPOCH,
+    )
+
+
+def _check_epoch(batch: RecordBatch, known: Producer) -> None:
+    if batch.producer_epoch < known.epoch:
+        raise _fenced(batch.producer_id, batch.producer_epoch, known.epoch)
     if batch.base_sequence != 0:
         raise LogError(
             f"producer {batch.producer_id} begins epoch {batch.producer_epoch} with sequence"
@@ -162,14 +295,15 @@ def _check_epoch(batch: RecordBatch, known: _Producer) -> None:
         )
 
 
-def _producers(data: bytes) -> Iterator[tuple[int, _Producer]]:
+def _producers(data: bytes) -> Iterator[tuple[int, Producer, int]]:
+    """Id, producer, and the first offset of its open transaction or -1."""
     position = _HEAD.size
     while position < len(data):
-        producer_id, epoch, batches = _PRODUCER.unpack_from(data, position)
+        producer_id, epoch, *known, first_offset, batches = _PRODUCER.unpack_from(data, position)
         position += _PRODUCER.size
-        appended = [
+        appended = tuple(
             Appended(*_APPENDED.unpack_from(data, position + number * _APPENDED.size))
             for number in range(batches)
-        ]
+        )
         position += batches * _APPENDED.size
-        yield producer_id, _Producer(epoch, tuple(appended))
+        yield producer_id, Producer(epoch, appended, *known), first_offset

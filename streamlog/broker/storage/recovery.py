@@ -44,7 +44,7 @@ def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
         OSError: the files can't be read or cut.
     """
     begin = _first_unsynced(segments, recovery_point)
-    reasons = {segment.base_offset: segment.rescan() for segment in segments[begin:]}
+    reasons = {segment.base_offset: _rescan(segment) for segment in segments[begin:]}
     scanned_bytes = sum(segment.size_bytes for segment in segments[begin:])
     truncated_bytes = _drop_empty(segments, recovery_point)
     for earlier, later in pairwise(segments[begin:]):
@@ -87,6 +87,16 @@ def load_sealed(segment: Segment, next_base_offset: int) -> None:
         segment.keep_indexes()  # What a power cut took off them has been found again.
     if segment.next_offset < next_base_offset:
         segment.note_tail_damage(reason, next_base_offset)
+
+
+def _rescan(segment: Segment) -> str:
+    reason = segment.rescan()
+    # Aborted transactions of a segment that was not on disk are told by a replay.
+    if segment.has_markers:
+        segment.aborted.distrust()
+    else:
+        segment.aborted.remove()
+    return reason
 
 
 def _first_unsynced(segments: list[Segment], recovery_point: int) -> int:

@@ -1,4 +1,4 @@
-"""Segment: one log file and its two indexes.
+"""Segment: one log file, its two indexes, and the index of transactions that were aborted in it.
 
 Named by the offset of its first batch in 20 digits. Its batches follow each other without
 gaps up to `size_bytes`; bytes behind that are not part of the log. The last segment of a
@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 
 from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage.aborted import ABORTED_SUFFIX, AbortedIndex
 from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.files import Buffer, Content, File, FileRange, Files, write_whole
 from streamlog.broker.storage.index import Indexes
@@ -29,6 +30,7 @@ from streamlog.broker.storage.scan import (
     last_whole,
     sound_position,
 )
+from streamlog.broker.storage.transactions import Decided
 from streamlog.errors import CorruptData
 from streamlog.records.batch import HEADER_BYTES, Record, RecordBatch
 
@@ -57,6 +59,7 @@ class SegmentEnd(NamedTuple):
     since_entry_bytes: int
     offset_entries: int
     time_entries: int
+    aborted_entries: int = 0
 
 
 class Segment:
@@ -93,6 +96,11 @@ class Segment:
         self.leader_epoch = -1
         """The newest of the batches that were looked at as a whole."""
         self.damage: list[Damage] = []
+        self.found_end_offset = base_offset
+        """Behind the last batch that `range` has found."""
+        self.has_markers = False
+        """Whether `rescan` has met control batches."""
+        self.aborted = AbortedIndex(files, stem + ABORTED_SUFFIX + suffix, in_memory=read_only)
         self._max_timestamp_offset = base_offset
         self._since_entry_bytes = 0
         self._flush_due = False
@@ -114,6 +122,7 @@ class Segment:
     def create(self) -> None:
         """Make the files, empty, and open the log for appending."""
         self._indexes.create()
+        self.aborted.remove()
         self.unseal()
         self._file = self._files.open(self.path, writable=True)
         self.loaded = True
@@ -125,16 +134,18 @@ class Segment:
     def trim_indexes(self) -> None:
         """Write the index entries that wait in memory, and give back the room for more."""
         self._indexes.trim()
+        self.aborted.flush()
         self._flush_due = False
 
     @property
     def indexes_are_behind(self) -> bool:
         """Whether their files lack entries, or have room for more."""
-        return self._indexes.are_behind
+        return self._indexes.are_behind or self.aborted.is_behind
 
     def keep_indexes(self) -> None:
         """Bring the indexes to disk as they are."""
         self._indexes.keep()
+        self.aborted.flush(durable=True)
 
     def sync(self) -> None:
         """Return when what was appended is on disk; of a closed log the indexes too."""
@@ -150,6 +161,8 @@ class Segment:
         """The files of which something may not be on disk, opened once more; to be closed."""
         sealed = self._file is None
         paths = [self.path, *(self._indexes.paths if sealed else ())]
+        if sealed and len(self.aborted):
+            paths.append(self.aborted.path)
         return [self._files.open(path, writable=True) for path in paths]
 
     def close(self) -> None:
@@ -164,6 +177,7 @@ class Segment:
         """Delete the files."""
         self.close()
         self._indexes.remove()
+        self.aborted.remove()
         with suppress(FileNotFoundError):
             self._files.remove(self.path)
 
@@ -183,7 +197,7 @@ class Segment:
     @property
     def paths(self) -> list[str]:
         """Its files, the log last."""
-        return [*self._indexes.paths, self.path]
+        return [*self._indexes.paths, self.aborted.path, self.path]
 
     def open(self) -> File:
         """The log, once more, for reading; to be closed."""
@@ -197,6 +211,7 @@ class Segment:
     def settle(self) -> None:
         """Give the files the names of a segment that is part of the log, the log last."""
         self._indexes.rename(self._stem + INDEX_SUFFIX, self._stem + TIME_INDEX_SUFFIX)
+        self.aborted.rename(self._stem + ABORTED_SUFFIX)
         self.rename_log(self._stem + LOG_SUFFIX)
 
     def cut(self) -> None:
@@ -229,6 +244,7 @@ class Segment:
             self._since_entry_bytes,
             len(self._offsets),
             len(self._times),
+            len(self.aborted),
         )
 
     def restore(self, end: SegmentEnd) -> bool:
@@ -240,6 +256,8 @@ class Segment:
         if end.offset_entries and not self._indexes.load():
             return False
         if (len(self._offsets), len(self._times)) != (end.offset_entries, end.time_entries):
+            return False
+        if not self.aborted.restore(self.base_offset, end.aborted_entries):
             return False
         self.size_bytes, self.next_offset = end.size_bytes, end.next_offset
         self.first_timestamp_ms, self.max_timestamp_ms = end[3:5]
@@ -258,6 +276,8 @@ class Segment:
         """
         self._forget()
         if not self._indexes.load():
+            return False
+        if not (self.aborted.is_known or self.aborted.load(self.base_offset)):
             return False
         with self._reading() as file:
             end = file.size()
@@ -323,6 +343,11 @@ class Segment:
         offsets: int = sum(batch.last_offset_delta + 1 for batch in batches)
         return self.next_offset + offsets - self.base_offset > OFFSETS_MAX
 
+    def note_aborted(self, decided: Decided) -> None:
+        """The last batch that was appended is the marker of a transaction that was aborted."""
+        self.aborted.add(decided)
+        self._flush_due = self._flush_due or self.aborted.flush_due
+
     def room_bytes(self, config: TopicConfig) -> int:
         """How much can be appended before it is full, whatever batches it is."""
         entries = config.segment_index_bytes // self._times.entry_bytes - len(self._offsets)
@@ -376,7 +401,13 @@ class Segment:
             )
             end = last.position + last.size_bytes
             self._remember(last.next_offset, end if following is None else following)
+            self.found_end_offset = last.next_offset
             return file.range(end - first.position, first.position)
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch with `offset` in it begins."""
+        with self._reading() as file:
+            return self._find(file, offset).position
 
     def first_not_before(self, timestamp_ms: int, start_offset: int = 0) -> Record | None:
         """The first record from `start_offset` on that is not older than `timestamp_ms`."""
@@ -437,6 +468,7 @@ class Segment:
 
     def _flush_indexes(self) -> None:
         self._indexes.flush()
+        self.aborted.flush()
         self._flush_due = False
 
     def _forget(self) -> None:
@@ -446,6 +478,7 @@ class Segment:
         self.next_offset = self._max_timestamp_offset = self.base_offset
         self.first_timestamp_ms = self.max_timestamp_ms = -1
         self._since_entry_bytes = 0
+        self.has_markers = False
         self.damage = []
         self.loaded = False
 
@@ -457,6 +490,7 @@ class Segment:
         scan = Scan(file, position=position, next_offset=offset, end=end)
         for at, batch in scan:
             self._note_batch(batch, at, batch.base_offset)
+            self.has_markers = self.has_markers or batch.is_control
             if self._flush_due:
                 self._flush_indexes()
         self.trailing_bytes = end - self.size_bytes

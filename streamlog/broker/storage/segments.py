@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage import recovery
@@ -19,11 +19,15 @@ from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.files import Files
 from streamlog.broker.storage.segment import DELETED_SUFFIX, Segment
 from streamlog.broker.storage.swap import CLEANED_SUFFIX, Link, Swap, begin_swap, chain_of
+from streamlog.broker.storage.transactions import Decided, Transactions
 from streamlog.errors import CorruptData, UnknownTopicOrPartition
-from streamlog.records.batch import Record
+from streamlog.records.batch import Record, RecordBatch
 
 DAMAGE_TOLD_MAX = 1000
 """Damaged places of one log that are told; whoever has more should look with `log verify`."""
+
+Replay = Callable[[RecordBatch, int], Decided | None]
+"""What is told of every batch and its base offset, and says which transaction it has ended."""
 
 _logger = logging.getLogger(__name__)
 
@@ -244,6 +248,56 @@ class Segments:
             CorruptData: its batch is damaged.
         """
         return max(self, key=_max_timestamp_ms).newest(start_offset)
+
+    def aborted(self, offset: int, end_offset: int) -> list[Decided]:
+        """The aborted transactions with records from `offset` to before `end_offset`.
+
+        Raises:
+            CorruptData: an index has to be built anew, and the log is damaged.
+        """
+        found: list[Decided] = []
+        for segment in self._chain[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            if not (segment.aborted.is_known or segment.aborted.load(segment.base_offset)):
+                self.replay(self._bases[0], Transactions().take)
+            here, complete = segment.aborted.overlapping(offset, end_offset)
+            found += here
+            if complete:
+                break
+        return found
+
+    @property
+    def distrusted_offset(self) -> int | None:
+        """Where the first segment begins whose index of aborted transactions has to be rebuilt."""
+        chain = self._chain
+        return next((each.base_offset for each in chain if each.aborted.is_distrusted), None)
+
+    def replay(self, offset: int, take: Replay) -> None:
+        """Give `take` every batch from `offset` on, in order.
+
+        What it says has been aborted becomes the index of a segment that has no sound one.
+        """
+        for segment in self.reaching(offset):
+            aborted: list[Decided] = []
+            for batch in segment.batches(offset):
+                decided = take(batch, batch.base_offset)
+                if decided is not None and decided.aborted:
+                    aborted.append(decided)
+            if segment.aborted.is_distrusted:
+                segment.aborted.rebuild(aborted)
+                segment.aborted.flush()
+
+    def report(self, found: recovery.Recovery) -> None:
+        """Say what opening the log took, if it has lost anything."""
+        if found.truncated_bytes:
+            _logger.warning(
+                "%s: cut %d bytes of an unfinished write off the end of the log; it ends at offset"
+                " %d",
+                self._name,
+                found.truncated_bytes,
+                self.active.next_offset,
+            )
+        for place in found.damage:
+            self.tell(str(place))
 
     def tell(self, damage: str) -> None:
         """Say where a place is damaged, once and not to everyone who reads there.

@@ -4,14 +4,15 @@
     2  B-E.swap                              the cleaned log, synced, under its final name but one:
                                              it counts from here on, for the offsets B to E
     3  *.log.deleted, *.index.deleted, ...   what was there from B to before E, taken out
-    4  B.index, B.timeindex, B.log           the cleaned files get their names
+    4  B.index, B.txnindex, ..., B.log       the cleaned files get their names
 
 The name of step 2 says everything that is left to do, so that `finish` can be called after
 the process has died anywhere in between, and again if it dies in that. Between the steps the
 directory is synced: no power cut may leave the new log and an old one beside it.
-Who opens the log for reading meanwhile takes what `chain_of` tells. Indexes are hints: one that
-does not fit its log is rebuilt. The checkpoint is written when all swaps of a cleaning are done:
-one that is too low costs a cleaning, and nothing else.
+Who opens the log for reading meanwhile takes what `chain_of` tells. The index of aborted
+transactions is there, and synced, even if it is empty; other indexes are hints, and one that does
+not fit its log is rebuilt. The checkpoint is written when all swaps of a cleaning are done: one
+that is too low costs a cleaning, and nothing else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from streamlog.broker.storage.aborted import ABORTED_SUFFIX
 from streamlog.broker.storage.files import (
     Files,
     directory_error,
@@ -191,11 +193,11 @@ class CleanedOffset:
 def _finish(files: Files, path: str, base_offset: int, replaced: Iterable[int]) -> None:
     directory = parent_of(path)
     stem = f"{directory}/{base_offset:020d}"
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX):
         with suppress(FileNotFoundError):
             files.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix)
     for base in replaced:
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX, LOG_SUFFIX):
             with suppress(FileNotFoundError):
                 files.remove(f"{directory}/{base:020d}{suffix}")
     files.sync_directory(directory)

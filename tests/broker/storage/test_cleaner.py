@@ -50,7 +50,7 @@ class Cleaned:
         self.cleaner = Cleaner(
             self.directory,
             clock=self.clock,
-            high_watermark=lambda topic, number: self.log(topic, number).log_end_offset,
+            stable_offset=lambda topic, number: self.log(topic, number).log_end_offset,
             on_over=lambda paths, in_ms: self.over.append((paths, in_ms)),
         )
 
@@ -337,7 +337,7 @@ def test_jobs_are_done_by_the_thread_and_nothing_else_meanwhile() -> None:
         cleaner = Cleaner(
             here.directory,
             clock=here.clock,
-            high_watermark=lambda *_: log.log_end_offset,
+            stable_offset=lambda *_: log.log_end_offset,
             on_over=lambda *_: None,
             thread=thread,
             on_job_done=ended.set,

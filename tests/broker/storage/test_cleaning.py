@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.admission import INVALID_RECORD
+from streamlog.broker.storage.appends import Origin
 from streamlog.broker.storage.cleaning import Cleaned, Cleaning, facts
-from streamlog.broker.storage.compaction import ABORT, COMMIT, Dirtiness, dirtiness
+from streamlog.broker.storage.compaction import Dirtiness, dirtiness
 from streamlog.broker.storage.files import MemoryFiles, read_file
 from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.storage.producers import ProducerStates
 from streamlog.errors import CorruptData, LogError, UnknownTopicOrPartition
-from streamlog.records.batch import Record, encode_batch, place_batch, split_batches
+from streamlog.records.batch import Record, encode_batch, split_batches
 from streamlog.records.compression import Compression
+from streamlog.records.control import ABORT, COMMIT, Marker
 from tests.broker.storage.batches import (
     log_files,
     new_log,
@@ -28,6 +29,7 @@ from tests.broker.storage.batches import (
     read_records,
     reopened,
 )
+from tests.broker.storage.test_transactions import committed
 
 RETENTION_MS = 1_000
 COMPACTED = TopicConfig(
@@ -86,22 +88,14 @@ def keyed(
     )
 
 
-def copied(log: PartitionLog, data: bytes) -> None:
-    """Append what no client may send, as a copy from another log."""
-    placed = bytearray(data)
-    place_batch(placed, log.log_end_offset, 0)
-    log.append(placed, now_ms=0, as_leader=False)
+def begun(log: PartitionLog, data: bytes) -> None:
+    """Append in a transaction."""
+    log.append(data, now_ms=0, origin=Origin.TRANSACTION)
 
 
-def marker(kind: int, producer_id: int) -> bytes:
-    """A batch that ends a transaction."""
-    record = (0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0), ())
-    data = bytearray(
-        encode_batch([record], producer_id=producer_id, producer_epoch=0, transactional=True)
-    )
-    struct.pack_into(">h", data, 21, 0x30)
-    struct.pack_into(">I", data, 17, crc32c(data[21:]))
-    return bytes(data)
+def ended(log: PartitionLog, kind: int, producer_id: int, epoch: int = 0) -> None:
+    """Append the marker that ends a transaction."""
+    log.end_transaction(producer_id, epoch, Marker(kind, 0), now_ms=0, wall_ms=0)
 
 
 def seen(log: PartitionLog) -> dict[bytes | None, bytes]:
@@ -156,6 +150,7 @@ class History:
         self.model = Model()
         self.wall_ms = 10_000
         self.sequences: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}
         self.open: dict[int, list[int]] = {}
 
     def append(self, pairs: list[tuple[str, str | None]], codec: Compression) -> None:
@@ -169,10 +164,11 @@ class History:
 
     def append_transactional(self, pairs: list[tuple[str, str | None]], producer_id: int) -> None:
         first = self.log.log_end_offset
-        data = keyed(
-            *pairs, timestamp_ms=self.wall_ms, producer=(producer_id, 0, 0), transactional=True
-        )
-        copied(self.log, data)
+        sequence = self.sequences.get(producer_id, 0)
+        self.sequences[producer_id] = sequence + len(pairs)
+        producer = (producer_id, self.epochs.get(producer_id, 0), sequence)
+        data = keyed(*pairs, timestamp_ms=self.wall_ms, producer=producer, transactional=True)
+        begun(self.log, data)
         self._note(pairs, first)
         self.open.setdefault(producer_id, []).extend(range(first, self.log.log_end_offset))
 
@@ -180,7 +176,14 @@ class History:
         offsets = self.open.pop(producer_id, [])
         if kind == ABORT:
             self.model.aborted.update(offsets)
-        copied(self.log, marker(kind, producer_id))
+            self.fence(producer_id, self.log.log_end_offset)
+        ended(self.log, kind, producer_id, self.epochs.get(producer_id, 0))
+
+    def fence(self, producer_id: int, offset: int) -> None:
+        """Some transactions are aborted by their coordinator, which bumps the epoch."""
+        if offset % 3 == 0:
+            self.epochs[producer_id] = self.epochs.get(producer_id, 0) + 1
+            self.sequences[producer_id] = 0
 
     def clean(self, memory_bytes: int) -> None:
         before = {record.offset: record for record in self.data()}
@@ -234,7 +237,11 @@ class History:
             assert batch.base_offset == offset
             offset = batch.next_offset
         assert offset == self.log.log_end_offset
+        stable = min([offset, *(each[0] for each in self.open.values())])
         left = [record for record in self.data() if record.offset not in self.model.aborted]
+        seen = committed(self.log)
+        assert seen == [(r.offset, r.value or b"") for r in left if r.offset < stable]
+        self.check_producers()
         stored = {record.offset: record for record in self.model.records}
         assert all(stored[record.offset] == record for record in left)
         values: dict[bytes | None, bytes] = {}
@@ -243,6 +250,17 @@ class History:
             if record.value is not None:
                 values[record.key] = record.value
         assert values == self.model.values()
+
+    def check_producers(self) -> None:
+        """What is known of producers can still be told from the log."""
+        log = self.log
+        assert dict(log.producers.transactions) == {p: o[0] for p, o in self.open.items() if o}
+        replayed = ProducerStates()
+        for batch in read_batches(log):
+            replayed.replay(batch, batch.base_offset)
+        assert list(replayed.transactions) == list(log.producers.transactions)
+        known = {p: (each.epoch, each.last_sequence) for p, each in log.producers}
+        assert {p: (each.epoch, each.last_sequence) for p, each in replayed} == known
 
     def _append(self, pairs: list[tuple[str, str | None]], data: bytes) -> None:
         first = self.log.append(data, now_ms=0).base_offset
@@ -470,8 +488,8 @@ def test_a_batch_with_more_keys_than_the_map_holds_does_not_stop_the_log() -> No
 
 def test_a_marker_goes_after_its_data() -> None:
     log = new_log(config=COMPACTED)
-    copied(log, keyed(("a", "1"), producer=(7, 0, 0), transactional=True))
-    copied(log, marker(COMMIT, 7))
+    begun(log, keyed(("a", "1"), producer=(7, 0, 0), transactional=True))
+    ended(log, COMMIT, 7)
 
     def markers(wall_ms: int) -> int:
         for _ in range(40):
@@ -490,7 +508,7 @@ def test_an_open_transaction_is_not_passed() -> None:
     log = new_log(config=COMPACTED)
     log.append(keyed(("a", "0")), now_ms=0)
     log.append(keyed(("a", "1")), now_ms=0)
-    copied(log, keyed(("a", "2"), producer=(7, 0, 0), transactional=True))
+    begun(log, keyed(("a", "2"), producer=(7, 0, 0), transactional=True))
     for _ in range(40):
         log.append(keyed(("a", "3" * 50)), now_ms=0)
     result = clean(log)

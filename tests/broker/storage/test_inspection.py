@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,9 @@ from streamlog.broker.storage.inspection import Finding, Inspection, Kind, Place
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.mending import QUARANTINE_SUFFIX, Mended, mend
 from streamlog.errors import LogDirectoryLost, UnknownTopicOrPartition, UsageError
+from streamlog.records.control import ABORT, COMMIT
 from tests.broker.storage.batches import SMALL, batch, read_records
+from tests.broker.storage.test_transactions import committed, end, write
 
 CONFIG = BrokerConfig(topic=SMALL)
 BATCHES = 40
@@ -399,3 +402,62 @@ def test_mending_survives_a_crash_at_every_step(keep_bytes: int | None) -> None:
         if survived:
             return
     raise AssertionError("mending took more steps than were tried")
+
+
+# ---- transactions ----
+
+
+def with_transactions() -> MemoryFiles:
+    """Every third transaction is aborted; data of the same producer goes on without one."""
+    files = MemoryFiles()
+    directory = opened(files)
+    directory.create_topic("t", 1)
+    log = directory.log("t", 0)
+    for number in range(BATCHES):
+        write(log, b"v%d" % number, (7, 0, number))
+        end(log, 7, COMMIT if number % 3 else ABORT)
+    log.append(batch(producer=(7, 0, BATCHES)), now_ms=0)
+    directory.close()
+    return files
+
+
+def committed_values(files: MemoryFiles) -> list[bytes]:
+    directory = opened(files)
+    values = [value for _, value in committed(directory.log("t", 0))]
+    directory.close()
+    return values
+
+
+def test_transactions_are_sound() -> None:
+    files = with_transactions()
+    assert len(paths(files, ".txnindex")) > 2
+    report = verify(files)
+    assert report.findings == ()
+
+
+def entry(producer_id: int, first: int, last: int) -> bytes:
+    return struct.pack(">hqqqq", 0, producer_id, first, last, last + 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "missing"),
+        (b"nonsense", "not sound"),
+        (entry(9, 0, 1), "no marker"),
+    ],
+)
+def test_an_index_of_aborted_transactions_is_compared_and_mended(content: bytes, why: str) -> None:
+    files = with_transactions()
+    right, before = committed_values(files), paths(files, ".txnindex")
+    path = before[0]
+    stored = read_file(files, path)
+    cut(files, path, 0)
+    overwrite(files, path, content)
+    (finding,) = verify(files).findings
+    assert (finding.kind, finding.path) == (Kind.INDEX, path)
+    assert why in finding.reason
+    repair(files)
+    assert read_file(files, path) == stored
+    assert verify(files).findings == ()
+    assert committed_values(files) == right

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.config import TopicConfig
+from streamlog.broker.storage.appends import Origin
 from streamlog.broker.storage.files import MemoryFiles, OsFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.producers import OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -202,7 +203,7 @@ def test_a_segment_is_sealed_before_offsets_are_too_far_from_its_base() -> None:
     data = bytearray(batch())
     struct.pack_into(">i", data, 23, 2**31 - 2)
     struct.pack_into(">I", data, 17, crc32c(data[21:]))
-    log.append(data, now_ms=0, as_leader=False)
+    log.append(data, now_ms=0, origin=Origin.COPY)
     log.append(batch(1), now_ms=0)
     assert bases(files) == [0]
     log.append(batch(1), now_ms=0)
@@ -214,10 +215,10 @@ def test_copies_keep_their_offsets_and_epochs() -> None:
     log = new_log()
     copy = bytearray(batch(2, producer=(1, 0, 5)))
     place_batch(copy, 0, 7)
-    assert log.append(copy, now_ms=0, as_leader=False)[:2] == (0, 1)
+    assert log.append(copy, now_ms=0, origin=Origin.COPY)[:2] == (0, 1)
     assert RecordBatch(bytes(log.read(0, max_bytes=1))).leader_epoch == 7
     with pytest.raises(CorruptMessage):
-        log.append(copy, now_ms=0, as_leader=False)
+        log.append(copy, now_ms=0, origin=Origin.COPY)
 
 
 def test_rebuilt_indexes_equal_those_that_were_written() -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
+from streamlog.broker.storage.appends import AppendResult
 from streamlog.broker.storage.files import MemoryFiles
-from streamlog.broker.storage.partition_log import AppendResult, PartitionLog
+from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import LogDirectoryFailed, LogError, StreamlogError
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
@@ -97,7 +98,7 @@ def test_outcomes_and_records_are_those_of_one_by_one(
     log, other = new_log(files, config), new_log(same, config)
     for sent in (first, then):
         assert told(together(log, sent)) == told(one_by_one(other, sent))
-        assert log.last_sequences() == other.last_sequences()
+        assert dict(log.producers) == dict(other.producers)
     assert read_records(log) == read_records(other)
     segments = contents(files, ".log").values()
     largest = max(map(len, [*first, *then]), default=0)
@@ -105,7 +106,7 @@ def test_outcomes_and_records_are_those_of_one_by_one(
     log.close()
     again = reopened(files, config=config)
     assert again.damage == ()
-    assert again.last_sequences() == other.last_sequences()
+    assert dict(again.producers) == dict(other.producers)
 
 
 def test_plain_batches_are_one_write() -> None:
@@ -131,7 +132,7 @@ def test_a_write_that_fails_fails_all_of_them_and_leaves_nothing(written_bytes: 
     outcomes = together(log, sent)
     assert [type(outcome) for outcome in outcomes] == [LogDirectoryFailed] * 3
     assert log.log_end_offset == 1
-    assert log.last_sequences() == {4: (0, 0)}
+    assert {p: (k.epoch, k.last_sequence) for p, k in log.producers} == {4: (0, 0)}
     # Space is there again: the producer goes on where it was.
     again = together(log, sent)
     assert [each.base_offset for each in (*kept, *again) if isinstance(each, AppendResult)] == [

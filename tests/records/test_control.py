@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from streamlog.errors import CorruptData
+from streamlog.records.batch import RecordBatch, encode_batch
+from streamlog.records.control import ABORT, COMMIT, Marker, encode_marker, marker_of
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_a_marker_is_laid_out_as_kafka_does(kind: int) -> None:
+    data = encode_marker(Marker(kind, 5), (7, 3), timestamp_ms=99)
+    batch = RecordBatch(data)
+    batch.check_crc()
+    assert (batch.size_bytes, batch.record_count) == (78, 1)
+    assert (batch.is_control, batch.is_transactional) == (True, True)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (7, 3, -1)
+    (record,) = batch.records()
+    assert (record.key, record.value) == (struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 5))
+    assert record.timestamp_ms == 99
+    assert marker_of(batch) == Marker(kind, 5)
+
+
+def test_other_control_records_are_no_markers() -> None:
+    record = (0, struct.pack(">hh", 0, 2), b"\0", ())
+    assert marker_of(RecordBatch(encode_batch([record]))) == Marker(2, -1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(None, b""), (b"\0\0\0", b""), (b"\0\0\0\1", None), (b"\0\0\0\1", b"\0\0\0\0\0")],
+)
+def test_a_malformed_marker_is_told(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(CorruptData, match="offset 0"):
+        marker_of(RecordBatch(encode_batch([(0, key, value, ())])))
