@@ -39,6 +39,7 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, LogError, StreamlogError, UsageError
 from streamlog.protocol.apis import APIS
 from streamlog.protocol.error_codes import error_for
+from streamlog.protocol.fetch_patterns import FetchAlike
 from streamlog.protocol.messages.admin import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
@@ -82,7 +83,7 @@ from streamlog.protocol.messages.quotas import (
 )
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
 from streamlog.protocol.produce_runs import ProduceRun
-from streamlog.protocol.schema import Message
+from streamlog.protocol.schema import Message, Piece
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -97,10 +98,10 @@ CHECKPOINT_INTERVAL_MS = 5_000
 FETCH_WAIT_MS_MAX = 5 * 60 * 1000
 """No Fetch waits longer, whatever it asks for; every client gives up on an answer before that."""
 
-Response: TypeAlias = Message | bytes
-"""Runs are answered in the bytes of their answers."""
-R = TypeVar("R", Message, bytes)
-Answer: TypeAlias = Response | asyncio.Future[Message] | asyncio.Future[bytes] | None
+Pieces: TypeAlias = list[Piece]
+"""Answers as they are written, to what is read without the codec (`produce_runs`)."""
+R = TypeVar("R", Message, Pieces)
+Answer: TypeAlias = Message | Pieces | asyncio.Future[Message] | asyncio.Future[Pieces] | None
 """A response, or where it will be, or nothing for a Produce that wants none."""
 
 
@@ -279,10 +280,16 @@ class Broker:
     @overload
     def begin(
         self, request: ProduceRun, context: RequestContext
-    ) -> bytes | asyncio.Future[bytes]: ...
+    ) -> Pieces | asyncio.Future[Pieces]: ...
 
-    def begin(self, request: Message | ProduceRun, context: RequestContext) -> Answer:
-        """Take a request up, or a run of them, without waiting. Raises what `handle` raises."""
+    @overload
+    def begin(self, request: FetchAlike, context: RequestContext) -> Pieces | None: ...
+
+    def begin(self, request: Message | ProduceRun | FetchAlike, context: RequestContext) -> Answer:
+        """Take a request up, or a run of them, without waiting. Raises what `handle` raises.
+
+        A repeated Fetch without an answer has to be taken up as any other.
+        """
         if self._closed:
             raise ConnectionLost("the broker was stopped")
         handler = self._handlers.get(type(request))
@@ -337,7 +344,7 @@ class Broker:
 
     # ---- who answers what ----
 
-    def _table(self) -> dict[type[Message | ProduceRun], Callable[..., Answer]]:
+    def _table(self) -> dict[type[Message | ProduceRun | FetchAlike], Callable[..., Answer]]:
         admin, groups, configs = self._admin, self._groups, self._configs
         quotas = QuotaRequests(self._directory)
         return {
@@ -345,6 +352,7 @@ class Broker:
             ProduceRequest: self._produce,
             ProduceRun: self._produce_run,
             FetchRequest: self._fetch,
+            FetchAlike: lambda alike, _: self._data.fetch_alike(alike),
             ListOffsetsRequest: self._list_offsets,
             OffsetForLeaderEpochRequest: lambda request, _: self._data.epoch_ends(request),
             MetadataRequest: lambda request, at: admin.metadata(

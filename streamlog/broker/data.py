@@ -15,6 +15,7 @@ from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.errors import CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.fetch_patterns import FetchAlike, PartitionEnds
 from streamlog.protocol.messages.cluster import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -176,6 +177,34 @@ class DataRequests:
             return FetchAttempt(response)
         return FetchAttempt(response, tuple(reading.places), missing_bytes)
 
+    def fetch_alike(self, alike: FetchAlike) -> list[Piece] | None:
+        """The answer to a Fetch that repeats another one, if there is enough to be read.
+
+        None if it has to be taken up as any other: it may have to wait, or be refused.
+        """
+        request = alike.pattern.request
+        topic = request.topics[0]
+        asked = topic.partitions[0]
+        name = topic.topic or self._partitions.name_of(topic.topic_id)
+        if name is None:
+            return None
+        try:
+            partition = self._partitions.get(name, asked.partition)
+            if alike.offset >= partition.high_watermark:
+                return None
+            partition.check_epoch(asked.current_leader_epoch)
+            epoch = asked.last_fetched_epoch
+            if epoch != NO_EPOCH and partition.diverges(epoch, alike.offset) is not None:
+                return None
+            room_bytes = min(asked.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)
+            committed = request.isolation_level == READ_COMMITTED
+            found = _read(partition, alike.offset, room_bytes, min_one=True, committed=committed)
+        except StreamlogError:
+            return None
+        if len(found.records) < max(request.min_bytes, 1) or found.aborted:
+            return None
+        return alike.pattern.answer(alike.correlation_id, found.ends, found.records)
+
     # ---- list offsets ----
 
     def is_settled(self, request: ListOffsetsRequest) -> bool:
@@ -289,48 +318,69 @@ class _Reading:
             partition = self._partitions.get(topic, wanted.partition)
             partition.check_epoch(wanted.current_leader_epoch)
             diverging = _diverging(partition, wanted)
-            if diverging is not None:
+            if diverging is None:
+                found = self._read(partition, wanted)
+            else:
                 self.failed = True  # There is nothing to wait for.
-            records = b"" if diverging is not None else self._read(partition, wanted)
-            aborted = self._aborted(partition, wanted, records)
+                found = _Found(b"", _ends(partition), [] if self._committed else None)
         except StreamlogError as error:
             return self._unreadable(wanted, _code(error))
-        self.found_bytes += len(records)
-        high_watermark = partition.high_watermark
+        self.found_bytes += len(found.records)
         return PartitionData(
             partition_index=wanted.partition,
-            high_watermark=high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
+            high_watermark=found.ends.high_watermark,
+            last_stable_offset=found.ends.last_stable_offset,
+            log_start_offset=found.ends.log_start_offset,
             diverging_epoch=diverging,
-            aborted_transactions=aborted,
-            records=records,
+            aborted_transactions=found.aborted,
+            records=found.records,
         )
 
-    def _aborted(
-        self, partition: Partition, wanted: FetchPartition, records: Piece
-    ) -> list[AbortedTransaction] | None:
-        """The transactions whose records a reader of committed ones has to leave out."""
-        if not self._committed:
-            return None
-        return [
-            AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
-            for each in (partition.aborted(wanted.fetch_offset) if len(records) else ())
-        ]
-
-    def _read(self, partition: Partition, wanted: FetchPartition) -> Piece:
+    def _read(self, partition: Partition, wanted: FetchPartition) -> _Found:
         is_first = self.found_bytes == 0
         room_bytes = min(wanted.partition_max_bytes, self._room_bytes - self.found_bytes)
-        records = partition.range(
+        found = _read(
+            partition,
             wanted.fetch_offset,
-            max_bytes=max(room_bytes, 0),
+            room_bytes,
             min_one=is_first,
-            stable=self._committed,
+            committed=self._committed,
         )
         if self._version < ZSTD_FETCH_VERSION:
             where = f"{partition.topic}-{partition.index}: Fetch version {self._version}"
-            _refuse_zstd(one_buffer(records), where)
-        return records
+            _refuse_zstd(one_buffer(found.records), where)
+        return found
+
+
+class _Found(NamedTuple):
+    """What a reader gets of one partition."""
+
+    records: Piece
+    ends: PartitionEnds
+    aborted: list[AbortedTransaction] | None
+    """Told to readers of committed records: whose records they have to leave out."""
+
+
+def _read(
+    partition: Partition, offset: int, room_bytes: int, *, min_one: bool, committed: bool
+) -> _Found:
+    """Read on from `offset`, for both ways of a Fetch. Raises what `Partition.range` raises."""
+    records = partition.range(
+        offset, max_bytes=max(room_bytes, 0), min_one=min_one, stable=committed
+    )
+    if not committed:
+        return _Found(records, _ends(partition), None)
+    aborted = [
+        AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+        for each in (partition.aborted(offset) if len(records) else ())
+    ]
+    return _Found(records, _ends(partition), aborted)
+
+
+def _ends(partition: Partition) -> PartitionEnds:
+    return PartitionEnds(
+        partition.high_watermark, partition.last_stable_offset, partition.log.log_start_offset
+    )
 
 
 def _diverging(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition
     from streamlog.broker.storage.appends import AppendResult
     from streamlog.protocol.produce_runs import ProducePattern, ProduceRun
+    from streamlog.protocol.schema import Piece
 
 
 class RunAttempt(NamedTuple):
@@ -33,11 +34,11 @@ class RunAttempt(NamedTuple):
     durable: bool
     """Whether nothing has to be waited for."""
 
-    def response(self) -> bytes:
+    def response(self) -> list[Piece]:
         """Their answers, one behind the other."""
-        return b"".join(self.answers)
+        return [b"".join(self.answers)]
 
-    def failed(self, failure: StreamlogError) -> bytes:
+    def failed(self, failure: StreamlogError) -> list[Piece]:
         """What they get instead if the disk has failed: nothing can be promised."""
         for number, (pattern, correlation_id, _) in enumerate(self.run.requests):
             if number not in self.refused:

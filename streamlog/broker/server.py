@@ -28,6 +28,7 @@ from streamlog.broker.storage.files import FileRange
 from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.fetch_patterns import FetchAlike, FetchPattern, fetch_pattern
 from streamlog.protocol.frame import (
     KEPT_BYTES_MAX,
     READ_BYTES,
@@ -36,7 +37,12 @@ from streamlog.protocol.frame import (
     decode_request,
     encode_response,
 )
-from streamlog.protocol.messages.data import FetchResponse, ProduceRequest, ProduceResponse
+from streamlog.protocol.messages.data import (
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
 
 if TYPE_CHECKING:
@@ -147,10 +153,10 @@ class BrokerServer:
 class _Slot:
     """A request's place in the queue, and its answer once there is one."""
 
-    request: Request | ProduceRun
+    request: Request | ProduceRun | FetchAlike
     throttle_ms: int = 0
     """For how long the client is left alone for what the request has brought."""
-    answer: asyncio.Future[Message] | asyncio.Future[bytes] | None = None
+    answer: asyncio.Future[Message] | asyncio.Future[list[Piece]] | None = None
     pieces: list[Piece] | None = None
 
 
@@ -171,6 +177,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader(size_bytes_max=connections.limits.request_bytes_max)
         self._contexts: dict[int, RequestContext] = {}
         self._patterns = ProducePatterns()
+        self._fetch_pattern: FetchPattern | None = None
         self._run = ProduceRun()
         """What is to be taken up together; empty when no bytes are being looked at."""
         self._queue: deque[_Slot] = deque()
@@ -379,18 +386,41 @@ class _Connection(asyncio.BufferedProtocol):
         self._count()
         return self._queued_bytes >= bound or self._connections.is_full
 
+    def _repeats_fetch(self, frame: memoryview) -> bool:
+        """Whether the frame is a Fetch that repeats the last one, and has its answer by now."""
+        pattern = self._fetch_pattern
+        alike = None if pattern is None else pattern.match(frame)
+        if pattern is None or alike is None or self._connections.has_quotas:
+            return False
+        context = self._context(pattern.version, pattern.client_id)
+        pieces = self._broker.begin(alike, context)
+        if pieces is None:
+            return False
+        self._take_answer(_Slot(alike), pieces)
+        return True
+
     def _take_up(self, frame: memoryview) -> None:
+        if self._repeats_fetch(frame):
+            return
         answer: Answer
         try:
             request = decode_request(frame)
         except UnsupportedVersion as error:
             request, answer = _version_refusal(error)
         else:
-            if isinstance(request.message, ProduceRequest):
-                self._patterns.learn(frame, request)
+            self._learn(frame, request)
             context = self._context(request.version, request.client_id)
             answer = self._broker.begin(request.message, context)
         self._take_answer(_Slot(request, throttle_ms=self._charge(request, None)), answer)
+
+    def _learn(self, frame: memoryview, request: Request) -> None:
+        """Remember what may come again."""
+        if isinstance(request.message, ProduceRequest):
+            self._patterns.learn(frame, request)
+        elif isinstance(request.message, FetchRequest):
+            known = self._fetch_pattern
+            if known is None or known.match(frame) is None:
+                self._fetch_pattern = fetch_pattern(frame, request)
 
     def _take_answer(self, slot: _Slot, answer: Answer) -> None:
         """See to it that the answer goes out in its turn."""
@@ -427,9 +457,9 @@ class _Connection(asyncio.BufferedProtocol):
             self._muted = loop.call_later(throttle_ms / 1000, self._unmute)
         return throttle_ms
 
-    def _encoded(self, slot: _Slot, response: Message | bytes) -> list[Piece]:
-        if isinstance(slot.request, ProduceRun) or isinstance(response, bytes):
-            return cast("list[Piece]", [response])
+    def _encoded(self, slot: _Slot, response: Message | list[Piece]) -> list[Piece]:
+        if isinstance(response, list) or not isinstance(slot.request, Request):
+            return cast("list[Piece]", response)
         throttle_ms = slot.throttle_ms or self._charge(slot.request, response)
         if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
             response.throttle_time_ms = throttle_ms
@@ -471,7 +501,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._drain()
             self._work()
 
-    def _fill(self, slot: _Slot, response: Message | bytes) -> None:
+    def _fill(self, slot: _Slot, response: Message | list[Piece]) -> None:
         slot.pieces = self._encoded(slot, response)
         self._queued_bytes += _memory_bytes(slot.pieces)
 

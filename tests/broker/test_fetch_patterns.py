@@ -1,0 +1,95 @@
+"""A Fetch that repeats the last one gets what it would have got as the first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.server import BrokerServer
+from streamlog.broker.storage.files import MemoryFiles
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.data import FetchRequest, FetchResponse, PartitionData
+from tests.broker.node import at, batch, create, fetch_request, produce, values
+from tests.broker.test_server import Peer, peer
+
+NAMED = 12
+
+
+def serve(story: Callable[[Broker, Peer], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with (
+            Broker.open("data", files=MemoryFiles()) as broker,
+            BrokerServer(broker) as server,
+            peer(server) as one,
+        ):
+            await story(broker, one)
+
+    asyncio.run(main())
+
+
+def ask(one: Peer, offset: int, number: int, *, version: int = NAMED, epoch: int = -1) -> None:
+    wanted = at(offset, max_bytes=1, epoch=epoch)
+    one.ask(fetch_request(wanted, max_wait_ms=60_000), number, version)
+
+
+async def answer(one: Peer, number: int, version: int = NAMED) -> PartitionData:
+    answered, response = await one.answer(FetchRequest, version)
+    assert answered == number
+    assert isinstance(response, FetchResponse)
+    return response.responses[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(4, NAMED + 1))
+def test_a_log_is_read_to_its_end_and_on(version: int) -> None:
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        for number in range(20):
+            await produce(broker, batch(b"%d" % number))
+        for number in range(20):
+            ask(one, number, number, version=version)
+            found = await answer(one, number, version)
+            assert values(found) == [b"%d" % number]
+            assert (found.high_watermark, found.last_stable_offset) == (20, 20)
+        ask(one, 20, 20, version=version)
+        await produce(broker, batch(b"20"))
+        assert values(await answer(one, 20, version)) == [b"20"]
+        ask(one, 20, 21, version=version)
+        assert (await answer(one, 21, version)).high_watermark == 21
+
+    serve(story)
+
+
+def test_answers_keep_their_order_behind_one_that_waits() -> None:
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        await produce(broker, batch(b"0"))
+        for number, offset in enumerate([0, 0, 1, 0]):
+            ask(one, offset, number)
+        assert values(await answer(one, 0)) == [b"0"]
+        assert values(await answer(one, 1)) == [b"0"]
+        await produce(broker, batch(b"1"))
+        assert values(await answer(one, 2)) == [b"1"]
+        assert values(await answer(one, 3)) == [b"0"]
+
+    serve(story)
+
+
+def test_errors_are_told_as_ever() -> None:
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        await produce(broker, batch(b"0"))
+        ask(one, 0, 0, epoch=0)
+        assert values(await answer(one, 0)) == [b"0"]
+        ask(one, 5, 1, epoch=0)
+        assert (await answer(one, 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        ask(one, 0, 2, epoch=0)
+        assert values(await answer(one, 2)) == [b"0"]
+        broker.directory.delete_topic("t")
+        create(broker)
+        ask(one, 0, 3, epoch=9)
+        assert (await answer(one, 3)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    serve(story)
