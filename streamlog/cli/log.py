@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from streamlog.broker.storage.inspection import Finding, Inspection, Kind, Placed, Report
-from streamlog.broker.storage.mending import MENDED, mend
+from streamlog.broker.storage.mending import ADVICE, MENDED, mend
 from streamlog.cli.terminal import out, text_of
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch
@@ -85,8 +85,9 @@ def repair(
         _show(report)
         mendable = [finding for finding in report.findings if finding.kind in MENDED]
         if not mendable:
-            typer.echo("nothing to mend")
-            return
+            _advise(report)
+            typer.echo("nothing to mend" if report.is_sound else "nothing that can be mended")
+            raise typer.Exit(0 if report.is_sound else EXIT_DAMAGED)
         typer.echo(_price(mendable))
         if not yes:
             typer.confirm("mend?", abort=True)
@@ -96,6 +97,7 @@ def repair(
     typer.echo("everything else is readable" if left.is_sound else "some of it is still there:")
     if not left.is_sound:
         _show(left)
+        _advise(left)
         raise typer.Exit(EXIT_DAMAGED)
 
 
@@ -127,6 +129,11 @@ def _show(report: Report) -> None:
         f"{counts.partitions} partitions, {counts.segments} segments, {counts.batches} batches, "
         f"{counts.records} records, {counts.size_bytes} bytes: {_verdict(report)}"
     )
+
+
+def _advise(report: Report) -> None:
+    for kind in sorted({finding.kind for finding in report.findings} & ADVICE.keys()):
+        typer.echo(f"{kind}: {ADVICE[kind]}")
 
 
 def _verdict(report: Report) -> str:

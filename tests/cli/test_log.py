@@ -13,7 +13,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.errors import CorruptMessage
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.batch import Record, encode_batch, place_batch
 from tests.worker.processes import STREAMLOG
 
 RECORDS = 20
@@ -111,6 +111,24 @@ def test_damage_is_shown_mended_and_stepped_over(here: Path) -> None:
     assert streamlog("verify", "log", cwd=here).returncode == 0
     assert [record.offset for record in read_all(here)] == [*range(7), *range(8, RECORDS)]
     assert "nothing to mend" in streamlog("repair", "log", cwd=here).stdout
+
+
+def test_what_can_t_be_mended_is_said_with_what_to_do(here: Path) -> None:
+    data = encode_batch([(1, None, b"x", ())], producer_id=999, producer_epoch=0, base_sequence=5)
+    first = bytearray(
+        encode_batch([(1, None, b"x", ())], producer_id=999, producer_epoch=0, base_sequence=0)
+    )
+    second = bytearray(data)
+    place_batch(first, RECORDS, 0)
+    place_batch(second, RECORDS + 1, 0)
+    with the_log(here).open("ab") as file:
+        file.write(first + second)
+    done = streamlog("repair", "log", "--yes", cwd=here)
+    assert done.returncode == 1
+    assert "sequence 5, 1 is due" in " ".join(done.stdout.split())
+    assert "order: batches of a producer that are not in its order can't be mended" in done.stdout
+    assert "streamlog log dump" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 def test_a_dump_shows_batches_and_records(here: Path) -> None:

@@ -420,6 +420,7 @@ class _Looking:
             return  # A broker has removed it meanwhile.
         reached = base
         tail: Unsound | None = None
+        overlap_at: int | None = None
         with closing(file):
             end = file.size()
             for each in walk_file(file, base_offset=base, end=end):
@@ -427,6 +428,8 @@ class _Looking:
                     tail = each
                     continue
                 place = self._place(path, each)
+                if overlap_at is None and next_base is not None and reached >= next_base:
+                    overlap_at = place.position
                 reached = place.next_offset or reached
                 if reached > offset:
                     yield place
@@ -442,7 +445,8 @@ class _Looking:
                 topic=self._stored.topic,
                 partition=self._stored.partition,
                 path=path,
-                position=end,
+                position=end if overlap_at is None else overlap_at,
+                size_bytes=0 if overlap_at is None else end - overlap_at,
                 first_offset=next_base,
                 next_offset=reached,
                 reason=f"the next file begins at offset {next_base}",

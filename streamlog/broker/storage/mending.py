@@ -3,9 +3,11 @@
 Damaged bytes are moved, never deleted: they go to a file with the suffix `.quarantine` beside
 the segment, before anything else happens. The segment is then written anew: its sound batches
 as they are, and for every range of offsets that is lost one empty batch, such as compaction
-leaves too, so that readers step over it and no offset ever changes its meaning. Indexes are
-built anew. Rule of the file: every step may be the last one before a power cut; a segment is
-the old one or the mended one, and mending again finishes what was begun.
+leaves too, so that readers step over it and no offset ever changes its meaning. Of offsets that
+two files hold the later one's count, if it has all of them. Indexes are built anew. What nobody
+can mend is left, and `ADVICE` says what to do. Rule of the file: every step may be the last one
+before a power cut; a segment is the old one or the mended one, and mending again finishes what
+was begun.
 """
 
 from __future__ import annotations
@@ -40,8 +42,20 @@ from streamlog.records.batch import HEADER_BYTES, RecordBatch
 
 QUARANTINE_SUFFIX = ".quarantine"
 COPY_BYTES = 1024 * 1024
-MENDED = frozenset({Kind.DAMAGED, Kind.MISSING, Kind.UNFINISHED, Kind.INDEX, Kind.SNAPSHOT})
+MENDED = frozenset(
+    {Kind.DAMAGED, Kind.MISSING, Kind.UNFINISHED, Kind.OVERLAP, Kind.INDEX, Kind.SNAPSHOT}
+)
 """What can be mended; for the rest nobody can tell what would be right."""
+ADVICE = {
+    Kind.ORDER: "batches of a producer that are not in its order can't be mended: they are sound,"
+    " and served as they stand, and nobody can tell which of them were meant; look at them with"
+    " `streamlog log dump`, and have sent again from their source what is missing",
+    Kind.OVERLAP: "two files hold the same offsets, and the later one has not all that the earlier"
+    " one has of them, or begins within a batch of it: nobody can tell which is right; move the one"
+    " that should not be there (a copy, perhaps) out of the folder, or restore both from a copy,"
+    " and repair again",
+}
+"""What to do about findings that mending leaves."""
 _REWRITTEN = frozenset({Kind.DAMAGED, Kind.MISSING, Kind.UNFINISHED})
 _MENDING = ".mending"
 _MAGIC = 2
@@ -93,6 +107,11 @@ class _Mending:
         make_durable_directory(self._files, self._stored.directory)
         bases = segment_bases(self._files, self._stored) or [self._stored.log_start_offset]
         rewritten = {each.path for each in findings if each.kind in _REWRITTEN}
+        rewritten |= {
+            each.path
+            for each in findings
+            if each.kind is Kind.OVERLAP and self._is_held_twice(each, bases)
+        }
         indexed = {each.path.rpartition(".")[0] for each in findings if each.kind is Kind.INDEX}
         if bases[0] > self._stored.log_start_offset and self._stored.path(bases[0]) in rewritten:
             self._fill_head(bases[0])
@@ -113,6 +132,33 @@ class _Mending:
         self._files.sync_directory(self._stored.directory)
         return self._done
 
+    def _is_held_twice(self, overlap: Finding, bases: list[int]) -> bool:
+        """Whether the later file holds all that the earlier one has of its offsets."""
+        first, end = overlap.first_offset, overlap.next_offset
+        if first is None or end is None or not self._begins_between(overlap):
+            return False
+        reached = first
+        for base in bases:
+            if first <= base <= reached < end:
+                reached = self._sound_end(base)
+        return reached >= end
+
+    def _sound_end(self, base: int) -> int:
+        """Up to where a file holds every offset from its first one on."""
+        reached = base
+        with closing(self._files.open(self._stored.path(base))) as file:
+            for place in walk_places(file, base):
+                if not isinstance(place, Sound):
+                    break
+                reached = place.next_offset
+        return reached
+
+    def _begins_between(self, overlap: Finding) -> bool:
+        """Whether the later file begins where a batch of the earlier one does."""
+        with closing(self._files.open(overlap.path)) as earlier:
+            head = earlier.read(HEADER_BYTES, overlap.position)
+        return len(head) == HEADER_BYTES and _PREFIX.unpack_from(head)[0] == overlap.first_offset
+
     def _fill_head(self, next_base: int) -> None:
         """Everything before the first file is lost."""
         start = self._stored.log_start_offset
@@ -127,7 +173,7 @@ class _Mending:
     def _rewrite(self, base: int, next_base: int | None) -> None:
         path = self._stored.path(base)
         with closing(self._files.open(path, writable=True)) as source:
-            places = list(walk_places(source, base))
+            places = list(walk_places(source, base, stop=next_base))
             self._quarantine(source, path, base, places)
             with closing(self._files.open(path + _MENDING, writable=True)) as target:
                 target.truncate(0)
@@ -244,26 +290,45 @@ class _Writing:
             first_offset = following
 
 
-def walk_places(source: File, base: int) -> Iterator[Sound | Unsound]:
+def walk_places(source: File, base: int, *, stop: int | None = None) -> Iterator[Sound | Unsound]:
     """What is in a log file, sound batches side by side taken together.
+
+    What begins at offset `stop` or behind it, where another file begins, counts as not sound.
 
     Raises:
         OSError: it can't be read.
     """
     begin = position = 0
     last: tuple[int, int] | None = None
-    for each in walk_file(source, base_offset=base, end=source.size()):
+    end = source.size()
+    for found in walk_file(source, base_offset=base, end=end):
+        each = _up_to(found, stop, end)
         if isinstance(each, Unsound):
             if last is not None:
                 yield Sound(begin, position, *last)
             yield each
             begin, last = each.end_position, None
+            if begin == end:
+                return
         else:
             at, batch = each
             position = at + batch.size_bytes
             last = (batch.next_offset, batch.leader_epoch)
     if last is not None:
         yield Sound(begin, position, *last)
+
+
+def _up_to(
+    each: tuple[int, RecordBatch] | Unsound, stop: int | None, end: int
+) -> tuple[int, RecordBatch] | Unsound:
+    """The place, or if it begins at `stop` or behind it, the rest of the file."""
+    if isinstance(each, Unsound):
+        position, first = each.position, each.first_offset
+    else:
+        position, first = each[0], each[1].base_offset
+    if stop is None or first < stop:
+        return each
+    return Unsound(position, end, first, None, f"the next file begins at offset {stop}")
 
 
 def empty_batch(first_offset: int, next_offset: int, leader_epoch: int) -> bytes:

@@ -13,8 +13,9 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.storage.files import MemoryFiles, read_file, write_whole
 from streamlog.broker.storage.inspection import Finding, Inspection, Kind, Placed, Report
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.mending import QUARANTINE_SUFFIX, Mended, mend
+from streamlog.broker.storage.mending import ADVICE, MENDED, QUARANTINE_SUFFIX, Mended, mend
 from streamlog.errors import LogDirectoryLost, UnknownTopicOrPartition, UsageError
+from streamlog.records.batch import Record, split_batches
 from streamlog.records.control import ABORT, COMMIT
 from tests.broker.storage.batches import SMALL, batch, read_records
 from tests.broker.storage.test_transactions import committed, end, write
@@ -104,6 +105,13 @@ def overwrite(files: MemoryFiles, path: str, data: bytes, position: int = 0) -> 
     write_whole(file, data, position)
     file.sync()  # So that damage survives a power cut too.
     file.close()
+
+
+def records(files: MemoryFiles) -> list[Record]:
+    directory = opened(files)
+    found = read_records(directory.log("t", 0))
+    directory.close()
+    return found
 
 
 def cut(files: MemoryFiles, path: str, size_bytes: int) -> None:
@@ -340,6 +348,50 @@ def test_batches_of_a_producer_have_to_be_in_its_order() -> None:
     assert "sequence 5, 1 is due" in report.findings[0].reason
     assert not report.is_sound
     assert repair(files) == [], "nobody knows what would be right"
+
+
+@pytest.mark.parametrize("batches", [1, 5, None])
+def test_of_offsets_that_two_files_hold_the_later_file_counts(batches: int | None) -> None:
+    files = filled()
+    stored = [path for path in paths(files, ".log") if read_file(files, path)]
+    before = {path: read_file(files, path) for path in stored}
+    held = records(files)
+    earlier, later = stored[1:3]
+    copied = list(split_batches(before[later]))[:batches]
+    doubled = b"".join(bytes(each.data) for each in copied)
+    if batches is None:
+        doubled += before[stored[3]][:-30]  # and a bit of a third one, cut off
+    overwrite(files, earlier, doubled, len(before[earlier]))
+    report = verify(files)
+    assert Kind.OVERLAP in kinds(report) or batches is None
+    repair(files)
+    assert verify(files).findings == ()
+    assert {path: read_file(files, path) for path in stored} == before
+    (aside,) = paths(files, QUARANTINE_SUFFIX)
+    assert read_file(files, aside) == doubled
+    assert records(files) == held
+
+
+def test_offsets_that_only_the_earlier_of_two_files_holds_are_not_given_up() -> None:
+    files = filled()
+    first, second, *others = [path for path in paths(files, ".log") if read_file(files, path)]
+    whole = read_file(files, second)
+    overwrite(files, first, whole, len(read_file(files, first)))
+    cut(files, second, next(split_batches(whole)).size_bytes)
+    for path in others:
+        files.remove(path)
+    files.remove("data/checkpoints")
+    files.remove("data/clean_shutdown")
+    before = read_file(files, first)
+    assert Kind.OVERLAP in kinds(verify(files))
+    repair(files)
+    assert Kind.OVERLAP in kinds(verify(files))
+    assert read_file(files, first) == before
+    assert paths(files, QUARANTINE_SUFFIX) == []
+
+
+def test_what_is_not_mended_comes_with_advice() -> None:
+    assert set(Kind) - MENDED <= set(ADVICE)
 
 
 def test_beside_a_broker_it_is_read_and_not_mended() -> None:
