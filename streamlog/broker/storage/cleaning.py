@@ -33,6 +33,7 @@ from streamlog.broker.storage.files import directory_error
 from streamlog.broker.storage.index import TIME_ENTRY_BYTES
 from streamlog.broker.storage.offset_map import OffsetMap
 from streamlog.broker.storage.sealed_batches import SealedBatches
+from streamlog.errors import UnknownTopicOrPartition
 from streamlog.records.batch import Record, RecordBatch, split_batches
 from streamlog.records.compression import Compression
 from streamlog.records.control import MARKERS, marker_of
@@ -115,13 +116,24 @@ class Cleaning:
             self._log.check_open()  # Deleted with all of its files, it is no trouble of the disk.
             raise directory_error(error, self._log.name) from error
 
+    @contextmanager
+    def _opened(self, segment: Segment, offset: int) -> Iterator[SealedBatches]:
+        with closing(SealedBatches(segment, offset)) as source:
+            try:
+                yield source
+            except FileNotFoundError as error:
+                if self._log.has_segment(segment):
+                    raise
+                name = self._log.name
+                raise UnknownTopicOrPartition(f"{name}: what was to be cleaned is gone") from error
+
     # The map.
 
     def _fill_map(self, sealed: Sequence[Segment]) -> Steps[None]:
         for segment in sealed:
             if segment.next_offset <= self._first_offset:
                 continue
-            with closing(SealedBatches(segment, self._first_offset)) as source:
+            with self._opened(segment, self._first_offset) as source:
                 if not (yield from self._take_all(source)):
                     return
 
@@ -158,7 +170,8 @@ class Cleaning:
         """How the transactions from `offset` on end; the log is clean before the first open one."""
         found = Outcomes()
         undecided = math.inf
-        while data := self._log.read(offset, max_bytes=READ_BYTES):
+        # What is deleted nobody sees, be it aborted or not.
+        while data := self._log.read(max(offset, self._log.log_start_offset), max_bytes=READ_BYTES):
             for batch in split_batches(data):
                 found.take(batch)
                 offset = batch.next_offset
@@ -195,7 +208,7 @@ class Cleaning:
         try:
             yield from output.create()
             for segment in group:
-                with closing(SealedBatches(segment, segment.base_offset)) as source:
+                with self._opened(segment, segment.base_offset) as source:
                     yield from self._rewrite_one(source, output, survivors)
             yield from output.finish(group[-1].next_offset)
             self._before_bytes += sum(segment.size_bytes for segment in group)

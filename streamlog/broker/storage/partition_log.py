@@ -535,6 +535,10 @@ class PartitionLog:
         with self._disk():
             yield from self._segments.ended_by(limit)
 
+    def has_segment(self, segment: Segment) -> bool:
+        """Whether it still is part of the log."""
+        return segment in self._segments
+
     def cleaned_segment(self, base_offset: int) -> Segment:
         """A segment to be made and filled, which is none of the log's yet."""
         return self._segments.unfinished(base_offset)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog.broker.config import TopicConfig
+from streamlog.broker.config import CREATE_TIME, LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage.admission import INVALID_RECORD
 from streamlog.broker.storage.appends import Origin
 from streamlog.broker.storage.cleaning import Cleaned, Cleaning, facts
@@ -22,6 +26,7 @@ from streamlog.records.batch import Record, encode_batch, split_batches
 from streamlog.records.compression import Compression
 from streamlog.records.control import ABORT, COMMIT, Marker
 from tests.broker.storage.batches import (
+    DIRECTORY,
     log_files,
     new_log,
     overwrite,
@@ -31,6 +36,7 @@ from tests.broker.storage.batches import (
 )
 from tests.broker.storage.test_transactions import committed
 
+Pairs = list[tuple[str, str | None]]
 RETENTION_MS = 1_000
 COMPACTED = TopicConfig(
     segment_bytes=1024,
@@ -128,10 +134,10 @@ class Model:
         self.met: dict[int, int] = {}
         """When a cleaning has first met a tombstone."""
 
-    def values(self) -> dict[bytes | None, bytes]:
+    def values(self, start_offset: int) -> dict[bytes | None, bytes]:
         values: dict[bytes | None, bytes] = {}
         for record in self.records:
-            if record.offset in self.aborted:
+            if record.offset in self.aborted or record.offset < start_offset:
                 continue
             if record.value is None:
                 values.pop(record.key, None)
@@ -149,27 +155,65 @@ class History:
         self.log = new_log(self.files, config)
         self.model = Model()
         self.wall_ms = 10_000
+        self.start_offset = 0
         self.sequences: dict[int, int] = {}
         self.epochs: dict[int, int] = {}
+        self.last: dict[int, tuple[bytes, int]] = {}
+        """The last batch of a producer, and where it is."""
         self.open: dict[int, list[int]] = {}
 
-    def append(self, pairs: list[tuple[str, str | None]], codec: Compression) -> None:
+    def append(self, pairs: Pairs, codec: Compression) -> None:
         self._append(pairs, keyed(*pairs, timestamp_ms=self.wall_ms, codec=codec))
 
-    def append_numbered(self, pairs: list[tuple[str, str | None]], producer_id: int) -> None:
+    def append_numbered(self, pairs: Pairs, codec: Compression, producer_id: int) -> None:
         sequence = self.sequences.get(producer_id, 0)
         self.sequences[producer_id] = sequence + len(pairs)
         producer = (producer_id, 0, sequence)
-        self._append(pairs, keyed(*pairs, timestamp_ms=self.wall_ms, producer=producer))
+        data = keyed(*pairs, timestamp_ms=self.wall_ms, codec=codec, producer=producer)
+        self.last[producer_id] = (data, self._append(pairs, data))
 
-    def append_transactional(self, pairs: list[tuple[str, str | None]], producer_id: int) -> None:
+    def append_again(self, producer_id: int) -> None:
+        """A batch comes twice: the log remembers it, though its records may be gone."""
+        if producer_id not in self.last:
+            return
+        data, offset = self.last[producer_id]
+        if offset < self.start_offset:
+            return  # Nothing need be left of it.
+        end_offset = self.log.log_end_offset
+        result = self.log.append(data, now_ms=0, wall_ms=self.wall_ms)
+        assert (result.duplicate, result.base_offset) == (True, offset)
+        assert self.log.log_end_offset == end_offset
+
+    def delete(self, part: int) -> None:
+        """Delete records, of twelve parts that there are so many."""
+        left = self.log.log_end_offset - self.start_offset
+        self.log.advance_start(self.start_offset + left * part // 12)
+        self._retire()
+
+    def expire(self) -> None:
+        end_offset = self.log.log_end_offset
+        self.log.expire(wall_ms=self.wall_ms, now_ms=0, high_watermark=end_offset)
+        self._retire()
+
+    def _retire(self) -> None:
+        self.start_offset = self.log.log_start_offset
+        for path in self.log.retire():
+            self.files.remove(path)
+
+    def append_transactional(self, pairs: Pairs, codec: Compression, producer_id: int) -> None:
         first = self.log.log_end_offset
         sequence = self.sequences.get(producer_id, 0)
         self.sequences[producer_id] = sequence + len(pairs)
         producer = (producer_id, self.epochs.get(producer_id, 0), sequence)
-        data = keyed(*pairs, timestamp_ms=self.wall_ms, producer=producer, transactional=True)
+        data = keyed(
+            *pairs,
+            timestamp_ms=self.wall_ms,
+            codec=codec,
+            producer=producer,
+            transactional=True,
+        )
         begun(self.log, data)
-        self._note(pairs, first)
+        self._note(pairs, first, log_append_time=False)
         self.open.setdefault(producer_id, []).extend(range(first, self.log.log_end_offset))
 
     def end(self, producer_id: int, kind: int) -> None:
@@ -192,10 +236,24 @@ class History:
         assert log.log_end_offset == end_offset
         if result is None:
             return
-        assert result.end_offset <= min([end_offset, *(each[0] for each in self.open.values())])
+        in_open = (offset for each in self.open.values() for offset in each)
+        assert result.end_offset <= min(
+            [end_offset, *(offset for offset in in_open if offset >= self.start_offset)]
+        )
         after = {record.offset: record for record in self.data()}
         assert after.items() <= before.items()
         self._check_removed(before, after, result.end_offset)
+
+    def clean_meanwhile(self, count: int, happens: Callable[[], None]) -> None:
+        """A cleaning in which something happens after so many steps."""
+        dirty = dirt(self.log, wall_ms=self.wall_ms)
+        steps = Cleaning(self.log, dirty, memory_bytes=MEMORY_BYTES, wall_ms=self.wall_ms).steps()
+        for _ in islice(steps, count):
+            pass
+        happens()
+        with suppress(UnknownTopicOrPartition):  # What it was at is gone.
+            for _ in steps:
+                pass
 
     def _check_removed(
         self, before: dict[int, Record], after: dict[int, Record], end_offset: int
@@ -220,27 +278,42 @@ class History:
 
     def data(self) -> list[Record]:
         """All records that are no markers."""
-        batches = read_batches(self.log)
-        return [r for batch in batches if not batch.is_control for r in batch.records()]
+        batches = read_batches(self.log, self.start_offset)
+        records = [r for batch in batches if not batch.is_control for r in batch.records()]
+        return [record for record in records if record.offset >= self.start_offset]
 
-    def reopen(self, *, kill: bool) -> None:
+    def reopen(self, *, kill: bool, remember: bool = True) -> None:
+        """Without `remember` nothing tells of the producers but the log."""
         if kill:
             self.files.crash(keep_bytes=None)
         else:
             self.log.close()
-        self.log = reopened(self.files, config=self.config, clean=not kill)
+        for path in [] if remember else log_files(self.files, ".snapshot"):
+            self.files.remove(path)
+        self.log = PartitionLog.open(
+            self.files,
+            DIRECTORY,
+            name="topic-0",
+            config=self.config,
+            clean=not kill,
+            log_start_offset=self.start_offset,
+        )
 
     def check(self) -> None:
         assert self.log.damage == ()
-        offset = 0
-        for batch in read_batches(self.log):
+        batches = read_batches(self.log, self.start_offset)
+        offset = batches[0].base_offset if batches else self.start_offset
+        assert offset <= self.start_offset
+        for batch in batches:
             assert batch.base_offset == offset
             offset = batch.next_offset
         assert offset == self.log.log_end_offset
         stable = min([offset, *(each[0] for each in self.open.values())])
         left = [record for record in self.data() if record.offset not in self.model.aborted]
-        seen = committed(self.log)
-        assert seen == [(r.offset, r.value or b"") for r in left if r.offset < stable]
+        if stable >= self.start_offset:
+            # Else a transaction has lost its beginning: a restart may know it by what is left.
+            seen = committed(self.log, self.start_offset)
+            assert seen == [(r.offset, r.value or b"") for r in left if r.offset < stable]
         self.check_producers()
         stored = {record.offset: record for record in self.model.records}
         assert all(stored[record.offset] == record for record in left)
@@ -249,11 +322,13 @@ class History:
             values.pop(record.key, None)
             if record.value is not None:
                 values[record.key] = record.value
-        assert values == self.model.values()
+        assert values == self.model.values(self.start_offset)
 
     def check_producers(self) -> None:
-        """What is known of producers can still be told from the log."""
+        """What is known of producers can still be told from the log, if it is all there."""
         log = self.log
+        if self.start_offset:
+            return
         assert dict(log.producers.transactions) == {p: o[0] for p, o in self.open.items() if o}
         replayed = ProducerStates()
         for batch in read_batches(log):
@@ -262,66 +337,103 @@ class History:
         known = {p: (each.epoch, each.last_sequence) for p, each in log.producers}
         assert {p: (each.epoch, each.last_sequence) for p, each in replayed} == known
 
-    def _append(self, pairs: list[tuple[str, str | None]], data: bytes) -> None:
-        first = self.log.append(data, now_ms=0).base_offset
-        self._note(pairs, first)
+    def _append(self, pairs: Pairs, data: bytes) -> int:
+        first = self.log.append(data, now_ms=0, wall_ms=self.wall_ms).base_offset
+        stamped = self.config.message_timestamp_type == LOG_APPEND_TIME
+        self._note(pairs, first, log_append_time=stamped)
+        return first
 
-    def _note(self, pairs: list[tuple[str, str | None]], first: int) -> None:
+    def _note(self, pairs: Pairs, first: int, *, log_append_time: bool) -> None:
         for number, (key, value) in enumerate(pairs):
             stored = None if value is None else value.encode()
-            record = Record(first + number, self.wall_ms + number, key.encode(), stored)
+            time_ms = self.wall_ms + (0 if log_append_time else number)
+            record = Record(first + number, time_ms, key.encode(), stored)
             self.model.records.append(record)
 
 
 class Step(NamedTuple):
     kind: str
-    pairs: list[tuple[str, str | None]]
+    pairs: Pairs
     number: int
 
 
 KEYS = st.sampled_from("abcdefgh")
 VALUES = st.one_of(st.none(), st.sampled_from(["1", "2", "y" * 50, "z" * 200]))
 KINDS = [*["append"] * 4, *["numbered"] * 2, *["transaction"] * 2, "end", "end"]
+MORE_KINDS = ["clean", "clean", "meanwhile", "wait", "reopen", "again", "delete", "expire"]
 STEPS = st.builds(
     Step,
-    st.sampled_from([*KINDS, "clean", "clean", "wait", "reopen"]),
+    st.sampled_from([*KINDS, *MORE_KINDS]),
     st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6),
     st.integers(0, 11),
 )
 
 
-@given(
-    steps=st.lists(STEPS, min_size=10, max_size=80),
-    lag_ms=st.sampled_from([0, 0, 500]),
+CONFIGS = st.builds(
+    partial(replace, COMPACTED),
+    min_compaction_lag_ms=st.sampled_from([0, 0, 500]),
+    max_compaction_lag_ms=st.sampled_from([2**63 - 1, 300]),
     segment_bytes=st.sampled_from([1024, 3000]),
+    message_timestamp_type=st.sampled_from([CREATE_TIME, CREATE_TIME, LOG_APPEND_TIME]),
+    cleanup_policy=st.sampled_from(["compact", "compact", "compact,delete"]),
+    retention_ms=st.sampled_from([1_500, -1]),
+    retention_bytes=st.sampled_from([-1, 4_000]),
 )
+
+
+@given(steps=st.lists(STEPS, min_size=10, max_size=80), config=CONFIGS)
 @settings(max_examples=150, deadline=None)
-def test_a_reader_sees_the_last_value_of_every_key(
-    steps: list[Step], lag_ms: int, segment_bytes: int
-) -> None:
-    config = replace(COMPACTED, min_compaction_lag_ms=lag_ms, segment_bytes=segment_bytes)
+def test_a_reader_sees_the_last_value_of_every_key(steps: list[Step], config: TopicConfig) -> None:
     history = History(config)
-    for kind, pairs, number in steps:
-        match kind:
-            case "append":
-                history.append(pairs, Compression(number % 5))
-            case "numbered":
-                history.append_numbered(pairs, number % 3)
-            case "transaction":
-                history.append_transactional(pairs, 100 + number % 3)
-            case "end":
-                history.end(100 + number % 3, ABORT if number % 2 else COMMIT)
-            case "clean":
-                history.clean(MEMORY_BYTES if number % 4 else 24 * 16)
-                history.check()
-            case "wait":
-                history.wall_ms += 100 * number
-            case _:
-                history.reopen(kill=number % 2 == 0)
+    for step in steps:
+        go_on(history, step)
         history.wall_ms += 1
     history.clean(MEMORY_BYTES)
     history.reopen(kill=True)
     history.check()
+    for producer_id in range(3):
+        history.append_again(producer_id)
+
+
+def go_on(history: History, step: Step) -> None:
+    kind, pairs, number = step
+    codec, producer_id = Compression(number % 5), number % 3
+    match kind:
+        case "append":
+            history.append(pairs, codec)
+        case "numbered":
+            history.append_numbered(pairs, codec, producer_id)
+        case "again":
+            history.append_again(producer_id)
+        case "transaction":
+            history.append_transactional(pairs, codec, 100 + producer_id)
+        case "end":
+            history.end(100 + producer_id, ABORT if number % 2 else COMMIT)
+        case "wait":
+            history.wall_ms += 100 * number
+        case "reopen":
+            history.reopen(kill=number % 2 == 0, remember=number % 4 < 2)
+        case _:
+            tidy_up(history, step)
+            history.check()
+
+
+def tidy_up(history: History, step: Step) -> None:
+    kind, pairs, number = step
+    match kind:
+        case "clean":
+            history.clean(MEMORY_BYTES if number % 4 else 24 * 16)
+        case "delete":
+            history.delete(number % 4)
+        case "expire":
+            history.expire()
+        case "meanwhile":
+            others: list[Callable[[], None]] = [
+                partial(history.delete, 11),
+                partial(history.append, pairs, Compression(number % 5)),
+                history.expire,
+            ]
+            history.clean_meanwhile(3 * number, others[number % 3])
 
 
 # ---- one by one ----
