@@ -25,6 +25,7 @@ from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.data import DataRequests, FetchAttempt
 from streamlog.broker.fetch_sessions import FetchSessions, Visit
+from streamlog.broker.partition_requests import PartitionRequests
 from streamlog.broker.produce_runs import append_run
 from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replication.group_flush import GroupFlush
@@ -77,6 +78,10 @@ from streamlog.protocol.messages.data import (
     ProduceResponse,
 )
 from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
+from streamlog.protocol.messages.partitions import (
+    CreatePartitionsRequest,
+    DescribeLogDirsRequest,
+)
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
@@ -347,6 +352,7 @@ class Broker:
     def _table(self) -> dict[type[Message | ProduceRun | FetchAlike], Callable[..., Answer]]:
         admin, groups, configs = self._admin, self._groups, self._configs
         quotas = QuotaRequests(self._directory)
+        partitions = PartitionRequests(self._directory, internal_topics=INTERNAL_TOPICS)
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
             ProduceRequest: self._produce,
@@ -373,6 +379,8 @@ class Broker:
             ),
             IncrementalAlterConfigsRequest: lambda request, _: configs.alter(request),
             AlterConfigsRequest: lambda request, _: configs.replace(request),
+            CreatePartitionsRequest: lambda request, _: partitions.create(request),
+            DescribeLogDirsRequest: lambda request, _: partitions.log_dirs(request),
             DescribeClientQuotasRequest: lambda request, _: quotas.describe(request),
             AlterClientQuotasRequest: lambda request, _: quotas.alter(request),
             JoinGroupRequest: self._group,

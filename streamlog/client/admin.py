@@ -37,6 +37,11 @@ from streamlog.protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from streamlog.protocol.messages.partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -144,6 +149,26 @@ class Admin:
                 "create topic",
                 [(each.name, each.error_code, each.error_message) for each in response.topics],
             )
+
+        await self._cluster.retrying(attempt)
+
+    async def create_partitions(self, topic: str, partitions: int) -> None:
+        """Give a topic so many partitions in all. Records with keys may go elsewhere from then on.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+            LogError: it has as many already, or can't have so many.
+        """
+
+        async def attempt() -> None:
+            wanted = CreatePartitionsTopic(name=topic, count=partitions, assignments=None)
+            request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TOPIC_TIMEOUT_MS)
+            response = await self._cluster.call_controller(request, CreatePartitionsResponse)
+            _raise_first(
+                "add partitions to",
+                [(each.name, each.error_code, each.error_message) for each in response.results],
+            )
+            self._cluster.forget([topic])
 
         await self._cluster.retrying(attempt)
 

@@ -199,7 +199,9 @@ class Producer:
         """
         self._check_open()
         known = self._cluster.known(topic)
-        count = len(known.leaders) if known is not None else await self._count(topic)
+        count = 0 if known is None else len(known.leaders)
+        if count <= (partition or 0):
+            count = await self._count(topic, reaching=partition or 0)
         chosen = self._choose(topic, key, partition, count)
         wall_ms = self._cluster.clock.wall_ms() if timestamp_ms is None else timestamp_ms
         record = (wall_ms, key, value, headers)
@@ -240,7 +242,8 @@ class Producer:
         if not records:
             raise UsageError("send_many needs at least one record")
         self._check_open()
-        self._check_partition(topic, partition, await self._count(topic))
+        count = await self._count(topic, reaching=partition)
+        self._check_partition(topic, partition, count)
         target = TopicPartition(topic, partition)
         receipt = BulkReceipt(asyncio.get_running_loop().create_future())
         receipt.outstanding = 1  # Not done before the last slice is handed over.
@@ -270,7 +273,8 @@ class Producer:
         if not records:
             raise UsageError("send_atomic needs at least one record")
         self._check_open()
-        self._check_partition(topic, partition, await self._count(topic))
+        count = await self._count(topic, reaching=partition)
+        self._check_partition(topic, partition, count)
         await self._make_room(sum(sizes_bytes(records)))
         delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         self._accumulator.append_atomic(
@@ -328,9 +332,11 @@ class Producer:
             )
             await self._cluster.close()
 
-    async def _count(self, topic: str) -> int:
+    async def _count(self, topic: str, *, reaching: int = 0) -> int:
+        """How many partitions there are; asked anew if `reaching` is not known to be one."""
         known = self._cluster.known(topic)
-        if known is None:
+        if known is None or len(known.leaders) <= reaching:
+            self._cluster.forget([topic])  # It may have grown.
             known = await self._cluster.retrying(lambda: self._cluster.topic(topic))
         return len(known.leaders)
 

@@ -76,6 +76,12 @@ from streamlog.protocol.messages.group_admin import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
+from streamlog.protocol.messages.partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -153,6 +159,8 @@ _SERVED: Final = (
     _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
     _api(32, DescribeConfigsRequest, DescribeConfigsResponse),
     _api(33, AlterConfigsRequest, AlterConfigsResponse),
+    _api(35, DescribeLogDirsRequest, DescribeLogDirsResponse),
+    _api(37, CreatePartitionsRequest, CreatePartitionsResponse),
     _api(42, DeleteGroupsRequest, DeleteGroupsResponse),
     _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
     _api(47, OffsetDeleteRequest, OffsetDeleteResponse),

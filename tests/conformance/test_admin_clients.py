@@ -15,6 +15,7 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    NewPartitions,
     ResourceType,
 )
 from confluent_kafka.admin import NewTopic as ConfluentTopic
@@ -29,6 +30,7 @@ with warnings.catch_warnings():
     from kafka import TopicPartition as KafkaPythonPartition
     from kafka.admin import ConfigResource as KafkaPythonResource
     from kafka.admin import ConfigResourceType, KafkaAdminClient
+    from kafka.admin import NewPartitions as KafkaPythonPartitions
     from kafka.admin import NewTopic as KafkaPythonTopic
 
 RECORDS = [Sent(0, None, str(number).encode(), 1_000 + number) for number in range(3)]
@@ -176,4 +178,26 @@ def test_kafka_python_changes_settings_and_deletes_records(broker: BrokerProcess
     partition = KafkaPythonPartition("settings.k", 0)
     deleted = admin.delete_records({partition: 2})
     assert deleted[partition]["low_watermark"] == 2
+    admin.close()
+
+
+def test_confluent_adds_partitions(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([ConfluentTopic("grown.c", 1, 1)])["grown.c"].result(10)
+    admin.create_partitions([NewPartitions("grown.c", 3)])["grown.c"].result(10)
+    admin.create_partitions([NewPartitions("grown.c", 4, [[1]])])["grown.c"].result(10)
+    assert len(admin.list_topics("grown.c", timeout=10).topics["grown.c"].partitions) == 4
+    with pytest.raises(KafkaException, match="it has to be more"):
+        admin.create_partitions([NewPartitions("grown.c", 4)])["grown.c"].result(10)
+
+
+def test_kafka_python_adds_partitions_and_asks_for_sizes(broker: BrokerProcess) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    admin.create_topics([KafkaPythonTopic("grown.k", 1, 1)])
+    admin.create_partitions({"grown.k": KafkaPythonPartitions(3)})
+    (described,) = admin.describe_topics(["grown.k"])
+    assert len(described["partitions"]) == 3
+    KafkaPython().produce(broker.address, "grown.k", "none", RECORDS)
+    sizes = str(admin.describe_log_dirs())
+    assert "grown.k" in sizes
     admin.close()

@@ -32,6 +32,8 @@ ADVERTISED = {
     "OffsetForLeaderEpoch": (23, 2, 4, 4),
     "DescribeConfigs": (32, 1, 4, 4),
     "AlterConfigs": (33, 0, 2, 2),
+    "DescribeLogDirs": (35, 1, 4, 2),
+    "CreatePartitions": (37, 0, 3, 2),
     "DeleteGroups": (42, 0, 2, 2),
     "IncrementalAlterConfigs": (44, 0, 1, 1),
     "OffsetDelete": (47, 0, 0, None),

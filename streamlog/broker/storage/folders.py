@@ -70,6 +70,15 @@ class Folders:
             else:
                 self._remove(name)
 
+    def size_bytes(self, folder: str) -> int:
+        """Bytes of the segments in a folder, without their indexes."""
+        size_bytes = 0
+        for name in self._files.list(f"{self._path}/{folder}"):
+            if name.endswith(LOG_SUFFIX):
+                with closing(self._files.open(f"{self._path}/{folder}/{name}")) as file:
+                    size_bytes += file.size()
+        return size_bytes
+
     def _holds_batches(self, folder: str) -> bool:
         for name in self._files.list(f"{self._path}/{folder}"):
             if not name.endswith(LOG_SUFFIX):

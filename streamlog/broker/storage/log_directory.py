@@ -222,25 +222,61 @@ class LogDirectory:
         given = dict(configs or {})
         config = self._config.topic.overridden(given)
         topic_id = new_topic_id() if topic_id is None else topic_id
+        topic = TopicState(
+            name=name, topic_id=topic_id, partitions=[], configs=given, config=config
+        )
+        return self._grown(topic, partitions)
+
+    def add_partitions(self, name: str, partitions: int) -> TopicState:
+        """Give a topic so many partitions; it has them, durably, when this returns.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+            LogError: with Kafka's code, it has as many already, or can't have so many.
+            LogDirectoryError: the disk refused; it has as many as before.
+        """
+        self._check_writable()
+        topic = self._topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        _check_count(name, partitions, least=len(topic.partitions) + 1)
+        return self._grown(topic, partitions)
+
+    def _grown(self, topic: TopicState, partitions: int) -> TopicState:
+        """The topic with new partitions up to so many."""
         logs: list[PartitionLog] = []
         with self._disk():
             try:
-                for number in range(partitions):
-                    folder = f"{self.path}/{partition_folder(topic_id, number)}"
-                    label = f"{name}-{number}"
-                    logs.append(PartitionLog.create(self._files, folder, name=label, config=config))
+                for number in range(len(topic.partitions), partitions):
+                    folder = f"{self.path}/{partition_folder(topic.topic_id, number)}"
+                    label = f"{topic.name}-{number}"
+                    logs.append(
+                        PartitionLog.create(self._files, folder, name=label, config=topic.config)
+                    )
                 self._files.sync_directory(self.path)
-                topic = TopicState(
-                    name=name, topic_id=topic_id, partitions=logs, configs=given, config=config
-                )
-                self._write_topics([*self._topics.values(), topic])
+                grown = replace(topic, partitions=[*topic.partitions, *logs])
+                self._write_topics([*{**self._topics, topic.name: grown}.values()])
             except (OSError, LogDirectoryError):
-                # The folders stay behind, empty; the next opening removes them.
+                # The folders stay behind, empty: they are used by the next attempt, or if there
+                # is no such topic removed by the next opening.
                 for log in logs:
                     log.discard()
                 raise
-        self._topics[name] = topic
-        return topic
+        self._topics[topic.name] = grown
+        return grown
+
+    def partition_bytes(self, topic: str, partition: int) -> int:
+        """Bytes of a partition's segments on disk.
+
+        Raises:
+            UnknownTopicOrPartition: there is none.
+            LogDirectoryError: the disk refused.
+        """
+        self.log(topic, partition)
+        with self._disk():
+            return self._folders.size_bytes(
+                partition_folder(self._topics[topic].topic_id, partition)
+            )
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all that is in it.
@@ -584,11 +620,7 @@ class LogDirectory:
             )
         if name in self._topics:
             raise TopicExists(f"topic {name!r} exists already")
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise LogError(
-                f"topic {name!r} can't have {partitions} partitions: use 1 to {PARTITIONS_MAX}",
-                code=INVALID_PARTITIONS,
-            )
+        _check_count(name, partitions, least=1)
 
     def _write_topics(self, topics: list[TopicState]) -> None:
         entries = [
@@ -624,6 +656,14 @@ class LogDirectory:
             yield
         except OSError as error:
             raise directory_error(error, self.path) from error
+
+
+def _check_count(name: str, partitions: int, *, least: int) -> None:
+    if not least <= partitions <= PARTITIONS_MAX:
+        raise LogError(
+            f"topic {name!r} can't have {partitions} partitions: use {least} to {PARTITIONS_MAX}",
+            code=INVALID_PARTITIONS,
+        )
 
 
 def effective(given: BrokerConfig, altered: AlteredSettings) -> BrokerConfig:
