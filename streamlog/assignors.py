@@ -3,16 +3,20 @@
 Pure: members with their topics and partition counts in, an assignment out. The leader of a
 group runs one; the broker only carries the result. An assignor is deterministic: the same
 input gives the same output whoever computes it, so the order of a mapping must not matter.
-All here are Kafka's by name, and may share a group with other clients: `range`, `roundrobin`, and
-`sticky`, which leaves partitions where they were as far as balance allows. The streams' placement
-is another. Cooperative rebalances (KIP-429) are not done here.
+All here are Kafka's by name and by what they say on the wire, and may share a group with other
+clients: `range` and `roundrobin`; `sticky`, which leaves partitions where they were as far as
+balance allows; and `cooperative-sticky` (KIP-429), which moves one only after its owner has given
+it up, so that members go on reading what they keep. The streams' placement is another.
 """
 
 from __future__ import annotations
 
 import heapq
+import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from streamlog.errors import CorruptData
 
 Owned = Mapping[str, Collection["TopicPartition"]]
 """Member id to the partitions that it held before this rebalance."""
@@ -49,6 +53,36 @@ class Assignor(Protocol):
 
         Returns:
             An entry for every member, each partition with at most one of them.
+        """
+        ...
+
+
+class Memory(NamedTuple):
+    """What a member tells an assignor of the past."""
+
+    owned: Collection[TopicPartition]
+    generation: int
+    """In which it was given them; -1 if it does not say."""
+
+
+@runtime_checkable
+class StickyPort(Protocol):
+    """Port: an assignor with something to say to itself on another member, as user data."""
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether members keep what they have while the group is assigned anew."""
+        ...
+
+    def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
+        """What a member tells the leader, besides its topics."""
+        ...
+
+    def memory(self, user_data: bytes) -> Memory:
+        """What a member has told.
+
+        Raises:
+            CorruptData: this is not the user data of such an assignor.
         """
         ...
 
@@ -113,9 +147,13 @@ class RoundRobinAssignor:
 
 
 class StickyAssignor:
-    """Kafka's `sticky`: balanced, and of what was owned as much as possible stays."""
+    """Kafka's `sticky`: balanced, and of what was owned as much as possible stays.
+
+    A member's past is in its user data, byte for byte as Java's assignor of this name has it.
+    """
 
     name = "sticky"
+    is_cooperative = False
 
     def assign(
         self,
@@ -125,6 +163,79 @@ class StickyAssignor:
     ) -> dict[str, list[TopicPartition]]:
         """See `Assignor.assign`."""
         return balanced(members, partitions, owned or {})
+
+    def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
+        """See `StickyPort.user_data`: topics with their partitions, and the generation."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(owned):
+            topics.setdefault(topic, []).append(partition)
+        data = struct.pack(">i", len(topics))
+        for topic, numbers in topics.items():
+            name = topic.encode()
+            data += struct.pack(">h", len(name)) + name
+            data += struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+        return data + struct.pack(">i", generation)
+
+    def memory(self, user_data: bytes) -> Memory:
+        """See `StickyPort.memory`. Of the first version, without a generation, as well."""
+        owned: list[TopicPartition] = []
+        try:
+            (topics,) = struct.unpack_from(">i", user_data)
+            position = 4
+            for _ in range(topics):
+                (length,) = struct.unpack_from(">h", user_data, position)
+                name = user_data[position + 2 : position + 2 + length].decode()
+                (count,) = struct.unpack_from(">i", user_data, position + 2 + length)
+                position += 6 + length
+                if count < 0 or count * 4 > len(user_data):
+                    raise CorruptData(f"a member owns {count} partitions of {name!r}?")
+                numbers = struct.unpack_from(f">{count}i", user_data, position)
+                owned += (TopicPartition(name, number) for number in numbers)
+                position += 4 * count
+            rest = user_data[position:]
+            return Memory(owned, struct.unpack(">i", rest)[0] if rest else -1)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise CorruptData(f"this is no user data of {self.name!r}: {error}") from error
+
+
+class CooperativeStickyAssignor(StickyAssignor):
+    """Kafka's `cooperative-sticky`: a partition is free before it is given to another member.
+
+    What would move goes to nobody; its owner gives it up and joins again, and then it is given
+    away. What members own is in their subscriptions; the user data is the generation alone, as
+    Java's assignor of this name has it.
+    """
+
+    name = "cooperative-sticky"
+    is_cooperative = True
+
+    def assign(
+        self,
+        members: Mapping[str, Sequence[str]],
+        partitions: Mapping[str, int],
+        owned: Owned | None = None,
+    ) -> dict[str, list[TopicPartition]]:
+        """See `Assignor.assign`."""
+        plan = balanced(members, partitions, owned or {})
+        owner = {each: member for member in owned or {} for each in (owned or {})[member]}
+        return {
+            member: [each for each in share if owner.get(each, member) == member]
+            for member, share in plan.items()
+        }
+
+    def user_data(
+        self,
+        owned: Collection[TopicPartition],  # noqa: ARG002 - it is in the subscription
+        generation: int,
+    ) -> bytes | None:
+        """See `StickyPort.user_data`."""
+        return struct.pack(">i", generation)
+
+    def memory(self, user_data: bytes) -> Memory:
+        """See `StickyPort.memory`. librdkafka sends what it sends for `sticky`."""
+        if len(user_data) == struct.calcsize(">i"):
+            return Memory((), struct.unpack(">i", user_data)[0])
+        return super().memory(user_data)
 
 
 def balanced(

@@ -8,17 +8,21 @@ from hypothesis import strategies as st
 
 from streamlog.assignors import (
     Assignor,
+    CooperativeStickyAssignor,
+    Memory,
     RangeAssignor,
     RoundRobinAssignor,
     StickyAssignor,
     TopicPartition,
     balanced,
 )
+from streamlog.errors import CorruptData
 
 ASSIGNORS: list[Assignor] = [
     RangeAssignor(),
     RoundRobinAssignor(),
     StickyAssignor(),
+    CooperativeStickyAssignor(),
 ]
 topics = st.sampled_from(["a", "b", "c", "d"])
 groups = st.dictionaries(
@@ -154,3 +158,61 @@ def test_no_move_would_make_two_members_more_alike(
             assert each.topic in members[giver]
             takers = [len(shares[m]) for m in members if each.topic in members[m]]
             assert len(share) - min(takers) <= 1
+
+
+@given(members=groups, partitions=counts, later=groups)
+def test_a_cooperative_move_takes_two_rounds(
+    members: dict[str, list[str]], partitions: dict[str, int], later: dict[str, list[str]]
+) -> None:
+    assignor = CooperativeStickyAssignor()
+    before = assignor.assign(members, partitions)
+    owned = {name: before.get(name, []) for name in later}
+    first = assignor.assign(later, partitions, owned)
+    owner = {each: name for name, share in owned.items() for each in share}
+    for name, share in first.items():
+        assert all(owner.get(each, name) == name for each in share)
+    # Everybody gives up what it has not been given again, and joins again.
+    second = assignor.assign(later, partitions, first)
+    assert second == assignor.assign(later, partitions, second)
+    assert second == balanced(later, partitions, first)
+
+
+# ---- user data ----
+
+owned_partitions = st.lists(
+    st.builds(TopicPartition, st.text(max_size=5), st.integers(0, 2**31 - 1)), unique=True
+)
+
+
+@given(owned=owned_partitions, generation=st.integers(-1, 2**31 - 1))
+def test_a_sticky_past_is_remembered(owned: list[TopicPartition], generation: int) -> None:
+    sticky = StickyAssignor()
+    data = sticky.user_data(owned, generation)
+    assert data is not None
+    assert sticky.memory(data) == Memory(sorted(owned), generation)
+    # The first version of the format ended before the generation.
+    assert sticky.memory(data[:-4]) == Memory(sorted(owned), -1)
+
+
+def test_a_sticky_past_has_javas_bytes() -> None:
+    data = StickyAssignor().user_data(of("top", 3, 1) + of("a", 0), 7)
+    assert data == bytes.fromhex(
+        "00000002 0001 61 00000001 00000000 0003 746f70 00000002 00000001 00000003 00000007"
+    )
+    assert CooperativeStickyAssignor().user_data(of("top", 3), 7) == bytes.fromhex("00000007")
+
+
+def test_a_cooperative_past_is_a_generation_or_what_librdkafka_says() -> None:
+    assignor = CooperativeStickyAssignor()
+    assert assignor.memory(bytes.fromhex("00000007")) == Memory((), 7)
+    theirs = StickyAssignor().user_data(of("t", 2), 5)
+    assert theirs is not None
+    assert assignor.memory(theirs) == Memory(of("t", 2), 5)
+
+
+@given(st.binary(max_size=40))
+def test_what_is_no_past_is_refused(data: bytes) -> None:
+    try:
+        StickyAssignor().memory(data)
+    except CorruptData:
+        return

@@ -46,6 +46,7 @@ class ConsumerOptions(TypedDict, total=False):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     rebalance_timeout_ms: int
+    group_instance_id: str | None
     fetch_min_bytes: int
     fetch_max_wait_ms: int
     fetch_max_bytes: int
@@ -66,12 +67,17 @@ class ConsumerSettings(FetchSettings):
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
     """How long a rebalance waits for this consumer's owner to poll."""
+    group_instance_id: str | None = None
+    """Makes a static member (KIP-345): one that is back under the same id within its session gets
+    what it had, without a rebalance. No two consumers of a group may have the same."""
     assignor: Assignor = field(default_factory=RangeAssignor)
 
     def __post_init__(self) -> None:
         super(ConsumerSettings, self).__post_init__()
         if self.auto_commit and self.group_id is None:
             raise ConfigError("auto_commit stores offsets for a group: set group_id")
+        if self.group_instance_id is not None and not self.group_instance_id:
+            raise ConfigError("group_instance_id is empty: name the member, or leave it out")
         if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
             raise ConfigError(
                 f"heartbeat_interval_ms is {self.heartbeat_interval_ms}: it has to be positive and "
@@ -105,6 +111,7 @@ class Consumer:
         self._group = self._session()
         self._on_assigned: OnRebalance | None = None
         self._on_revoked: OnRebalance | None = None
+        self._on_lost: OnRebalance | None = None
         self._commit_at_ms = 0
         self._committed: dict[TopicPartition, int] = {}
 
@@ -158,15 +165,19 @@ class Consumer:
         *,
         on_assigned: OnRebalance | None = None,
         on_revoked: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
     ) -> None:
         """Share these topics with the other members of the group.
 
         Args:
             topics: whole topics by name.
-            on_assigned: awaited within `poll` with what this consumer may read now, before it
-                does.
-            on_revoked: awaited within `poll`, or when the consumer is closed, with what it had.
-                The group waits for it: finish, commit.
+            on_assigned: awaited within `poll` with what this consumer may read from now on, before
+                it does. With a cooperative assignor that comes to what it has; else it is all.
+            on_revoked: awaited within `poll`, or when the consumer is closed, with what it is to
+                give up. The group waits for it: finish, commit.
+            on_lost: awaited within `poll` instead of `on_revoked` if the group has given up on this
+                consumer: what it had is another's by now, and can't be committed. By default it
+                is `on_revoked`.
 
         Raises:
             ConfigError: there is no `group_id`.
@@ -178,6 +189,7 @@ class Consumer:
             raise UsageError(f"subscribe takes a list of topics: [{topics!r}]")
         await self._cluster.retrying(lambda: self._cluster.refresh(topics))
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        self._on_lost = on_revoked if on_lost is None else on_lost
         if self._group.member is None:
             self._positions.assign(())
         self._group.subscribe(topics)
@@ -350,6 +362,7 @@ class Consumer:
                 session_timeout_ms=settings.session_timeout_ms,
                 heartbeat_interval_ms=settings.heartbeat_interval_ms,
                 rebalance_timeout_ms=settings.rebalance_timeout_ms,
+                instance_id=settings.group_instance_id,
             ),
             settings.assignor,
             tell=self._news.set,
@@ -379,15 +392,16 @@ class Consumer:
         member = self._group.member if self._group is not None else None
         if self._group is None or member is None:
             return
-        if member.phase is Phase.REVOKING:
-            await self._revoke(member.assignment)
-            self._group.on_revoked()
+        revoked = member.revoking
+        if revoked:
+            await self._revoke(revoked, lost=member.is_lost)
+            self._group.on_revoked(revoked)
         if member.offered is not None:
-            assignment = self._group.on_assigned()
+            added = self._group.on_assigned()
             log.info("%s", member)
-            self._positions.assign(assignment)
+            self._positions.assign(member.assignment)
             if self._on_assigned is not None:
-                await self._on_assigned(assignment)
+                await self._on_assigned(added)
             self._fetcher.look()
 
     def _take(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
@@ -407,16 +421,20 @@ class Consumer:
     def _may_read(self) -> bool:
         return self._group is None or self._group.may_read()
 
-    async def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        if self._on_revoked is not None:
-            await self._on_revoked(partitions)
-        if self._settings.auto_commit:
+    async def _revoke(self, partitions: frozenset[TopicPartition], *, lost: bool = False) -> None:
+        told = self._on_lost if lost else self._on_revoked
+        if told is not None:
+            await told(partitions)
+        if self._settings.auto_commit and not lost:
             await self._commit_consumed()
-        self._positions.assign(())
-        self._committed.clear()
+        self._positions.assign(self._positions.assigned() - partitions)
+        for partition in partitions:
+            self._committed.pop(partition, None)
 
     async def _auto_commit(self) -> None:
         now_ms = self._cluster.clock.now_ms()
+        if self._group is None or not self._group.may_commit():
+            return  # In a cooperative rebalance; then it is done afterwards.
         if self._settings.auto_commit and now_ms >= self._commit_at_ms:
             self._commit_at_ms = now_ms + self._settings.auto_commit_interval_ms
             await self._commit_consumed()

@@ -77,19 +77,28 @@ class GroupSession:
         self._look.set()
 
     def on_assigned(self) -> frozenset[TopicPartition]:
-        """The owner takes over its part."""
-        return self.member.on_assigned() if self.member is not None else frozenset()
+        """The owner takes over its part; returned is what is new of it."""
+        if self.member is None:
+            return frozenset()
+        added = self.member.on_assigned(self._cluster.clock.now_ms())
+        self._look.set()
+        return added
 
-    def on_revoked(self) -> None:
-        """The owner is done with its part: join again."""
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """The owner is done with these."""
         if self.member is not None:
-            self.member.on_revoked(self._cluster.clock.now_ms())
+            self.member.on_revoked(partitions, self._cluster.clock.now_ms())
         self._look.set()
 
     def may_read(self) -> bool:
         """Whether what is assigned is surely still this member's."""
         member = self.member
         return member is None or member.is_current(self._cluster.clock.now_ms())
+
+    def may_commit(self) -> bool:
+        """Whether the group takes commits now: not while it is between two generations."""
+        member = self.member
+        return member is None or member.phase in {Phase.STABLE, Phase.REVOKING}
 
     async def run(self) -> None:
         """Be a member until the group is left.
@@ -203,14 +212,15 @@ class GroupSession:
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         member = self.member
-        if member is not None and member.phase not in {Phase.STABLE, Phase.REVOKING}:
+        if not self.may_commit():
             raise RebalanceInProgress(
-                f"{member} can't commit now: it has no partitions", retriable=False
+                f"{member} can't commit now: its group is being assigned anew", retriable=False
             )
         request = wire.OffsetCommitRequest(
             group_id=self._settings.group_id,
             generation_id_or_member_epoch=-1 if member is None else member.generation_id,
             member_id="" if member is None else member.member_id,
+            group_instance_id=None if member is None else self._settings.instance_id,
             topics=[
                 wire.OffsetCommitRequestTopic(
                     name=name,

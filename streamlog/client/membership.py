@@ -1,12 +1,14 @@
-"""GroupMember: one member of a consumer group, by the classic protocol, eagerly.
+"""GroupMember: one member of a consumer group, by the classic protocol.
 
 Pure: `next` says which request is due, the answers come back by `on_…`; the shell in `group.py`
 carries them. The rounds are those of Kafka's "client-side assignment": everybody joins, the
 leader assigns, everybody learns its part by sync, then heartbeats until somebody comes or goes.
-Eager: a member gives up everything before it joins again, and joins only after its owner has
-said that it is done with it (`on_revoked`); heartbeats go on meanwhile. What it had is told to
-the assignor as a hint. Not here: static members (KIP-345), cooperative rebalances (KIP-429),
-the protocol of KIP-848.
+Eagerly, a member gives up everything before it joins again, and joins only after its owner has
+said that it is done with it (`on_revoked`); heartbeats go on meanwhile. With a cooperative
+assignor (KIP-429) it keeps what it has while it joins; what the answer leaves out is given up
+then, and the member joins once more, so that others can get it. What was lost to a new generation
+is given up at once. A static member (KIP-345) has an instance id and does not leave.
+Not here: the protocol of KIP-848.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from streamlog.assignors import Assignor, TopicPartition
+from streamlog.assignors import Assignor, Memory, StickyPort, TopicPartition
 from streamlog.errors import CorruptData, LogError
 from streamlog.protocol import codec
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages import coordination as wire
 
 PROTOCOL_TYPE: Final = "consumer"
-SUBSCRIPTION_VERSION: Final = 1
-"""The first that tells what a member owned; readers of other versions understand it."""
+SUBSCRIPTION_VERSION: Final = 3
+"""It tells what a member owned, since which generation; readers of other versions understand it."""
 ASSIGNMENT_VERSION: Final = 1
 RETRY_BACKOFF_MS: Final = 100
 """Between attempts to join while the coordinator can't be asked."""
@@ -53,6 +55,7 @@ class _Reaction(Enum):
     """What an error code means to a member."""
 
     JOIN_AGAIN = auto()
+    LOSE_AND_JOIN_AGAIN = auto()
     JOIN_AS_NEW = auto()
     FIND_COORDINATOR = auto()
     WAIT = auto()
@@ -60,7 +63,7 @@ class _Reaction(Enum):
 
 _REACTIONS: Final[dict[int, _Reaction]] = {
     ErrorCode.REBALANCE_IN_PROGRESS: _Reaction.JOIN_AGAIN,
-    ErrorCode.ILLEGAL_GENERATION: _Reaction.JOIN_AGAIN,
+    ErrorCode.ILLEGAL_GENERATION: _Reaction.LOSE_AND_JOIN_AGAIN,
     ErrorCode.UNKNOWN_MEMBER_ID: _Reaction.JOIN_AS_NEW,
     ErrorCode.NOT_COORDINATOR: _Reaction.FIND_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: _Reaction.FIND_COORDINATOR,
@@ -116,6 +119,8 @@ class GroupSettings:
     heartbeat_interval_ms: int
     rebalance_timeout_ms: int
     """How long the others wait for a member to join again."""
+    instance_id: str | None = None
+    """Of a static member: who it is, whatever process it is in."""
 
 
 class GroupMember:
@@ -133,11 +138,16 @@ class GroupMember:
         self.coordinator_lost = False
         """The shell has to find the coordinator (again) before it sends anything."""
         self.assignment: frozenset[TopicPartition] = frozenset()
+        self.is_lost = False
+        """What is to be given up is another's already: nothing can be committed for it."""
         self._settings = settings
         self._assignor = assignor
         self._topics = tuple(sorted(set(topics)))
         self._offered: frozenset[TopicPartition] | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
+        self._owned_generation = -1
+        self._joins_once_more = False
+        self._is_cooperative = isinstance(assignor, StickyPort) and assignor.is_cooperative
         self._subscriptions: dict[str, wire.ConsumerProtocolSubscription] = {}
         self._plan: dict[str, bytes] = {}
         self._not_before_ms = 0
@@ -170,6 +180,13 @@ class GroupMember:
         """A new part that the owner has not taken over yet."""
         return self._offered
 
+    @property
+    def revoking(self) -> frozenset[TopicPartition]:
+        """What the owner has to give up now: everything, or what a new part leaves out."""
+        if self.phase is Phase.REVOKING:
+            return self.assignment
+        return frozenset() if self._offered is None else self.assignment - self._offered
+
     def is_current(self, now_ms: int) -> bool:
         """Whether the coordinator has spoken within the session.
 
@@ -198,14 +215,15 @@ class GroupMember:
         self._subscriptions = {
             member.member_id: _subscription(member.metadata) for member in response.members
         }
-        self.phase = Phase.ASSIGNING if self.is_leader else Phase.SYNCING
+        assigns = self.is_leader and not response.skip_assignment
+        self.phase = Phase.ASSIGNING if assigns else Phase.SYNCING
 
     def on_partitions(self, partitions: Mapping[str, int]) -> None:
         """The leader knows the topics: assign."""
         members = {member: each.topics for member, each in self._subscriptions.items()}
-        owned = {
-            member: _flat(each.owned_partitions) for member, each in self._subscriptions.items()
-        }
+        owned = _undisputed(
+            {member: self._memory(each) for member, each in self._subscriptions.items()}
+        )
         plan = self._assignor.assign(members, partitions, owned)
         self._plan = {member: _assignment_bytes(plan.get(member, [])) for member in members}
         self.phase = Phase.SYNCING
@@ -251,16 +269,24 @@ class GroupMember:
         """Requests can be sent."""
         self.coordinator_lost = False
 
-    def on_assigned(self) -> frozenset[TopicPartition]:
-        """The owner takes over what is `offered`."""
-        self.assignment = self._owned = self._offered or frozenset()
-        self._offered = None
-        return self.assignment
+    def on_assigned(self, now_ms: int) -> frozenset[TopicPartition]:
+        """The owner takes over what is `offered`; returned is what it has not had before."""
+        offered = self._offered or frozenset()
+        added, self._offered = offered - self.assignment, None
+        self.assignment = self._owned = offered
+        self._owned_generation = self.generation_id
+        if self._joins_once_more:
+            self._unjoined(now_ms)
+        return added
 
-    def on_revoked(self, now_ms: int) -> None:
-        """The owner is done with everything it had."""
-        self.assignment = frozenset()
-        self._unjoined(now_ms)
+    def on_revoked(self, partitions: frozenset[TopicPartition], now_ms: int) -> None:
+        """The owner is done with what it was to give up (`revoking`)."""
+        self.assignment -= partitions
+        if self.phase is Phase.REVOKING:
+            self.is_lost = False
+            self._unjoined(now_ms)
+        else:
+            self._joins_once_more = self._offered is not None
 
     def on_subscription(self, topics: Sequence[str], now_ms: int) -> None:
         """The owner wants other topics."""
@@ -268,9 +294,12 @@ class GroupMember:
         self._react(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
 
     def leave(self) -> wire.LeaveGroupRequest | None:
-        """The member is done; the request tells the others at once, if they know of it."""
+        """The member is done; the request tells the others at once, if they know of it.
+
+        A static member does not tell: within its session it will be back.
+        """
         known, self.phase, self._offered = self.member_id, Phase.LEFT, None
-        if not known:
+        if not known or self._settings.instance_id is not None:
             return None
         return wire.LeaveGroupRequest(
             group_id=self._settings.group_id,
@@ -288,10 +317,12 @@ class GroupMember:
     def _react(self, error_code: int, now_ms: int) -> None:
         match _REACTIONS.get(error_code):
             case _Reaction.JOIN_AGAIN:
-                self._give_up(now_ms)
+                self._give_up(now_ms, lost=False)
+            case _Reaction.LOSE_AND_JOIN_AGAIN:
+                self._give_up(now_ms, lost=True)
             case _Reaction.JOIN_AS_NEW:
                 self._forget()
-                self._give_up(now_ms)
+                self._give_up(now_ms, lost=True)
             case _Reaction.FIND_COORDINATOR:
                 self.on_coordinator_lost(now_ms)
             case _Reaction.WAIT:
@@ -304,24 +335,29 @@ class GroupMember:
         if self.phase is not Phase.STABLE:
             self._unjoined(now_ms, pause_ms=RETRY_BACKOFF_MS)
 
-    def _give_up(self, now_ms: int) -> None:
-        """Join again, but only after the owner has finished with what it has."""
+    def _give_up(self, now_ms: int, *, lost: bool) -> None:
+        """Join again, but only after the owner has finished with what it can't keep meanwhile."""
         self._offered = None
-        if self.assignment:
-            self.phase = Phase.REVOKING
+        if self.assignment and (lost or not self._is_cooperative):
+            self.phase, self.is_lost = Phase.REVOKING, lost
         else:
             self._unjoined(now_ms)
 
     def _unjoined(self, now_ms: int, *, pause_ms: int = 0) -> None:
         self.phase = Phase.UNJOINED
+        self._joins_once_more = False
         self._not_before_ms = now_ms + pause_ms
 
     def _forget(self) -> None:
         self.member_id, self.generation_id, self.is_leader = "", -1, False
 
     def _join_request(self) -> wire.JoinGroupRequest:
+        owned = self.assignment if self._is_cooperative else self._owned
         subscription = wire.ConsumerProtocolSubscription(
-            topics=list(self._topics), owned_partitions=_grouped(self._owned)
+            topics=list(self._topics),
+            user_data=self._user_data(owned),
+            owned_partitions=_grouped(owned),
+            generation_id=self._owned_generation,
         )
         protocol = wire.JoinGroupRequestProtocol(
             name=self._assignor.name,
@@ -332,15 +368,32 @@ class GroupMember:
             session_timeout_ms=self._settings.session_timeout_ms,
             rebalance_timeout_ms=self._settings.rebalance_timeout_ms,
             member_id=self.member_id,
+            group_instance_id=self._settings.instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=[protocol],
         )
+
+    def _user_data(self, owned: frozenset[TopicPartition]) -> bytes | None:
+        if not isinstance(self._assignor, StickyPort) or self._owned_generation < 0:
+            return None
+        return self._assignor.user_data(owned, self._owned_generation)
+
+    def _memory(self, said: wire.ConsumerProtocolSubscription) -> Memory:
+        """What a member had: by its subscription, or in older versions by its user data."""
+        owned, generation = _flat(said.owned_partitions), said.generation_id
+        if isinstance(self._assignor, StickyPort) and said.user_data:
+            told = self._assignor.memory(said.user_data)
+            # Who rebalances eagerly owns nothing by the time it joins, but remembers.
+            owned = owned or list(told.owned)
+            generation = generation if generation >= 0 else told.generation
+        return Memory(owned, generation)
 
     def _sync_request(self) -> wire.SyncGroupRequest:
         return wire.SyncGroupRequest(
             group_id=self._settings.group_id,
             generation_id=self.generation_id,
             member_id=self.member_id,
+            group_instance_id=self._settings.instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocol_name=self._assignor.name,
             assignments=[
@@ -354,6 +407,7 @@ class GroupMember:
             group_id=self._settings.group_id,
             generation_id=self.generation_id,
             member_id=self.member_id,
+            group_instance_id=self._settings.instance_id,
         )
 
 
@@ -363,7 +417,23 @@ def _refused(error_code: int, group_id: str) -> LogError:
         detail += ": its members use another assignor or another kind of group"
     if error_code == ErrorCode.INVALID_SESSION_TIMEOUT:
         detail += ": the broker allows other values of session_timeout_ms"
+    if error_code == ErrorCode.FENCED_INSTANCE_ID:
+        detail += ": another consumer has joined with the same group_instance_id"
     return error_for(error_code, detail)
+
+
+def _undisputed(claims: Mapping[str, Memory]) -> dict[str, list[TopicPartition]]:
+    """What each member had; of several who claim the same, who was given it last."""
+    owners: dict[TopicPartition, str] = {}
+    for member in sorted(claims):
+        for each in claims[member].owned:
+            before = owners.get(each)
+            if before is None or claims[before].generation < claims[member].generation:
+                owners[each] = member
+    owned: dict[str, list[TopicPartition]] = {member: [] for member in claims}
+    for each, member in owners.items():
+        owned[member].append(each)
+    return owned
 
 
 def _subscription(metadata: bytes) -> wire.ConsumerProtocolSubscription:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from streamlog.assignors import RangeAssignor, TopicPartition
+from streamlog.assignors import CooperativeStickyAssignor, RangeAssignor, TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer, ConsumerSettings
 from streamlog.errors import (
@@ -434,3 +434,124 @@ def test_an_error_in_the_block_goes_on_unwrapped_and_cancelling_stops_at_once(
 def test_settings_are_checked(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         ConsumerSettings(**settings)  # type: ignore[arg-type]
+
+
+# ---- cooperatively ----
+
+
+async def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> list[int]:
+    """Poll all of them in turn; what they read."""
+    numbers: list[int] = []
+    async with asyncio.timeout(60):
+        while not condition():
+            for consumer in consumers:
+                polled = await consumer.poll(timeout_ms=20)
+                numbers += [int(each.value or b"") for many in polled.values() for each in many]
+    return numbers
+
+
+def test_in_a_cooperative_rebalance_only_what_moves_is_given_up(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            options = {**QUICK, "group_id": "g", "assignor": CooperativeStickyAssignor()}
+            calls: list[tuple[str, frozenset[TopicPartition]]] = []
+
+            async def on_assigned(partitions: frozenset[TopicPartition]) -> None:
+                calls.append(("+", partitions))
+
+            async def on_revoked(partitions: frozenset[TopicPartition]) -> None:
+                calls.append(("-", partitions))
+
+            async with log.consumer(**options, auto_offset_reset="earliest") as one:
+                await one.subscribe(["t"], on_assigned=on_assigned, on_revoked=on_revoked)
+                await poll_until(lambda: len(one.assignment()) == 2, one)
+                await write(log, T0, 10)
+                await write(log, T1, 10, start=100)
+                assert sorted(await read(one, 20)) == [*range(10), *range(100, 110)]
+                await one.commit()
+                async with log.consumer(**options, auto_offset_reset="earliest") as two:
+                    await two.subscribe(["t"])
+                    shared = lambda: len(one.assignment()) == len(two.assignment()) == 1  # noqa: E731
+                    assert await poll_until(shared, one, two) == []
+                    (kept,), (moved,) = one.assignment(), two.assignment()
+                    assert calls[:2] == [("+", frozenset({T0, T1})), ("-", frozenset({moved}))]
+                    assert all(each == ("+", frozenset()) for each in calls[2:])
+                    # What it keeps it reads on from where it was, not from the commit.
+                    assert await one.position(kept) == 10
+                await poll_until(lambda: len(one.assignment()) == 2, one)
+                assert calls[-1] == ("+", frozenset({moved}))
+
+    asyncio.run(main())
+
+
+def test_what_is_lost_is_told_apart(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            lost: list[frozenset[TopicPartition]] = []
+
+            async def on_lost(partitions: frozenset[TopicPartition]) -> None:
+                lost.append(partitions)
+
+            async def on_revoked(partitions: frozenset[TopicPartition]) -> None:
+                raise AssertionError(partitions)
+
+            options = {**QUICK, "group_id": "g", "assignor": CooperativeStickyAssignor()}
+            async with log.consumer(**options) as one:
+                await one.subscribe(["t"], on_revoked=on_revoked, on_lost=on_lost)
+                await poll_until(lambda: bool(one.assignment()), one)
+                assert one._group is not None
+                member = one._group.member
+                assert member is not None
+                member.generation_id += 7
+                await poll_until(lambda: bool(lost), one)
+                await poll_until(lambda: bool(one.assignment()), one)
+                assert lost == [frozenset({T0})]
+                await one.subscribe(["t"])
+
+    asyncio.run(main())
+
+
+def test_a_static_member_is_back_without_a_rebalance(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            calls: list[frozenset[TopicPartition]] = []
+
+            async def on_revoked(partitions: frozenset[TopicPartition]) -> None:
+                calls.append(partitions)
+
+            def static(instance: str) -> AbstractAsyncContextManager[Consumer]:
+                return log.consumer(group_id="g", group_instance_id=instance, **QUICK)
+
+            async with static("one") as one:
+                await one.subscribe(["t"], on_revoked=on_revoked)
+                async with static("two") as two:
+                    await two.subscribe(["t"])
+                    await poll_until(
+                        lambda: len(one.assignment()) == len(two.assignment()) == 1, one, two
+                    )
+                    before = two.assignment()
+                    calls.clear()
+                async with static("two") as two:
+                    await two.subscribe(["t"])
+                    await poll_until(lambda: bool(two.assignment()), one, two)
+                    assert two.assignment() == before
+                    assert calls == []
+                    assert one.is_member
+
+    asyncio.run(main())
+
+
+def test_two_consumers_of_one_instance(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            options = {"group_id": "g", "group_instance_id": "one", **QUICK}
+            async with log.consumer(**options) as one:
+                await one.subscribe(["t"])
+                await poll_until(lambda: bool(one.assignment()), one)
+                async with log.consumer(**options) as two:
+                    await two.subscribe(["t"])
+                    await poll_until(lambda: bool(two.assignment()), two)
+                    with pytest.raises(LogError, match="same group_instance_id"):
+                        await poll_until(lambda: False, one)
+
+    asyncio.run(main())

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.assignors import RangeAssignor, TopicPartition
+from streamlog.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    StickyAssignor,
+    TopicPartition,
+)
 from streamlog.client.membership import (
     CountPartitions,
     GroupMember,
@@ -33,11 +39,15 @@ INTERRUPTIONS = [
 ]
 
 
-def member() -> GroupMember:
+def member(assignor: Assignor | None = None, instance_id: str | None = None) -> GroupMember:
     settings = GroupSettings(
-        group_id="g", session_timeout_ms=300, heartbeat_interval_ms=100, rebalance_timeout_ms=500
+        group_id="g",
+        session_timeout_ms=300,
+        heartbeat_interval_ms=100,
+        rebalance_timeout_ms=500,
+        instance_id=instance_id,
     )
-    return GroupMember(settings, RangeAssignor(), ["t"])
+    return GroupMember(settings, assignor or RangeAssignor(), ["t"])
 
 
 def joined(*members: str, leader: str = "me", generation: int = 1) -> wire.JoinGroupResponse:
@@ -63,15 +73,24 @@ def synced(*partitions: TopicPartition) -> wire.SyncGroupResponse:
     return wire.SyncGroupResponse(assignment=codec.encode_versioned(assignment, 0))
 
 
-def stable(now_ms: int = 0) -> GroupMember:
+def stable(one: GroupMember | None = None, *partitions: TopicPartition) -> GroupMember:
     """A member, not the leader, that has t-0."""
-    one = member()
-    one.next(now_ms)
-    one.on_join(joined("me", leader="other"), now_ms)
-    one.next(now_ms)
-    one.on_sync(synced(T0), now_ms)
-    one.on_assigned()
+    one = one or member()
+    one.next(0)
+    one.on_join(joined("me", leader="other"), 0)
+    one.next(0)
+    one.on_sync(synced(*partitions or (T0,)), 0)
+    one.on_assigned(0)
     return one
+
+
+def said(one: GroupMember) -> wire.ConsumerProtocolSubscription:
+    """What it tells the leader with its next join."""
+    join = one.next(0)
+    assert isinstance(join, Join)
+    return codec.decode_versioned(
+        wire.ConsumerProtocolSubscription, join.request.protocols[0].metadata
+    )
 
 
 def test_the_leader_joins_assigns_and_gets_its_part() -> None:
@@ -91,7 +110,7 @@ def test_the_leader_joins_assigns_and_gets_its_part() -> None:
     one.on_sync(synced(T0), 0)
     assert one.offered == frozenset({T0})
     assert one.assignment == frozenset()
-    assert one.on_assigned() == {T0}
+    assert one.on_assigned(0) == {T0}
     assert one.next(99) == Wait(100)
     assert isinstance(one.next(100), Heartbeat)
 
@@ -109,13 +128,10 @@ def test_who_does_not_lead_sends_no_assignment() -> None:
 def test_what_is_owned_is_a_hint_for_the_assignor() -> None:
     one = stable()
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
-    one.on_revoked(0)
-    join = one.next(0)
-    assert isinstance(join, Join)
-    told = codec.decode_versioned(
-        wire.ConsumerProtocolSubscription, join.request.protocols[0].metadata
-    )
+    one.on_revoked(one.assignment, 0)
+    told = said(one)
     assert told.owned_partitions == [wire.TopicPartition(topic="t", partitions=[0])]
+    assert told.generation_id == 1
 
 
 def test_a_rebalance_waits_for_the_owner_while_heartbeats_go_on() -> None:
@@ -126,7 +142,7 @@ def test_a_rebalance_waits_for_the_owner_while_heartbeats_go_on() -> None:
     assert isinstance(one.next(200), Heartbeat)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 200)
     assert one.phase is Phase.REVOKING
-    one.on_revoked(250)
+    one.on_revoked(one.assignment, 250)
     assert one.assignment == frozenset()
     join = one.next(250)
     assert isinstance(join, Join)
@@ -159,7 +175,7 @@ def test_a_forgotten_member_joins_as_a_new_one() -> None:
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), 0)
     assert one.phase is Phase.REVOKING
     assert one.member_id == ""
-    one.on_revoked(0)
+    one.on_revoked(one.assignment, 0)
     join = one.next(0)
     assert isinstance(join, Join)
     assert join.request.member_id == ""
@@ -203,12 +219,178 @@ def test_it_prints_itself() -> None:
     assert str(stable()) == "member me of group g: stable, generation 1, 1 partitions"
 
 
+# ---- cooperatively ----
+
+
+def cooperative(*partitions: TopicPartition) -> GroupMember:
+    return stable(member(CooperativeStickyAssignor()), *partitions)
+
+
+def again(one: GroupMember, *partitions: TopicPartition, generation: int = 2) -> None:
+    """Another round, in which it is given these."""
+    one.next(0)
+    one.on_join(joined("me", leader="other", generation=generation), 0)
+    one.next(0)
+    one.on_sync(synced(*partitions), 0)
+
+
+def test_a_cooperative_member_joins_with_what_it_has() -> None:
+    one = cooperative(T0, T1)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
+    assert one.phase is Phase.UNJOINED
+    assert one.assignment == {T0, T1}
+    told = said(one)
+    assert told.owned_partitions == [wire.TopicPartition(topic="t", partitions=[0, 1])]
+    assert (told.generation_id, told.user_data) == (1, bytes.fromhex("00000001"))
+
+
+def test_what_a_new_part_leaves_out_is_given_up_and_then_it_joins_once_more() -> None:
+    one = cooperative(T0, T1)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
+    again(one, T1)
+    assert (one.phase, one.revoking) == (Phase.STABLE, {T0})
+    one.on_revoked(one.revoking, 0)
+    assert one.on_assigned(0) == frozenset()
+    assert one.assignment == {T1}
+    told = said(one)
+    assert told.owned_partitions == [wire.TopicPartition(topic="t", partitions=[1])]
+    assert told.generation_id == 2
+
+
+def test_what_is_added_is_all_that_changes() -> None:
+    one = cooperative(T0)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
+    again(one, T0, T1)
+    assert one.revoking == frozenset()
+    assert one.on_assigned(0) == {T1}
+    assert one.phase is Phase.STABLE
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
+def test_what_the_group_has_given_to_others_is_lost(code: ErrorCode) -> None:
+    one = cooperative(T0)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=code), 0)
+    assert (one.phase, one.revoking, one.is_lost) == (Phase.REVOKING, {T0}, True)
+    one.on_revoked(one.revoking, 0)
+    assert not one.is_lost
+    assert said(one).owned_partitions == []
+
+
+def test_another_rebalance_while_the_owner_gives_something_up() -> None:
+    one = cooperative(T0, T1)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
+    again(one, T1)
+    revoked = one.revoking
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
+    assert said(one).owned_partitions == [wire.TopicPartition(topic="t", partitions=[0, 1])]
+    one.on_revoked(revoked, 0)
+    one.on_join(joined("me", leader="other", generation=3), 0)
+    one.next(0)
+    one.on_sync(synced(T0, T1), 0)
+    # It has stopped reading T0, so that is new to it.
+    assert one.on_assigned(0) == {T0}
+    assert one.phase is Phase.STABLE
+
+
+def leading(one: GroupMember, others: dict[str, wire.ConsumerProtocolSubscription]) -> None:
+    response = joined("me")
+    response.members += [
+        wire.JoinGroupResponseMember(
+            member_id=name, metadata=codec.encode_versioned(subscription, 3)
+        )
+        for name, subscription in others.items()
+    ]
+    one.on_join(response, 0)
+    one.on_partitions({"t": 2})
+
+
+def plan(one: GroupMember) -> dict[str, list[int]]:
+    sync = one.next(0)
+    assert isinstance(sync, Sync)
+    found: dict[str, list[int]] = {}
+    for each in sync.request.assignments:
+        assigned = codec.decode_versioned(wire.ConsumerProtocolAssignment, each.assignment)
+        found[each.member_id] = [n for t in assigned.assigned_partitions for n in t.partitions]
+    return found
+
+
+def owning(
+    generation: int, *numbers: int, user_data: bytes | None = None
+) -> wire.ConsumerProtocolSubscription:
+    return wire.ConsumerProtocolSubscription(
+        topics=["t"],
+        user_data=user_data,
+        owned_partitions=[wire.TopicPartition(topic="t", partitions=list(numbers))],
+        generation_id=generation,
+    )
+
+
+def test_a_cooperative_leader_gives_away_what_is_free() -> None:
+    one = member(CooperativeStickyAssignor())
+    one.next(0)
+    leading(one, {"other": owning(4, 0, 1)})
+    assert plan(one) == {"me": [], "other": [0]}
+
+
+def test_of_two_who_claim_a_partition_the_later_has_it() -> None:
+    one = member(CooperativeStickyAssignor())
+    one.next(0)
+    leading(one, {"zombie": owning(2, 0), "owner": owning(5, 0, 1)})
+    assert plan(one) == {"me": [], "owner": [0], "zombie": []}
+
+
+def test_a_sticky_leader_reads_user_data_of_members_that_own_nothing_any_more() -> None:
+    sticky = StickyAssignor()
+    one = member(sticky)
+    one.next(0)
+    leading(one, {"other": owning(-1, user_data=sticky.user_data([T0], 3))})
+    assert plan(one) == {"me": [1], "other": [0]}
+
+
+# ---- as a static member ----
+
+
+def test_a_static_member_says_who_it_is_and_does_not_leave() -> None:
+    one = member(instance_id="one")
+    join = one.next(0)
+    assert isinstance(join, Join)
+    assert join.request.group_instance_id == "one"
+    one.on_join(joined("me", leader="other"), 0)
+    sync = one.next(0)
+    assert isinstance(sync, Sync)
+    assert sync.request.group_instance_id == "one"
+    one.on_sync(synced(T0), 0)
+    beat = one.next(100)
+    assert isinstance(beat, Heartbeat)
+    assert beat.request.group_instance_id == "one"
+    assert one.leave() is None
+
+
+def test_a_static_leader_that_is_back_may_be_told_not_to_assign() -> None:
+    one = member(instance_id="one")
+    one.next(0)
+    response = joined("me")
+    response.skip_assignment = True
+    one.on_join(response, 0)
+    sync = one.next(0)
+    assert isinstance(sync, Sync)
+    assert sync.request.assignments == []
+
+
+def test_a_fenced_member_is_told_by_whom() -> None:
+    one = stable(member(instance_id="one"))
+    with pytest.raises(LogError, match="same group_instance_id"):
+        one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID), 0)
+
+
+@pytest.mark.parametrize("assignor", [RangeAssignor(), CooperativeStickyAssignor()])
 @given(st.lists(st.tuples(st.sampled_from([0, *INTERRUPTIONS]), st.booleans()), max_size=40))
 def test_whatever_the_coordinator_answers_the_member_comes_back(
+    assignor: Assignor,
     answers: list[tuple[int, bool]],
 ) -> None:
     """It never reads what it was not given, and is stable again once answers are good."""
-    one, now_ms = member(), 0
+    one, now_ms = member(assignor), 0
     for error_code, owner_polls in [*answers, *[(0, True)] * 12]:
         now_ms += 100
         one.on_coordinator_found()
@@ -227,11 +409,11 @@ def test_whatever_the_coordinator_answers_the_member_comes_back(
                 one.on_heartbeat(wire.HeartbeatResponse(error_code=error_code), now_ms)
             case Wait():
                 pass
-        if one.phase not in {Phase.STABLE, Phase.REVOKING}:
+        if one.phase not in {Phase.STABLE, Phase.REVOKING} and isinstance(assignor, RangeAssignor):
             assert one.assignment == frozenset()
-        if owner_polls and one.phase is Phase.REVOKING:
-            one.on_revoked(now_ms)
+        if owner_polls and one.revoking:
+            one.on_revoked(one.revoking, now_ms)
         if owner_polls and one.offered is not None:
-            one.on_assigned()
+            one.on_assigned(now_ms)
     assert one.phase is Phase.STABLE
     assert one.assignment == {T0, T1}
