@@ -310,7 +310,7 @@ def test_a_session_of_a_broker(node: Node) -> None:
         waiting.max_wait_ms, waiting.min_bytes = 500, 1
         answer = later(broker, waiting)
         await produce(broker, batch(b"a"), index=1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             response = await answer
         assert isinstance(response, FetchResponse)
         assert response.session_id == first.session_id
@@ -322,7 +322,7 @@ def test_a_session_of_a_broker(node: Node) -> None:
         moved.max_wait_ms, moved.min_bytes = 500, 1
         empty = later(broker, moved)
         node.pass_time(broker, 501)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             response = await empty
         assert isinstance(response, FetchResponse)
         assert (response.error_code, response.responses) == (0, [])

@@ -30,14 +30,13 @@ from streamlog.protocol.messages.consumer_group_description import (
 )
 from streamlog.transport.connection import TcpTransport
 from tests.broker.process import BrokerProcess
+from tests.conformance.clients import PATIENCE_S
 
-PATIENCE_S = 30
 PARTITIONS = 4
 QUICK = {
     "group.consumer.heartbeat.interval.ms": "300",
     "group.consumer.session.timeout.ms": "6000",
 }
-one_process = pytest.mark.xdist_group("conformance")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def quick(broker: BrokerProcess) -> BrokerProcess:
 def create(broker: BrokerProcess, *names: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
-        created.result(10)
+        created.result(PATIENCE_S)
 
 
 def produce(broker: BrokerProcess, topic: str, count: int) -> None:
@@ -120,10 +119,10 @@ def until(condition: Callable[[], bool], *polled: Member) -> None:
 def described(broker: BrokerProcess, group: str) -> DescribedGroup:
     async def main() -> DescribedGroup:
         transport = await TcpTransport.connect(
-            "127.0.0.1", broker.port, client_id="test", timeout_ms=10_000
+            "127.0.0.1", broker.port, client_id="test", timeout_ms=PATIENCE_S * 1000
         )
         request = ConsumerGroupDescribeRequest(group_ids=[group])
-        response = await transport.call(request, timeout_ms=10_000)
+        response = await transport.call(request, timeout_ms=PATIENCE_S * 1000)
         await transport.close()
         assert isinstance(response, ConsumerGroupDescribeResponse)
         return response.groups[0]
@@ -135,7 +134,6 @@ def every(topic: str) -> list[tuple[str, int]]:
     return [(topic, number) for number in range(PARTITIONS)]
 
 
-@one_process
 def test_two_members_share_and_one_takes_over(quick: BrokerProcess) -> None:
     create(quick, "k848")
     produce(quick, "k848", 100)
@@ -158,7 +156,6 @@ def test_two_members_share_and_one_takes_over(quick: BrokerProcess) -> None:
         until(lambda: len(first.values) + len(second.values) >= 204, first)
 
 
-@one_process
 def test_a_static_member_comes_back_to_its_part(quick: BrokerProcess) -> None:
     create(quick, "k848.static")
     one = Member(quick, "g848.static", "k848.static", instance="one")
@@ -172,7 +169,6 @@ def test_a_static_member_comes_back_to_its_part(quick: BrokerProcess) -> None:
         assert described(quick, "g848.static").group_epoch == epoch
 
 
-@one_process
 def test_a_regular_expression_finds_new_topics(quick: BrokerProcess) -> None:
     create(quick, "k848.regex.a", "k848.other")
     member = Member(quick, "g848.regex", "^k848\\.regex\\..*")
@@ -199,7 +195,6 @@ while True:
 """
 
 
-@one_process
 def test_a_killed_members_part_goes_to_the_others(quick: BrokerProcess) -> None:
     create(quick, "k848.kill")
     arguments = [sys.executable, "-c", KILLED, quick.address, "g848.kill", "k848.kill"]
@@ -212,7 +207,6 @@ def test_a_killed_members_part_goes_to_the_others(quick: BrokerProcess) -> None:
         until(lambda: member.owns() == every("k848.kill"), member)
 
 
-@one_process
 def test_such_a_group_is_listed_and_its_positions_can_be_moved(quick: BrokerProcess) -> None:
     create(quick, "k848.admin")
     produce(quick, "k848.admin", 8)
@@ -220,23 +214,23 @@ def test_such_a_group_is_listed_and_its_positions_can_be_moved(quick: BrokerProc
     until(lambda: len(member.values) == 8, member)
     member.consumer.commit(asynchronous=False)
     admin = AdminClient({"bootstrap.servers": quick.address})
-    listing = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(10)
+    listing = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(PATIENCE_S)
     listed = {each.group_id: each for each in listing.valid}
     assert listed["g848.admin"].type is ConsumerGroupType.CONSUMER
     assert listed["g848.admin"].state is ConsumerGroupState.STABLE
     deleting = admin.delete_consumer_groups(["g848.admin"])["g848.admin"]
     with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
-        deleting.result(10)
+        deleting.result(PATIENCE_S)
     member.close()
     until(lambda: described(quick, "g848.admin").group_state == "Empty")
     committed = member_positions(admin, "g848.admin")
     assert committed == {("k848.admin", number): 2 for number in range(PARTITIONS)}
-    admin.delete_consumer_groups(["g848.admin"])["g848.admin"].result(10)
+    admin.delete_consumer_groups(["g848.admin"])["g848.admin"].result(PATIENCE_S)
     assert member_positions(admin, "g848.admin") == {}
 
 
 def member_positions(admin: AdminClient, group: str) -> dict[tuple[str, int], int]:
     asked = [ConsumerGroupTopicPartitions(group)]
     (answer,) = admin.list_consumer_group_offsets(asked).values()
-    found: list[TopicPartition] = answer.result(10).topic_partitions
+    found: list[TopicPartition] = answer.result(PATIENCE_S).topic_partitions
     return {(each.topic, each.partition): each.offset for each in found}

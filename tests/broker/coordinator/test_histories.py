@@ -223,13 +223,20 @@ class History:
         for _ in range(ROUNDS_TO_SETTLE):
             for client in self.clients:
                 await self.step(broker, client)
-                await asyncio.sleep(0)
+                await synced(broker)  # Time, which is ours here, does not outrun the disk.
             node.pass_time(broker, 500)
             owned = sorted(p for client in self.clients for p in client.owns)
             same = len({client.generation for client in self.clients}) == 1
             if same and owned == list(range(PARTITIONS)):
                 return
         raise AssertionError(f"not stable: {self.clients}")
+
+
+async def synced(broker: Broker) -> None:
+    """Everything is on disk that is on its way there."""
+    done = asyncio.get_running_loop().create_future()
+    broker._flush.then(lambda _: done.set_result(None))
+    await done
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
