@@ -132,7 +132,7 @@ class TopicConfig:
         10 * 1024 * 1024,
         Named(
             "segment.index.bytes",
-            "A segment whose index has reached this size is sealed.",
+            "A segment is sealed when its index has this size, the most set aside for one.",
             "bytes",
             "log.index.size.max.bytes",
         ),
