@@ -38,14 +38,16 @@ VERSION_MIN: Final = 7
 """Older ones are not allowed every codec, which somebody has to look at."""
 
 _INT32: Final = struct.Struct(">i")
+_START: Final = struct.Struct(">ii")
+"""Of a request: API and version, which are compared as one number, and the correlation id."""
 _INT64: Final = struct.Struct(">q")
-_CORRELATION_ID_AT: Final = 4
-_ALIKE_AT: Final = 8
+_ALIKE_AT: Final = _START.size
 """Behind the correlation id: from here to the records all requests of a pattern are the same."""
 _NO_TAGS: Final = bytes(3)
 """Behind the records of a flexible request: of the partition, the topic and the request."""
 _OFFSET_MARK: Final = 0x7EED_FACE_FEED_0FF5
 """A base offset that nothing else in an answer looks like: names are text, numbers small."""
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 
 
 class ProducePattern:
@@ -53,7 +55,7 @@ class ProducePattern:
 
     __slots__ = ("_answer", "_flexible", "_start", "api", "client_id", "index", "topic", "version")
 
-    def __init__(self, request: Request, topic: str, index: int, start: bytes) -> None:
+    def __init__(self, request: Request, topic: str, index: int, start: int) -> None:
         self.api = request.api
         self.version = request.version
         self.client_id = request.client_id
@@ -63,9 +65,10 @@ class ProducePattern:
         self._flexible = request.api.is_flexible(request.version)
         self._answer = _AcceptedAnswer(self, log_start_offset=0)
 
-    def records_in(self, frame: memoryview, position: int) -> memoryview | None:
-        """The records whose length stands at `position`; None if it is not what the frame has."""
-        if frame[:_CORRELATION_ID_AT] != self._start:
+    def match(self, frame: memoryview, position: int) -> Alike | None:
+        """The frame, if its records, with their length in front, are all it has at `position`."""
+        start, correlation_id = _START.unpack_from(frame)
+        if start != self._start:
             return None
         end = len(frame)
         if not self._flexible:
@@ -82,7 +85,9 @@ class ProducePattern:
             end -= len(_NO_TAGS)
             if frame[end:] != _NO_TAGS:
                 return None
-        return frame[position:end] if size_bytes == end - position else None
+        if size_bytes != end - position:
+            return None
+        return _new_tuple(Alike, (self, correlation_id, frame[position:end]))
 
     def accepted(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
         """The answer to a request whose records are in the log."""
@@ -165,10 +170,7 @@ class ProducePatterns:
         for end in self._ends:
             pattern = self._patterns.get(bytes(frame[_ALIKE_AT:end]))
             if pattern is not None:
-                records = pattern.records_in(frame, end)
-                if records is not None:
-                    number: int = _INT32.unpack_from(frame, _CORRELATION_ID_AT)[0]
-                    return Alike(pattern, number, records)
+                return pattern.match(frame, end)
         return None
 
     def learn(self, frame: memoryview, request: Request) -> None:
@@ -189,7 +191,7 @@ class ProducePatterns:
         end = len(start) - length_bytes
         if len(self._patterns) >= PATTERNS_MAX:
             del self._patterns[next(iter(self._patterns))]
-        pattern = ProducePattern(request, topic.name, data.index, start[:_CORRELATION_ID_AT])
+        pattern = ProducePattern(request, topic.name, data.index, _START.unpack_from(start)[0])
         self._patterns[start[_ALIKE_AT:end]] = pattern
         self._ends = tuple({_ALIKE_AT + len(alike) for alike in self._patterns})
 
