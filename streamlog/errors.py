@@ -15,6 +15,8 @@ StreamlogError                  every error of ours; catch this one
 │  ├─ RebalanceInProgress       the group is forming anew: join again
 │  ├─ UnknownMember             the group has forgotten this member; join again
 │  ├─ UnsupportedVersion        one side does not speak the version of the other
+│  ├─ AuthenticationFailed      fatal: one side could not prove who it is
+│  ├─ NotAuthorized             the principal may not do this
 │  └─ ProducerFenced            fatal: another producer has taken over
 ├─ ConnectionLost               retriable: the broker can't be reached or hung up
 ├─ RequestTimedOut              retriable: no answer within the time given
@@ -156,6 +158,19 @@ class ProducerFenced(LogError):
 
     code = 90
     fatal = True
+
+
+class AuthenticationFailed(LogError):
+    """One side could not prove who it is: a password, a token or a certificate is not taken."""
+
+    code = 58
+    fatal = True
+
+
+class NotAuthorized(LogError):
+    """The principal may not do this; an ACL is missing, or one forbids it."""
+
+    code = 31
 
 
 class ConnectionLost(StreamlogError):

@@ -4,7 +4,8 @@
 which also listens, so that other processes (and any Kafka client) can use the log meanwhile;
 whoever finds the directory taken connects to that broker. The lock on the directory decides, not
 the file with the address, which may be left over from a process that was killed. `kafka://` is a
-broker elsewhere, ours or Kafka's. What is built on a Log can't tell which it is.
+broker elsewhere, ours or Kafka's, `kafka+ssl://` one with TLS. What is built on a Log can't tell
+which it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, Unpack
@@ -42,9 +44,11 @@ from streamlog.errors import (
 )
 from streamlog.records.batch import RecordBatch, split_batches
 from streamlog.transport.connection import TcpTransport, Transport
+from streamlog.transport.security import SSL, Security
 
 EMBEDDED: Final = "embedded:"
 KAFKA: Final = "kafka://"
+KAFKA_TLS: Final = "kafka+ssl://"
 LOCALHOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9092
 CONNECT_TIMEOUT_MS: Final = 10_000
@@ -74,6 +78,7 @@ class Log:
         client_id: str,
         listen: bool,
         patience_ms: int | None,
+        security: Security,
     ) -> None:
         """Use `open` or `attach`; `patience_ms` is for who attaches."""
         self._directory = directory
@@ -81,22 +86,31 @@ class Log:
         self._client_id = client_id
         self._listen = listen
         self._patience_ms = patience_ms
+        self._security = security
         self._clock: Clock = SystemClock()
         self._stack = AsyncExitStack()
         self._broker: Broker | None = None
         self._own: Cluster | None = None
 
     @classmethod
-    def open(cls, url: str, *, client_id: str = "streamlog", listen: bool = True) -> Self:
+    def open(
+        cls,
+        url: str,
+        *,
+        client_id: str = "streamlog",
+        listen: bool = True,
+        security: Security | None = None,
+    ) -> Self:
         """A log by URL; it is opened by `async with`.
 
         Args:
-            url: `embedded:DIR` or `kafka://host:port[,host:port]`.
+            url: `embedded:DIR`, `kafka://host:port[,host:port]`, or `kafka+ssl://` for TLS.
             client_id: how brokers call this client in their logs.
             listen: let other processes connect to an embedded log, on a port of 127.0.0.1.
+            security: how a broker elsewhere is talked to; see docs/security.md.
 
         Raises:
-            ConfigError: the URL has neither form.
+            ConfigError: the URL has none of these forms, or asks for another security.
         """
         directory, addresses = _parsed(url)
         return cls(
@@ -105,10 +119,18 @@ class Log:
             client_id=client_id,
             listen=listen,
             patience_ms=None,
+            security=_secured(url, security),
         )
 
     @classmethod
-    def attach(cls, url: str, *, timeout_ms: int, client_id: str = "streamlog") -> Self:
+    def attach(
+        cls,
+        url: str,
+        *,
+        timeout_ms: int,
+        client_id: str = "streamlog",
+        security: Security | None = None,
+    ) -> Self:
         """A log that another process has open, or will have open within `timeout_ms`.
 
         As `open`, but an embedded log is never run by this process.
@@ -120,6 +142,7 @@ class Log:
             client_id=client_id,
             listen=False,
             patience_ms=timeout_ms,
+            security=_secured(url, security),
         )
 
     async def __aenter__(self) -> Self:
@@ -208,7 +231,10 @@ class Log:
         broker = self._broker
         if broker is None:
             connect: Connect = partial(
-                TcpTransport.connect, client_id=self._client_id, timeout_ms=CONNECT_TIMEOUT_MS
+                TcpTransport.connect,
+                client_id=self._client_id,
+                timeout_ms=CONNECT_TIMEOUT_MS,
+                security=self._security,
             )
             cluster_id = None if self._directory is None else _identity(self._directory)
             return Cluster(self._bootstrap, connect, self._clock, cluster_id=cluster_id)
@@ -383,13 +409,27 @@ def _identity(directory: str) -> str | None:
 def _parsed(url: str) -> tuple[str | None, list[Address]]:
     if url.startswith(EMBEDDED) and url != EMBEDDED:
         return url.removeprefix(EMBEDDED), []
-    if url.startswith(KAFKA) and url != KAFKA:
-        places = url.removeprefix(KAFKA).rstrip("/").split(",")
-        return None, [_address(place.strip(), url) for place in places]
+    for scheme in (KAFKA, KAFKA_TLS):
+        if url.startswith(scheme) and url != scheme:
+            places = url.removeprefix(scheme).rstrip("/").split(",")
+            return None, [_address(place.strip(), url) for place in places]
     raise ConfigError(
         f"{url!r} is no log: use 'embedded:DIR' for a log in a directory of this machine, or "
-        "'kafka://host:port' for a broker"
+        "'kafka://host:port' for a broker ('kafka+ssl://host:port' with TLS)"
     )
+
+
+def _secured(url: str, given: Security | None) -> Security:
+    """With `kafka+ssl` nothing goes without TLS, whatever else is given."""
+    security = given or Security()
+    if not url.startswith(KAFKA_TLS) or security.has_tls:
+        return security.loaded()
+    if security.has_sasl:
+        raise ConfigError(
+            f"{KAFKA_TLS} asks for TLS, and security.protocol={security.protocol} for none: use"
+            " SASL_SSL"
+        )
+    return replace(security, protocol=SSL).loaded()
 
 
 def _address(place: str, url: str) -> Address:

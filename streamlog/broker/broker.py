@@ -31,11 +31,14 @@ from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
+from streamlog.broker.security.principals import ANONYMOUS
+from streamlog.broker.security.users import Users
 from streamlog.broker.settings import INT_MAX
 from streamlog.broker.storage.aside import Aside, Job
 from streamlog.broker.storage.cleaner import Cleaner
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.retention import Kept, Retention
+from streamlog.broker.user_requests import UserRequests
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, LogError, StreamlogError, UsageError
 from streamlog.protocol.apis import APIS
@@ -117,7 +120,7 @@ class RequestContext:
     version: int
     client_id: str | None
     client_host: str
-    principal: str = "User:ANONYMOUS"
+    principal: str = ANONYMOUS
     listener: tuple[str, int] | None = None
     """Where this client has reached the broker, if that is not the same for all."""
 
@@ -154,6 +157,7 @@ class Broker:
             self._partitions, config=directory.config.group, clock=clock, flush=self._flush
         )
         self._groups = GroupRequests(self._coordinator)
+        self._users = UserRequests(directory)
         self._aside = Aside()
         self._retention = Retention(
             directory,
@@ -221,6 +225,16 @@ class Broker:
     def directory(self) -> LogDirectory:
         """What it stores in."""
         return self._directory
+
+    @property
+    def users(self) -> Users:
+        """Who has a password here."""
+        return self._users.users
+
+    @property
+    def clock(self) -> Clock:
+        """What it takes for the time."""
+        return self._clock
 
     def listens(self, host: str, port: int) -> None:
         """Tell clients, and processes that find the directory in use, where this broker is.
@@ -394,6 +408,7 @@ class Broker:
             OffsetDeleteRequest: self._group,
             DeleteGroupsRequest: self._delete_groups,
             DescribeGroupsRequest: lambda request, at: groups.describe(request, at.version),
+            **self._users.handlers(),
             ListGroupsRequest: lambda request, _: groups.listed(request),
         }
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.group_config import GroupConfig
+from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.settings import (
     INT_MAX,
     LONG_MAX,
@@ -421,6 +422,8 @@ class BrokerConfig:
     """Consumer groups."""
     connections: ConnectionConfig = field(default_factory=ConnectionConfig)
     """Clients."""
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    """Who may come in, and what they may do."""
     topic: TopicConfig = field(default_factory=TopicConfig)
     """What a topic has for settings that it does not override."""
 
@@ -433,28 +436,21 @@ class BrokerConfig:
         Raises:
             ConfigError: a name is unknown, or a value malformed or out of range.
         """
-        sections: dict[str, dict[str, str]] = {"": {}, "group": {}, "connections": {}, "topic": {}}
+        sections: dict[str, dict[str, str]] = {name: {} for name in ("", *_SECTIONS, "topic")}
         for name, text in configs.items():
             place = _PLACES.get(name)
             if place is None:
                 raise unknown("broker", name, _PLACES)
             sections[place.section][place.name] = text
         changed = _replaced(self, sections[""])
-        return replace(
-            changed,
-            group=_replaced(changed.group, sections["group"]),
-            connections=_replaced(changed.connections, sections["connections"]),
-            topic=changed.topic.overridden(sections["topic"]),
-        )
+        parts = {name: _replaced(getattr(changed, name), sections[name]) for name in _SECTIONS}
+        topic = changed.topic.overridden(sections["topic"])
+        return replace(changed, topic=topic, **parts)
 
     def described(self) -> dict[str, str]:
         """Every setting by the broker's name, as text."""
-        texts = {
-            "": _texts(self),
-            "group": _texts(self.group),
-            "connections": _texts(self.connections),
-            "topic": _texts(self.topic),
-        }
+        texts = {name: _texts(getattr(self, name)) for name in (*_SECTIONS, "topic")}
+        texts[""] = _texts(self)
         return {name: texts[place.section][place.name] for name, place in _PLACES.items()}
 
 
@@ -469,13 +465,19 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
     name: each.setting for name, each in declared(TopicConfig).items()
 }
 """The settings of a topic, by name."""
-_GROUP_SETTINGS = {name: each.setting for name, each in declared(GroupConfig).items()}
-_CONNECTION_SETTINGS = {name: each.setting for name, each in declared(ConnectionConfig).items()}
-_OWN_SETTINGS = {name: each.setting for name, each in declared(BrokerConfig).items()}
+_SECTIONS: Mapping[str, type[Any]] = {
+    "group": GroupConfig,
+    "connections": ConnectionConfig,
+    "security": SecurityConfig,
+}
+"""Parts of the broker's table."""
+_TABLES: Mapping[str, type[Any]] = {"": BrokerConfig, **_SECTIONS}
+_SETTINGS = {
+    section: {name: each.setting for name, each in declared(table).items()}
+    for section, table in _TABLES.items()
+}
 BROKER_SETTINGS: Mapping[str, Setting] = {
-    **_OWN_SETTINGS,
-    **_GROUP_SETTINGS,
-    **_CONNECTION_SETTINGS,
+    **{name: each for settings in _SETTINGS.values() for name, each in settings.items()},
     **{
         each.broker_name: replace(each, name=each.broker_name, broker_name="")
         for each in TOPIC_SETTINGS.values()
@@ -483,9 +485,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = {
 }
 """The settings of a broker, by name, those that topics inherit included."""
 _PLACES = {
-    **{name: _Place("", name) for name in _OWN_SETTINGS},
-    **{name: _Place("group", name) for name in _GROUP_SETTINGS},
-    **{name: _Place("connections", name) for name in _CONNECTION_SETTINGS},
+    **{name: _Place(part, name) for part, settings in _SETTINGS.items() for name in settings},
     **{each.broker_name: _Place("topic", name) for name, each in TOPIC_SETTINGS.items()},
 }
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+ADVERTISED = "advertised.listeners"
 ALL_BROKERS = ""
 """The name of the settings that hold for every broker of the cluster."""
 
@@ -102,17 +103,20 @@ class ConfigRequests:
         if asked.resource_type == BROKER_RESOURCE and asked.resource_name == ALL_BROKERS:
             described = [each for each in described if each.name in resource.own]
         elif asked.resource_type == BROKER_RESOURCE:
-            described += self._fixed(listener)
+            fixed = self._fixed(listener)
+            names = {each.name for each in fixed}
+            described = [*(each for each in described if each.name not in names), *fixed]
         keys = asked.configuration_keys
         return [each for each in described if not keys or each.name in keys]
 
     def _fixed(self, listener: Listener) -> list[DescribeConfigsResourceResult]:
         """What clients look for in a broker's settings and nobody sets."""
         host, port = listener
+        given = self._directory.config.security
         values = {
             "broker.id": (str(self._directory.node_id), "The older name of node.id."),
-            "advertised.listeners": (
-                f"PLAINTEXT://{host}:{port}",
+            ADVERTISED: (
+                given.advertised_listeners or given.listeners or f"PLAINTEXT://{host}:{port}",
                 "Where this client reaches the broker.",
             ),
             "default.replication.factor": ("1", "Copies of a partition: this broker is alone."),
@@ -277,7 +281,10 @@ class ConfigRequests:
         ]
         if given != default:
             found.append(_synonym(name, given, Source.STATIC))
-        return [*found, _synonym(name, default, Source.DEFAULT)]
+        found.append(_synonym(name, default, Source.DEFAULT))
+        for each in found if setting.is_secret else ():
+            each.value = None
+        return found
 
 
 def _after(
@@ -299,7 +306,11 @@ def _after(
 def _is_fixed_as_it_is(resource: _Resource, change: Change) -> bool:
     name, _, text = change
     setting = resource.settings.get(name)
-    return setting is not None and not setting.is_dynamic and resource.effective[name] == text
+    if setting is None or setting.is_dynamic:
+        return False
+    # Of a secret nothing is shown, and what is shown of this depends on who asks.
+    is_unlike = (setting.is_secret and text is None) or name == ADVERTISED
+    return is_unlike or resource.effective[name] == text
 
 
 def _operation(number: int) -> Operation:
@@ -324,6 +335,7 @@ def _result(
         name=setting.name,
         value=layers[0].value,
         read_only=not setting.is_dynamic,
+        is_sensitive=setting.is_secret,
         config_source=layers[0].source,
         config_type=setting.kind,
         documentation=setting.documentation,

@@ -88,7 +88,8 @@ class Connections(Generic[M]):
 
     def open(self) -> None:
         """Begin to look for idle ones."""
-        self._arm()
+        if self._timer is None:
+            self._arm()
 
     def close(self) -> None:
         """Look no more."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from streamlog.broker.broker import RequestContext
 from streamlog.broker.coordinator.classic_member import IN_PROCESS_HOST
+from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.errors import ConnectionLost, LogError, RequestTimedOut
 from streamlog.protocol.apis import APIS, api_of
 from streamlog.protocol.messages.data import FetchResponse
@@ -32,7 +33,9 @@ class EmbeddedTransport(Transport):
         self._broker = broker
         self._closed = False
         self._contexts = {
-            api.request: RequestContext(api.max_version, client_id, IN_PROCESS_HOST)
+            api.request: RequestContext(
+                api.max_version, client_id, IN_PROCESS_HOST, principal=IN_PROCESS
+            )
             for api in APIS.values()
         }
 

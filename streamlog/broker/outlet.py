@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from streamlog.broker.storage.files import FileRange
 from streamlog.protocol.schema import Buffer, Piece, one_buffer
@@ -62,7 +62,7 @@ class Outlet:
     @property
     def held_bytes(self) -> int:
         """Memory that waits for the client."""
-        return sum(len(piece) for piece in self._queue if not isinstance(piece, FileRange))
+        return memory_bytes(self._queue)
 
     def write(self, pieces: Sequence[Piece]) -> None:
         """Send pieces after those that were given before."""
@@ -142,3 +142,8 @@ class Outlet:
         while queue and left >= len(queue[0]):
             left -= len(queue.popleft())
         self._sent_bytes = left
+
+
+def memory_bytes(pieces: Iterable[Piece]) -> int:
+    """How much memory pieces hold; ranges of files hold none."""
+    return sum(len(piece) for piece in pieces if not isinstance(piece, FileRange))

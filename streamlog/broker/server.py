@@ -19,12 +19,15 @@ import logging
 import socket
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 from streamlog.broker.broker import RequestContext, api_versions
 from streamlog.broker.connections import Connections
-from streamlog.broker.outlet import Outlet
-from streamlog.broker.storage.files import FileRange
+from streamlog.broker.gate import NO_HEADER, Gate, bare
+from streamlog.broker.listeners import Listener
+from streamlog.broker.outlet import memory_bytes
+from streamlog.broker.security.principals import ANONYMOUS
+from streamlog.broker.tls import TlsConnection, outlet_of
 from streamlog.errors import ListenError, StreamlogError, UnsupportedVersion
 from streamlog.protocol.apis import API_VERSIONS_KEY, APIS
 from streamlog.protocol.error_codes import ErrorCode
@@ -46,15 +49,19 @@ from streamlog.protocol.messages.data import (
 from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
 
 if TYPE_CHECKING:
+    import ssl
     from types import TracebackType
 
     from streamlog.broker.broker import Answer, Broker
+    from streamlog.broker.security.mechanisms import Tokens
     from streamlog.protocol.schema import Message, Piece
 
 IN_FLIGHT_MAX = 32
 """Requests of one connection that are taken up and not written: clients pipeline about 5."""
 WRITE_BUFFER_BYTES = 256 * 1024
 """Answers are handed to the socket when there are so many bytes, or nothing more to take up."""
+LINGER_MS = 500
+"""How long somebody who was not let in has to read that."""
 STOP_TIMEOUT_MS = 2_000
 """How long stopping waits for clients to take what was written for them."""
 BACKLOG = 512
@@ -65,18 +72,43 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerServer:
-    """Serves one broker on one address. An async context manager."""
+    """Serves one broker at one listener. An async context manager."""
 
-    def __init__(self, broker: Broker, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.host = host
-        self.port = port
+    def __init__(
+        self,
+        broker: Broker,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        listener: Listener | None = None,
+        tls: ssl.SSLContext | None = None,
+        tokens: Tokens | None = None,
+        connections: Connections[Client] | None = None,
+    ) -> None:
+        """A server at a listener, or without security at a host and port.
+
+        `tls` is for a listener that has it, `tokens` for OAUTHBEARER. Servers of one broker share
+        their `connections`; the last that is entered is where processes that find the data
+        directory in use are sent to.
+        """
+        self.listener = listener or Listener(host=host, port=port)
+        self.host = self.listener.host
+        self.port = self.listener.port
         """After entering: the port that was taken, if 0 was asked for."""
         self._broker = broker
+        self._tls = tls
+        self._tokens = tokens
         self._servers: list[asyncio.Server] = []
-        self._connections: Connections[_Connection] = Connections(
+        self._connections: Connections[Client] = connections or Connections(
             lambda: broker.directory.config.connections,
             quota_table=lambda: broker.directory.altered.quotas,
         )
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """What clients are told, as far as it is the same for all."""
+        reachable = "127.0.0.1" if self.host in WILDCARDS else self.host
+        return self.listener.advertised or (reachable, self.port)
 
     async def __aenter__(self) -> Self:
         """Listen.
@@ -95,8 +127,7 @@ class BrokerServer:
         except OSError as error:
             await self._stop()
             raise ListenError(_no_listener(self.host, self.port, error)) from error
-        reachable = "127.0.0.1" if self.host in WILDCARDS else self.host
-        self._broker.listens(reachable, self.port)
+        self._broker.listens(*self.advertised)
         self._connections.open()
         return self
 
@@ -110,22 +141,33 @@ class BrokerServer:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         try:
-            server = await loop.create_server(
-                lambda: _Connection(
-                    self._broker,
-                    wildcard=self.host in WILDCARDS,
-                    connections=self._connections,
-                ),
-                address,
-                self.port,
-                backlog=BACKLOG,
-            )
+            server = await loop.create_server(self._connection, address, self.port, backlog=BACKLOG)
         except OSError as error:
             if self._servers and error.errno == errno.EADDRNOTAVAIL:
                 return  # Another address of the same name is served: there is no IPv6 here.
             raise
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
+
+    def _connection(self) -> asyncio.BufferedProtocol:
+        # On all addresses a client is told the one that it has come by.
+        varies = self.host in WILDCARDS and self.listener.advertised is None
+        place = None if varies else self.advertised
+        connection = _Connection(
+            self._broker, place=place, connections=self._connections, gate=self._gate()
+        )
+        if self._tls is None:
+            return connection
+        return TlsConnection(
+            self._tls, connection, listener=self.listener, connections=self._connections
+        )
+
+    def _gate(self) -> Gate | None:
+        if not self.listener.has_sasl:
+            return None
+        broker = self._broker
+        config = broker.directory.config.security
+        return Gate(config, users=lambda: broker.users, tokens=self._tokens, clock=broker.clock)
 
     async def _stop(self) -> None:
         """Take no more, write what is answered, and hang up."""
@@ -167,13 +209,15 @@ class _Connection(asyncio.BufferedProtocol):
         self,
         broker: Broker,
         *,
-        wildcard: bool,
-        connections: Connections[_Connection],
+        place: tuple[str, int] | None,
+        connections: Connections[Client],
+        gate: Gate | None,
     ) -> None:
         self.closed = asyncio.Event()
         self._broker = broker
-        self._wildcard = wildcard
+        self._listener = place
         self._connections = connections
+        self._gate = gate
         self._reader = FrameReader(size_bytes_max=connections.limits.request_bytes_max)
         self._contexts: dict[int, RequestContext] = {}
         self._patterns = ProducePatterns()
@@ -196,7 +240,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._reads = True
         self._ended = False
         self._peer = "?"
-        self._listener: tuple[str, int] | None = None
+        self._principal = ANONYMOUS
 
     # ---- asyncio ----
 
@@ -204,9 +248,16 @@ class _Connection(asyncio.BufferedProtocol):
         """A client has come."""
         # A cast: uvloop's transports have the methods of asyncio's, but not their classes.
         self._transport = cast("asyncio.Transport", transport)
-        self._outlet = Outlet(self._transport, on_room=self._on_room, on_failure=self._on_failure)
+        self._outlet = outlet_of(
+            self._transport, on_room=self._on_room, on_failure=self._on_failure
+        )
         self._peer = (transport.get_extra_info("peername") or (self._peer,))[0]
-        if self._wildcard:
+        self._principal = transport.get_extra_info("principal") or ANONYMOUS
+        if self._gate is not None:
+            receive_bytes_max = self._broker.directory.config.security.sasl_receive_bytes_max
+            self._reader.size_bytes_max = receive_bytes_max
+            self._gate.open(on_open=self._on_open, on_timeout=self._on_stranger)
+        if self._listener is None:
             host, port = transport.get_extra_info("sockname")[:2]
             self._listener = (host.removeprefix("::ffff:"), port)
         if not self._connections.admit(self, self._peer):
@@ -224,6 +275,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._queue.clear()
         self._queued_bytes = 0
         self._outlet.close()
+        if self._gate is not None:
+            self._gate.close()
         if self._muted is not None:
             self._muted.cancel()
         self._count()
@@ -374,6 +427,7 @@ class _Connection(asyncio.BufferedProtocol):
             not self._ended
             and self._muted is None
             and not self._outlet.blocked
+            and not (self._gate is not None and self._gate.is_busy)
             and len(self._queue) < IN_FLIGHT_MAX
             and not self._is_full()
         )
@@ -404,17 +458,21 @@ class _Connection(asyncio.BufferedProtocol):
             return
         answer: Answer
         try:
-            request = decode_request(frame)
+            request = decode_request(frame) if self._gate is None else self._gate.decode(frame)
         except UnsupportedVersion as error:
             request, answer = _version_refusal(error)
         else:
             self._learn(frame, request)
-            context = self._context(request.version, request.client_id)
-            answer = self._broker.begin(request.message, context)
+            answer = None if self._gate is None else self._gate.answer(request)
+            if answer is None:
+                context = self._context(request.version, request.client_id)
+                answer = self._broker.begin(request.message, context)
         self._take_answer(_Slot(request, throttle_ms=self._charge(request, None)), answer)
 
     def _learn(self, frame: memoryview, request: Request) -> None:
-        """Remember what may come again."""
+        """Remember what may come again; not where each has to be looked at for who sends it."""
+        if self._gate is not None:
+            return
         if isinstance(request.message, ProduceRequest):
             self._patterns.learn(frame, request)
         elif isinstance(request.message, FetchRequest):
@@ -464,6 +522,8 @@ class _Connection(asyncio.BufferedProtocol):
         if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
             response.throttle_time_ms = throttle_ms
         request = slot.request
+        if request.version == NO_HEADER:
+            return bare(response)
         return encode_response(request.api, request.version, request.correlation_id, response)
 
     def _unmute(self) -> None:
@@ -475,9 +535,30 @@ class _Connection(asyncio.BufferedProtocol):
         known = self._contexts.get(version)
         if known is None or known.client_id != client_id:
             known = self._contexts[version] = RequestContext(
-                version, client_id, f"/{self._peer}", listener=self._listener
+                version,
+                client_id,
+                f"/{self._peer}",
+                principal=self._principal,
+                listener=self._listener,
             )
         return known
+
+    def _on_open(self) -> None:
+        self._principal = self._gate.principal if self._gate is not None else ANONYMOUS
+        self._contexts.clear()
+        self._reader.size_bytes_max = self._connections.limits.request_bytes_max
+
+    def _on_stranger(self) -> None:
+        _log.warning("closed the connection of %s: it has not said in time who it is", self._peer)
+        self.abort()
+
+    def _turn_away(self, reason: str) -> None:
+        """Let the client read why, then hang up: some lose what comes together with the end."""
+        _log.warning("closed the connection of %s: %s", self._peer, reason)
+        self._write()
+        self._ended = True
+        self._transport.pause_reading()
+        asyncio.get_running_loop().call_later(LINGER_MS / 1000, self.stop)
 
     def _hang_up(self, reason: str) -> None:
         _log.warning("closed the connection of %s: %s", self._peer, reason)
@@ -499,17 +580,20 @@ class _Connection(asyncio.BufferedProtocol):
         else:
             self._fill(slot, answer.result())
             self._drain()
-            self._work()
+            if self._gate is not None and self._gate.is_over:
+                self._turn_away(self._gate.reason)
+            else:
+                self._work()
 
     def _fill(self, slot: _Slot, response: Message | list[Piece]) -> None:
         slot.pieces = self._encoded(slot, response)
-        self._queued_bytes += _memory_bytes(slot.pieces)
+        self._queued_bytes += memory_bytes(slot.pieces)
 
     def _drain(self) -> None:
         """Hand out what is answered, up to the first that is not."""
         while self._queue and self._queue[0].pieces is not None:
             pieces = self._queue.popleft().pieces or []
-            self._queued_bytes -= _memory_bytes(pieces)
+            self._queued_bytes -= memory_bytes(pieces)
             self._hand_out(pieces)
 
     def _hand_out(self, pieces: list[Piece]) -> None:
@@ -549,6 +633,10 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
 
+Client: TypeAlias = _Connection | TlsConnection
+"""A connection, or one that still shakes hands."""
+
+
 def _version_refusal(error: UnsupportedVersion) -> tuple[Request, Message]:
     """Tell in version 0 of ApiVersions what is spoken (KIP-511).
 
@@ -559,10 +647,6 @@ def _version_refusal(error: UnsupportedVersion) -> tuple[Request, Message]:
         raise error
     refusal = api_versions(ErrorCode.UNSUPPORTED_VERSION)
     return Request(APIS[API_VERSIONS_KEY], 0, error.correlation_id, None, refusal), refusal
-
-
-def _memory_bytes(pieces: list[Piece]) -> int:
-    return sum(len(piece) for piece in pieces if not isinstance(piece, FileRange))
 
 
 def _no_listener(host: str, port: int, error: OSError) -> str:

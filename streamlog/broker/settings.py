@@ -1,9 +1,10 @@
 """Setting: what a broker or topic setting is called, holds and means, and how it is changed.
 
 A table of settings is a frozen dataclass (`config`) whose fields are declared with `whole`,
-`fraction`, `truth`, `choice` or `words`; Kafka's name, type, bounds and documentation stand
-beside the default. Everything else is derived from there: what DescribeConfigs shows, what
-AlterConfigs takes, what a wrong value is answered, what docs/configuration.md says.
+`fraction`, `truth`, `choice`, `words`, `text` or `password`; Kafka's name, type, bounds and
+documentation stand beside the default. Everything else is derived from there: what
+DescribeConfigs shows, what AlterConfigs takes, what a wrong value is answered, what
+docs/configuration.md says.
 Rule of the file: text comes in and goes out in Kafka's spelling, and a value that is refused is
 refused with what would be taken. Where values are kept is `storage`'s.
 """
@@ -35,6 +36,7 @@ class Kind(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class Source(IntEnum):
@@ -73,6 +75,11 @@ class Setting:
     """Of a topic's setting: the broker's, which holds for topics that have none of their own."""
     is_dynamic: bool = True
     """Whether it can be altered while the broker runs."""
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether its value is told to nobody."""
+        return self.kind is Kind.PASSWORD
 
     def parse(self, text: str) -> Value:
         """The value that `text` means.
@@ -131,6 +138,8 @@ class Setting:
             raise ConfigError(f"{self.name}={text!r} is not {what}") from None
 
     def _check_words(self, value: str) -> None:
+        if not self.choices:
+            return
         words = _items(value) if self.kind is Kind.LIST else [value]
         if not words or len({*words}) < len(words) or not {*words} <= {*self.choices}:
             several = " or several of them" if self.kind is Kind.LIST else ""
@@ -182,6 +191,16 @@ def words(default: str, named: Named, choices: tuple[str, ...]) -> str:
     return cast("str", _declare(Kind.LIST, default, named, choices=choices))
 
 
+def text(default: str, named: Named) -> str:
+    """Declare a text whose form is looked at by whoever reads it."""
+    return cast("str", _declare(Kind.STRING, default, named))
+
+
+def password(named: Named) -> str:
+    """Declare a text that is told to nobody; there is none by default."""
+    return cast("str", _declare(Kind.PASSWORD, "", named))
+
+
 def _declare(
     kind: Kind,
     default: Value,
@@ -202,7 +221,8 @@ def _declare(
         most=bounds[1],
         choices=choices,
     )
-    declared: object = field(default=default, metadata={_KEY: setting})
+    is_shown = kind is not Kind.PASSWORD
+    declared: object = field(default=default, repr=is_shown, metadata={_KEY: setting})
     return declared
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -22,11 +21,16 @@ from rich.table import Table as Grid
 
 from streamlog.app import App
 from streamlog.assignors import TopicPartition
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.listeners import Listener, listeners_of
+from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.doctor import doctor
 from streamlog.cli.log import log_commands
 from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
+from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
-from streamlog.client.admin import Admin, NewTopic
+from streamlog.cli.users import users
+from streamlog.client.admin import NewTopic
 from streamlog.errors import (
     SerdeError,
     StreamlogError,
@@ -34,6 +38,7 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.log import Log
+from streamlog.properties import read_properties
 from streamlog.records.batch import Record
 from streamlog.serdes import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
 from streamlog.topology import TopicSpec
@@ -70,42 +75,7 @@ cli = typer.Typer(
 topics = typer.Typer(help="The topics of a log.", no_args_is_help=True)
 cli.add_typer(topics, name="topics")
 cli.add_typer(log_commands, name="log")
-
-
-@dataclass
-class Session:
-    """What was given before the command's name."""
-
-    app: App | None = None
-
-    def the_app(self) -> App:
-        """The app, for a command that needs one.
-
-        Raises:
-            UsageError: none was given.
-        """
-        if self.app is None:
-            raise UsageError(
-                "this command needs an app: streamlog -A MODULE COMMAND, where MODULE.py holds "
-                "`app = App(...)`"
-            )
-        return self.app
-
-    def log_url(self, given: str | None) -> str:
-        """The log to talk to: the option, else the app's, else the embedded one here."""
-        if given is not None:
-            return given
-        return DEFAULT_LOG if self.app is None else self.app.log
-
-
-LogOption = Annotated[
-    str | None,
-    typer.Option(
-        "--log",
-        metavar="URL",
-        help=f"embedded:DIR or kafka://HOST:PORT. Default: the app's, else {DEFAULT_LOG}",
-    ),
-]
+cli.add_typer(users, name="users")
 
 
 @cli.callback(invoke_without_command=True)
@@ -116,6 +86,15 @@ def root(
         typer.Option("-A", "--app", metavar="MODULE[:APP]", help="The app's module, as imported."),
     ] = None,
     *,
+    security: Annotated[
+        Path | None,
+        typer.Option(
+            "--security",
+            metavar="FILE",
+            envvar="STREAMLOG_SECURITY",
+            help="Settings for brokers with TLS or SASL, such as security.protocol=SASL_SSL.",
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Log everything, commits included.")
     ] = False,
@@ -123,6 +102,7 @@ def root(
     """Stream processing on a log that speaks the Kafka protocol."""
     set_up_logging(verbose=verbose)
     session = context.ensure_object(Session)
+    session.security_file = None if security is None else str(security)
     if app is not None:
         session.app = load_app(app)
     if context.invoked_subcommand is None and session.app is not None:
@@ -144,7 +124,9 @@ def worker(context: typer.Context, log: LogOption = None) -> None:
     app = session.the_app()
     with warnings_logged():
         program = app.program()
-    running = Worker(program, log_url=session.log_url(log), announce=_banner)
+    running = Worker(
+        program, log_url=session.log_url(log), announce=_banner, security=session.security()
+    )
     serve(running.run, "finishing, committing and leaving the group")
     typer.echo("stopped: everything is committed")
 
@@ -153,36 +135,63 @@ def worker(context: typer.Context, log: LogOption = None) -> None:
 def broker(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The log's directory.")],
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Port 0 takes a free one.")
-    ] = LISTEN_DEFAULT,
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help=f"Port 0 takes a free one. Default: the listeners in FILE, else {LISTEN_DEFAULT}",
+        ),
+    ] = None,
     flush: Annotated[
-        Flush,
+        Flush | None,
         typer.Option(
             "--flush", help="Acknowledge what is on disk, or what the operating system has."
         ),
-    ] = Flush.ALWAYS,
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Settings of the broker, NAME=VALUE a line."),
+    ] = None,
 ) -> None:
     """Serve a log directory to Kafka clients until Ctrl-C."""
     from streamlog.broker.broker import Broker  # noqa: PLC0415 - the other commands start faster
-    from streamlog.broker.config import BrokerConfig  # noqa: PLC0415 - the same
-    from streamlog.broker.server import BrokerServer  # noqa: PLC0415 - the same
+    from streamlog.broker.listening import Listening  # noqa: PLC0415 - the same
 
-    host, port = parse_address(listen)
+    settings = broker_config(config, flush)
+    listeners = listeners_of(settings.security) if listen is None else ()
+    if not listeners:
+        host, port = parse_address(listen or LISTEN_DEFAULT)
+        listeners = (Listener(host=host, port=port),)
 
     async def main(stop: asyncio.Event) -> None:
         async with (
-            Broker.open(str(data), config=BrokerConfig(flush=flush)) as opened,
-            BrokerServer(opened, host=host, port=port) as server,
+            Broker.open(str(data), config=settings) as opened,
+            Listening(opened, listeners) as listening,
         ):
-            typer.echo(
-                f"listening on {server.host}:{server.port} "
-                f"(log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
-            )
+            for server in listening.servers:
+                protocol = server.listener.protocol
+                security = "" if protocol == PLAINTEXT else f"{protocol}, "
+                typer.echo(
+                    f"listening on {server.host}:{server.port} "
+                    f"({security}log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
+                )
             while not await set_within(stop, LOOK_MS):
                 opened.directory.check()
 
     serve(main, "closing the log")
     typer.echo("stopped: the log is closed")
+
+
+def broker_config(file: Path | None, flush: Flush | None) -> BrokerConfig:
+    """The settings of a broker from a file, and from the command line, which comes first.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range.
+    """
+    given = {} if file is None else read_properties(str(file))
+    if flush is not None:
+        given["flush"] = flush
+    return BrokerConfig().overridden(given)
 
 
 @cli.command()
@@ -208,7 +217,7 @@ def send(
     key_bytes = None if key is None else encode(spec.key, key)
 
     async def main() -> None:
-        async with Log.open(session.log_url(log), listen=False) as opened:
+        async with session.open(log) as opened:
             await declare_topics(opened, {topic: spec})
             async with opened.producer() as producer:
                 sent = await (await producer.send(topic, value_bytes, key=key_bytes))
@@ -232,7 +241,7 @@ def consume(
     spec = None if session.app is None else session.app.topics.get(topic)
 
     async def main(stop: asyncio.Event) -> None:
-        async with Log.open(session.log_url(log), listen=False) as opened:
+        async with session.open(log) as opened:
             parts = await _partitions(opened, topic)
             async with opened.consumer(auto_offset_reset="latest") as consumer:
                 consumer.assign(parts)
@@ -247,7 +256,7 @@ def consume(
 @topics.command("list")
 def topics_list(context: typer.Context, log: LogOption = None) -> None:
     """All topics with their number of partitions."""
-    described = _ask(context, log, lambda admin: admin.list_topics())
+    described = ask(context.obj, log, lambda admin: admin.list_topics())
     grid = Grid("topic", "partitions")
     for each in sorted(described, key=lambda each: each.name):
         grid.add_row(each.name, str(each.partitions))
@@ -269,7 +278,7 @@ def topics_create(
 ) -> None:
     """Create a topic."""
     new = NewTopic(name, partitions=partitions, configs=_settings(config or []))
-    _ask(context, log, lambda admin: admin.create_topics([new]))
+    ask(context.obj, log, lambda admin: admin.create_topics([new]))
     typer.echo(f"created {name}")
 
 
@@ -280,7 +289,7 @@ def topics_delete(
     log: LogOption = None,
 ) -> None:
     """Delete a topic with all its records."""
-    _ask(context, log, lambda admin: admin.delete_topics([name]))
+    ask(context.obj, log, lambda admin: admin.delete_topics([name]))
     typer.echo(f"deleted {name}")
 
 
@@ -294,7 +303,7 @@ def topics_describe(
     session: Session = context.obj
 
     async def main() -> Grid:
-        async with Log.open(session.log_url(log), listen=False) as opened:
+        async with session.open(log) as opened:
             parts = await _partitions(opened, name)
             async with opened.consumer() as consumer:
                 begin = await consumer.begin_offsets(parts)
@@ -419,16 +428,6 @@ def _number(kind: Callable[[str], T], text: str) -> T:
         return kind(text)
     except ValueError:
         raise SerdeError(f"{text!r} is not a number") from None
-
-
-def _ask(context: typer.Context, log: str | None, ask: Callable[[Admin], Awaitable[T]]) -> T:
-    session: Session = context.obj
-
-    async def main() -> T:
-        async with Log.open(session.log_url(log), listen=False) as opened:
-            return await ask(opened.admin())
-
-    return run(main())
 
 
 async def _partitions(log: Log, topic: str) -> list[TopicPartition]:

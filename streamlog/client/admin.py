@@ -1,4 +1,4 @@
-"""Admin: creates, deletes and describes topics, deletes records, shows and changes settings.
+"""Admin: topics, their records and settings, and users with passwords.
 
 Every request names all of its topics and is answered topic by topic; the first that was refused
 is raised as an error, with the others' names if there are several.
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from streamlog.assignors import TopicPartition
+from streamlog.client import users
 from streamlog.client.cluster import Cluster, TopicMetadata
 from streamlog.client.offsets import by_leader
 from streamlog.errors import StreamlogError
@@ -51,6 +52,7 @@ from streamlog.protocol.messages.quotas import (
     QuotaEntity,
     QuotaOperation,
 )
+from streamlog.protocol.scram import ITERATIONS_DEFAULT, ScramMechanism
 
 TOPIC_TIMEOUT_MS = 30_000
 """How long the controller may take to have a topic created or deleted everywhere."""
@@ -354,6 +356,28 @@ class Admin:
             )
 
         await self._cluster.retrying(attempt)
+
+    async def set_password(
+        self, user: str, password: str, *, iterations: int = ITERATIONS_DEFAULT
+    ) -> None:
+        """Give a user a password, for PLAIN and every SCRAM mechanism; it replaces the old one.
+
+        Raises:
+            LogError: the broker does not take it.
+        """
+        await users.set_password(self._cluster, user, password, iterations=iterations)
+
+    async def remove_user(self, user: str) -> None:
+        """Take a user's password away.
+
+        Raises:
+            LogError: there is no such user.
+        """
+        await users.remove_user(self._cluster, user)
+
+    async def list_users(self) -> dict[str, frozenset[ScramMechanism]]:
+        """Everybody who has a password, and the mechanisms that prove it."""
+        return await users.list_users(self._cluster)
 
     async def _resource(self, topic: str | None) -> tuple[int, int, str]:
         """Whom to ask, and the type and name of what."""

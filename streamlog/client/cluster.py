@@ -367,6 +367,9 @@ class Cluster:
                 problems.append(problem)
         if len(problems) == 1:
             raise problems[0]
+        refusal = next((each for each in problems if each.fatal), None)
+        if refusal is not None:  # A wrong password does not get right at another broker.
+            raise refusal
         raise ConnectionLost(
             "; ".join(map(str, problems)) or "no broker runs: nobody has this log open"
         )

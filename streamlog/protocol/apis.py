@@ -89,6 +89,16 @@ from streamlog.protocol.messages.quotas import (
     DescribeClientQuotasResponse,
 )
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
+from streamlog.protocol.messages.security import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from streamlog.protocol.schema import Message
 
 API_VERSIONS_KEY: Final = 18
@@ -151,6 +161,7 @@ _SERVED: Final = (
     _api(14, SyncGroupRequest, SyncGroupResponse),
     _api(15, DescribeGroupsRequest, DescribeGroupsResponse),
     _api(16, ListGroupsRequest, ListGroupsResponse),
+    _api(17, SaslHandshakeRequest, SaslHandshakeResponse),
     _api(API_VERSIONS_KEY, ApiVersionsRequest, ApiVersionsResponse),
     _api(19, CreateTopicsRequest, CreateTopicsResponse),
     _api(20, DeleteTopicsRequest, DeleteTopicsResponse),
@@ -160,12 +171,15 @@ _SERVED: Final = (
     _api(32, DescribeConfigsRequest, DescribeConfigsResponse),
     _api(33, AlterConfigsRequest, AlterConfigsResponse),
     _api(35, DescribeLogDirsRequest, DescribeLogDirsResponse),
+    _api(36, SaslAuthenticateRequest, SaslAuthenticateResponse),
     _api(37, CreatePartitionsRequest, CreatePartitionsResponse),
     _api(42, DeleteGroupsRequest, DeleteGroupsResponse),
     _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
     _api(47, OffsetDeleteRequest, OffsetDeleteResponse),
     _api(48, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
     _api(49, AlterClientQuotasRequest, AlterClientQuotasResponse),
+    _api(50, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse),
+    _api(51, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
     _api(60, DescribeClusterRequest, DescribeClusterResponse),
     _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),

@@ -211,6 +211,13 @@ _CLASSES: Final[dict[int, type[errors.LogError]]] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: errors.TopicExists,
     ErrorCode.INVALID_PRODUCER_EPOCH: errors.ProducerFenced,
     ErrorCode.PRODUCER_FENCED: errors.ProducerFenced,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: errors.AuthenticationFailed,
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM: errors.AuthenticationFailed,
+    ErrorCode.ILLEGAL_SASL_STATE: errors.AuthenticationFailed,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: errors.NotAuthorized,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: errors.NotAuthorized,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: errors.NotAuthorized,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: errors.NotAuthorized,
 }
 _FATAL: Final = frozenset({ErrorCode.FENCED_INSTANCE_ID})
 _ABORTS_TRANSACTION: Final = frozenset({ErrorCode.TRANSACTION_ABORTABLE})

@@ -64,7 +64,8 @@ class FrameReader:
     """
 
     def __init__(self, *, size_bytes_max: int) -> None:
-        self._size_bytes_max = size_bytes_max
+        self.size_bytes_max = size_bytes_max
+        """May be changed: it holds for frames of which nothing has come yet."""
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._start = 0
         self._end = 0
@@ -134,10 +135,10 @@ class FrameReader:
         """
         while self._end - self._start >= _SIZE.size:
             size_bytes = _SIZE.unpack_from(self._buffer, self._start)[0]
-            if not 0 <= size_bytes <= self._size_bytes_max:
+            if not 0 <= size_bytes <= self.size_bytes_max:
                 raise CorruptData(
-                    f"a frame of {size_bytes} bytes, at most {self._size_bytes_max} are taken: "
-                    "the peer does not speak Kafka's protocol, or sends more than it may"
+                    f"a frame of {size_bytes} bytes, at most {self.size_bytes_max} are taken: "
+                    f"{what_speaks(size_bytes)}"
                 )
             first = self._start + _SIZE.size
             if self._end - first < size_bytes:
@@ -165,6 +166,14 @@ class FrameReader:
             self._buffer = memoryview(bytearray(max(needed_bytes, 2 * len(held))))
         self._buffer[: len(held)] = held
         self._start, self._end = 0, len(held)
+
+
+def what_speaks(size_bytes: int) -> str:
+    """What sends bytes that, read as the size of a frame, are this impossible one."""
+    head = size_bytes.to_bytes(_SIZE.size, "big", signed=True)
+    if head[:2] in (b"\x16\x03", b"\x15\x03"):  # A record of a handshake, or an alert.
+        return "the peer speaks TLS, and this end does not; both need the same security.protocol"
+    return "the peer does not speak Kafka's protocol, or sends more than it may"
 
 
 def encode_request(

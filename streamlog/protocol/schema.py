@@ -87,7 +87,7 @@ class Field:
 
     `kind` is a key of `FIXED`, or string, bytes, records, struct, array. `item` is what an
     array holds (a struct or a kind) or which struct a struct is. `tag` is the number of a
-    field that is written only if it has something to say.
+    field that is written only if it has something to say. One that `is_secret` is never shown.
     """
 
     kind: str
@@ -97,6 +97,7 @@ class Field:
     tag: int | None = None
     item: StructType | str | None = None
     name: str = ""
+    is_secret: bool = False
 
     @property
     def starts_empty(self) -> bool:
@@ -162,15 +163,18 @@ class Struct(metaclass=StructType):
         )
 
     def __repr__(self) -> str:
-        values = (f"{field.name}={_shown(getattr(self, field.name))}" for field in self.__fields__)
+        values = (f"{field.name}={_shown(self, field)}" for field in self.__fields__)
         return f"{type(self).__name__}({', '.join(values)})"
 
 
 _SHOWN_BYTES_MAX: Final = 32
 
 
-def _shown(value: object) -> str:
-    """A value in a line of a log: no record batches."""
+def _shown(struct: Struct, field: Field) -> str:
+    """A value in a line of a log: no record batches, no secrets."""
+    value = getattr(struct, field.name)
+    if field.is_secret:
+        return "<secret>"
     if isinstance(value, bytes | bytearray | memoryview) and len(value) > _SHOWN_BYTES_MAX:
         return f"<{len(value)} bytes>"
     return repr(value)
@@ -266,6 +270,12 @@ def opaque(versions: str, *, nullable: str = "none", default: bytes | None = b""
         nullable=Versions.parse(nullable),
         default=default,
     )
+    return cast("bytes", field)
+
+
+def secret(versions: str) -> bytes:
+    """Declare bytes that no line of a log may show."""
+    field = Field(kind="bytes", versions=Versions.parse(versions), default=b"", is_secret=True)
     return cast("bytes", field)
 
 

@@ -6,6 +6,7 @@ written at once, and its answer is found by correlation id. A connection begins 
 (KIP-35, KIP-511). No task runs here: bytes arrive in callbacks, straight into the buffer of the
 frame that they belong to, and a frame is decoded by the caller that waits for it. A connection
 that timed out or broke is never used again; reconnecting is the business of `client/cluster.py`.
+One whose session ends (KIP-368) proves again who it is before the next request, which waits.
 """
 
 from __future__ import annotations
@@ -13,16 +14,34 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
+import ssl
 import struct
-from collections.abc import Callable
-from typing import Protocol, Self, cast
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Protocol, Self, TypeVar, cast
 
-from streamlog.errors import ConnectionLost, CorruptData, LogError, RequestTimedOut
+from streamlog.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    CorruptData,
+    LogError,
+    RequestTimedOut,
+    StreamlogError,
+)
 from streamlog.protocol.apis import APIS, Api, api_of
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.frame import decode_response, encode_request
+from streamlog.protocol.frame import decode_response, encode_request, what_speaks
 from streamlog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from streamlog.protocol.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from streamlog.protocol.schema import Message
+from streamlog.transport.sasl import exchange_of
+from streamlog.transport.security import Security
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 """No response is larger: five times what a consumer asks for at most by default."""
@@ -34,6 +53,11 @@ CLOSE_TIMEOUT_MS = 1_000
 """How long closing waits for bytes that the peer has not taken."""
 CLIENT_SOFTWARE_NAME = "streamlog"
 CLIENT_SOFTWARE_VERSION = "0.1.0"
+SESSION_USED = 0.85
+"""After this part of a session's lifetime who is at this end is proven again."""
+SESSION_TIMEOUT_MS = 30_000
+"""How long a request that is not answered waits for that."""
+NONCE_BYTES = 24
 
 _SIZE = struct.Struct(">i")
 _ERROR_CODE_AT = 4  # An ApiVersions answer: correlation id, then the error code, in any version.
@@ -79,9 +103,17 @@ class Transport(Protocol):
 class TcpTransport:
     """One TCP connection to a broker. Made by `connect`."""
 
-    def __init__(self, host: str, port: int, *, client_id: str) -> None:
+    def __init__(
+        self, host: str, port: int, *, client_id: str, security: Security | None = None
+    ) -> None:
         self._address = f"{host}:{port}"
         self._client_id = client_id
+        self._security = security or Security()
+        self._due_s: float | None = None
+        """When to prove again who this is, by the loop's clock."""
+        self._proving = asyncio.Lock()
+        self._has_talked = False
+        """Whether the broker has answered anything but ApiVersions."""
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes | bytearray]] = {}
@@ -89,24 +121,41 @@ class TcpTransport:
         self._wire = _Wire(self._on_frame, self._on_lost)
 
     @classmethod
-    async def connect(cls, host: str, port: int, *, client_id: str, timeout_ms: int) -> Self:
-        """Open a connection and agree on versions.
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        timeout_ms: int,
+        security: Security | None = None,
+    ) -> Self:
+        """Open a connection, agree on versions, and prove who this is if that is wanted.
 
         Raises:
             ConnectionLost: nobody listens there, or it hung up.
             RequestTimedOut: somebody listens but does not answer like a broker.
+            AuthenticationFailed: one side does not take the other's certificate or proof.
         """
-        transport = cls(host, port, client_id=client_id)
+        transport = cls(host, port, client_id=client_id, security=security)
         loop = asyncio.get_running_loop()
+        tls = transport._security.tls()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(lambda: transport._wire, host, port)
+                await loop.create_connection(lambda: transport._wire, host, port, ssl=tls)
         except TimeoutError:
             raise ConnectionLost(_unreachable(transport._address, "no answer")) from None
+        except ssl.SSLError as reason:
+            raise AuthenticationFailed(_no_tls(transport._address, reason)) from None
         except OSError as reason:
+            is_cut = isinstance(reason, ConnectionResetError | ConnectionAbortedError)
+            if tls is not None and is_cut:
+                raise ConnectionLost(_no_handshake(transport._address)) from None
             raise ConnectionLost(_unreachable(transport._address, _said(reason))) from reason
         try:
             await transport._agree(timeout_ms)
+            if transport._security.has_sasl:
+                await transport._prove(timeout_ms)
         except BaseException:
             await transport.close()
             raise
@@ -116,13 +165,17 @@ class TcpTransport:
         """See `Transport.call`."""
         api = api_of(type(request))
         version = self.version(api.key)
-        frame = await self._exchange(api, version, request, timeout_ms)
+        async with self._session(timeout_ms):
+            answer = self._asked(api, version, request)
+        frame = await self._answered(api, answer, timeout_ms)
+        self._has_talked = True
         return self._decode(api, version, frame)
 
     async def send(self, request: Message) -> None:
         """See `Transport.send`."""
         api = api_of(type(request))
-        self._write(api, self.version(api.key), request)
+        async with self._session(SESSION_TIMEOUT_MS):
+            self._write(api, self.version(api.key), request)
         await self._wire.drained()
         if self._lost is not None:
             raise self._lost
@@ -171,13 +224,96 @@ class TcpTransport:
             if served.api_key in APIS
         }
 
+    # ---- who this is ----
+
+    def _session(self, timeout_ms: int) -> AbstractAsyncContextManager[object]:
+        """Where a request is written: not before it is proven again who this is, if that is due.
+
+        Requests keep their order: the lock is fair.
+        """
+        if self._due_s is None:
+            return nullcontext()
+        return self._in_session(timeout_ms)
+
+    @asynccontextmanager
+    async def _in_session(self, timeout_ms: int) -> AsyncIterator[None]:
+        async with self._proving:
+            is_due = asyncio.get_running_loop().time() >= (self._due_s or 0)
+            if is_due and self._lost is None:
+                try:
+                    await self._prove(timeout_ms)
+                except StreamlogError as error:
+                    self._end(ConnectionLost(f"hung up on {self._address}: {error}"))
+                    raise
+            yield
+
+    async def _prove(self, timeout_ms: int) -> None:
+        """SASL, from the choice of the mechanism to the broker's consent."""
+        security = self._security
+        given = security.secret
+        secret = await asyncio.to_thread(given) if callable(given) else given
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        exchange = exchange_of(security.mechanism, security.user, secret, nonce=nonce)
+        await self._choose(security.mechanism, timeout_ms)
+        message: bytes | None = exchange.first()
+        while message is not None:
+            request = SaslAuthenticateRequest(auth_bytes=message)
+            response = await self._ask(request, SaslAuthenticateResponse, timeout_ms)
+            if response.error_code:
+                who = f"user {security.user!r}" if security.user else "the token"
+                raise error_for(
+                    response.error_code,
+                    f"{self._address} does not take {who} by {security.mechanism}"
+                    f" ({response.error_message or 'it gives no reason'})",
+                )
+            message = exchange.answer(bytes(response.auth_bytes))
+        self._due_s = None
+        if response.session_lifetime_ms > 0:
+            lasts_s = SESSION_USED * response.session_lifetime_ms / 1000
+            self._due_s = asyncio.get_running_loop().time() + lasts_s
+
+    async def _choose(self, mechanism: str, timeout_ms: int) -> None:
+        if api_of(SaslHandshakeRequest).key not in self._versions:
+            raise AuthenticationFailed(
+                f"the broker at {self._address} knows no SASL: use security.protocol"
+                f" {'SSL' if self._security.has_tls else 'PLAINTEXT'}"
+            )
+        request = SaslHandshakeRequest(mechanism=mechanism)
+        response = await self._ask(request, SaslHandshakeResponse, timeout_ms)
+        if response.error_code:
+            offered = ", ".join(response.mechanisms) or "none: it asks for no proof"
+            raise error_for(
+                response.error_code,
+                f"{self._address}, asked for sasl.mechanism={mechanism}; it offers {offered}",
+            )
+
+    async def _ask(self, request: Message, answer: type[M], timeout_ms: int) -> M:
+        api = api_of(type(request))
+        version = self.version(api.key)
+        frame = await self._exchange(api, version, request, timeout_ms)
+        response = self._decode(api, version, frame)
+        if not isinstance(response, answer):
+            raise CorruptData(f"{self._address} answered {api.name} with something else")
+        return response
+
+    # ---- requests ----
+
     async def _exchange(
         self, api: Api, version: int, request: Message, timeout_ms: int
     ) -> bytes | bytearray:
         """Write a request and wait for the frame that answers it."""
+        return await self._answered(api, self._asked(api, version, request), timeout_ms)
+
+    def _asked(self, api: Api, version: int, request: Message) -> asyncio.Future[bytes | bytearray]:
+        """Write a request; where the frame that answers it will be."""
         correlation_id = self._write(api, version, request)
         answer: asyncio.Future[bytes | bytearray] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = answer
+        return answer
+
+    async def _answered(
+        self, api: Api, answer: asyncio.Future[bytes | bytearray], timeout_ms: int
+    ) -> bytes | bytearray:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._wire.drained()
@@ -222,12 +358,14 @@ class TcpTransport:
             answer.set_result(frame)
 
     def _on_lost(self, reason: str) -> None:
-        self._end(
-            ConnectionLost(
-                f"the connection to {self._address} broke ({reason}): "
-                "the broker stopped, or did not like a request; see its log"
+        what = "the broker stopped, or did not like a request; see its log"
+        if not self._has_talked:
+            protocol = self._security.protocol
+            what += (
+                f". It did so before anything was said: if it asks for another security.protocol"
+                f" than {protocol}, say which"
             )
-        )
+        self._end(ConnectionLost(f"the connection to {self._address} broke ({reason}): {what}"))
 
     def _end(self, lost: ConnectionLost) -> None:
         """No more requests; who waits is told."""
@@ -330,7 +468,7 @@ class _Wire(asyncio.BufferedProtocol):
         while held - position >= _SIZE.size:
             size: int = _SIZE.unpack_from(self._scratch, position)[0]
             if not _SIZE.size <= size <= RESPONSE_BYTES_MAX:
-                self._on_lost(f"it announced an answer of {size} bytes")
+                self._on_lost(f"it announced an answer of {size} bytes: {what_speaks(size)}")
                 return
             start, end = position + _SIZE.size, position + _SIZE.size + size
             if end > held:
@@ -344,6 +482,7 @@ class _Wire(asyncio.BufferedProtocol):
         self._scratch[: self._held_bytes] = bytes(self._scratch[position:held])
 
 
+M = TypeVar("M", bound=Message)
 _UNSUPPORTED = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 
 
@@ -352,6 +491,28 @@ def _said(reason: OSError) -> str:
     if reason.errno is not None and reason.errno > 0:
         return os.strerror(reason.errno)
     return reason.strerror or str(reason)
+
+
+def _no_tls(address: str, reason: ssl.SSLError) -> str:
+    """Why there is no TLS, and what can be done."""
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the broker at {address} is not taken: {reason.verify_message};"
+            " ssl.ca.location names the authorities that are trusted"
+        )
+    said = (reason.reason or str(reason)).replace("_", " ").lower()
+    return (
+        f"no TLS with the broker at {address} ({said}): if its listener is one without,"
+        " security.protocol is PLAINTEXT or SASL_PLAINTEXT; if it asks for a certificate,"
+        " ssl.certificate.location is it"
+    )
+
+
+def _no_handshake(address: str) -> str:
+    return (
+        f"the broker at {address} hung up on the TLS handshake: if its listener is one without"
+        " TLS, security.protocol is PLAINTEXT or SASL_PLAINTEXT"
+    )
 
 
 def _unreachable(address: str, reason: str) -> str:

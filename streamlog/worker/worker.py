@@ -27,6 +27,7 @@ from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.topology import TopicSpec, Topology
+from streamlog.transport.security import Security
 from streamlog.worker.agents import Agents
 from streamlog.worker.cron import CronScheduler
 from streamlog.worker.pauses import Pauses
@@ -121,9 +122,11 @@ class Worker:
         log_url: str,
         announce: Callable[[Start], None],
         clock: Clock | None = None,
+        security: Security | None = None,
     ) -> None:
         self._program = program
         self._log_url = log_url
+        self._security = security
         self._announce = announce
         self._clock = clock or SystemClock()
 
@@ -135,7 +138,7 @@ class Worker:
         """
         program = self._program
         async with AsyncExitStack() as stack:
-            log = await stack.enter_async_context(Log.open(self._log_url))
+            log = await stack.enter_async_context(Log.open(self._log_url, security=self._security))
             # On somebody's cluster, a source that is missing is more likely a wrong name.
             required = () if self._log_url.startswith(EMBEDDED) else program.sources
             counts = await ensure_topics(log, program.topology, program.topics, required=required)

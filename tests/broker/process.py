@@ -6,19 +6,30 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-LISTENING = re.compile(r"listening on ([^ ]+):(\d+)")
+LISTENING = re.compile(r"listening on ([^ ]+):(\d+) \((?:([A-Z_]+), )?")
 
 
 class BrokerProcess:
     """`streamlog broker` over a directory. Entering waits until it listens."""
 
-    def __init__(self, data: Path, *, port: int = 0, flush: str = "always") -> None:
+    def __init__(
+        self,
+        data: Path,
+        *,
+        port: int = 0,
+        flush: str = "always",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._data = data
         self._flush = flush
+        self._settings = settings
         self.port = port
+        self.ports: dict[str, int] = {}
+        """By security protocol, if the settings name listeners."""
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -26,23 +37,20 @@ class BrokerProcess:
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        listen = f"127.0.0.1:{self.port}"
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "streamlog",
-                "broker",
-                "--data",
-                str(self._data),
-                "--listen",
-                listen,
-                "--flush",
-                self._flush,
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "streamlog", "broker", "--data", str(self._data)]
+        command += ["--flush", self._flush]
+        wanted = 1
+        if self._settings is None:
+            command += ["--listen", f"127.0.0.1:{self.port}"]
+        else:
+            file = self._data.parent / f"{self._data.name}.properties"
+            file.write_text("".join(f"{k}={v}\n" for k, v in self._settings.items()))
+            command += ["--config", str(file)]
+            wanted = len(self._settings["listeners"].split(","))
+        log = None if self._settings is None else self.log_path.open("a")
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        if log is not None:
+            log.close()
         assert self._process.stdout is not None
         said = ""
         for line in self._process.stdout:
@@ -50,9 +58,17 @@ class BrokerProcess:
             found = LISTENING.search(line)
             if found is not None:
                 self.port = int(found[2])
-                return self
+                self.ports[found[3] or "PLAINTEXT"] = self.port
+                wanted -= 1
+                if not wanted:
+                    return self
         self._process.wait()
         raise AssertionError(f"the broker did not start: {said}")
+
+    @property
+    def log_path(self) -> Path:
+        """What a broker with settings has logged."""
+        return self._data.parent / f"{self._data.name}.log"
 
     def __exit__(self, *_: object) -> None:
         self.end(signal.SIGTERM)

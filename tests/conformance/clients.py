@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import aiokafka
 import confluent_kafka
+from aiokafka.abc import AbstractTokenProvider as AioKafkaTokenProvider
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor as AioKafkaRange
 
 from streamlog.assignors import RangeAssignor
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.transport.security import Security
 
 with warnings.catch_warnings():
     # It reads its own files in a way that Python has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
     from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
 PATIENCE_S = 100
 PARTITIONS = 4
@@ -39,6 +44,97 @@ class Sent(NamedTuple):
     value: bytes | None
     timestamp_ms: int
     headers: Headers = ()
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a listener is come in by."""
+
+    protocol: str
+    authority: str
+    mechanism: str = ""
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    """For OAUTHBEARER."""
+
+    @property
+    def confluent(self) -> dict[str, Any]:
+        """In librdkafka's words."""
+        settings: dict[str, Any] = {
+            "security.protocol": self.protocol,
+            "ssl.ca.location": self.authority,
+        }
+        if self.token:
+            settings["oauth_cb"] = lambda _: (self.token, time.time() + 3600)
+        if self.mechanism:
+            settings["sasl.mechanism"] = self.mechanism
+        if self.user:
+            settings |= {"sasl.username": self.user, "sasl.password": self.password}
+        return settings
+
+    @property
+    def kafka_python(self) -> dict[str, Any]:
+        """In kafka-python's."""
+        settings: dict[str, Any] = {
+            "security_protocol": self.protocol,
+            "ssl_cafile": self.authority if "SSL" in self.protocol else None,
+        }
+        return settings | self._of_python(KafkaPythonToken)
+
+    @property
+    def aiokafka(self) -> dict[str, Any]:
+        """In aiokafka's."""
+        settings: dict[str, Any] = {"security_protocol": self.protocol}
+        if "SSL" in self.protocol:
+            settings["ssl_context"] = ssl.create_default_context(cafile=self.authority)
+        return settings | self._of_python(AioKafkaToken)
+
+    @property
+    def streamlog(self) -> Security:
+        """In ours."""
+        return Security(
+            protocol=self.protocol,
+            ca_file=self.authority,
+            mechanism=self.mechanism,
+            user=self.user,
+            password=self.password,
+            token=self.token,
+        )
+
+    def _of_python(self, provider: Callable[[str], object]) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+        if self.mechanism:
+            settings["sasl_mechanism"] = self.mechanism
+        if self.user:
+            settings["sasl_plain_username"] = self.user
+            settings["sasl_plain_password"] = self.password
+        if self.token:
+            settings["sasl_oauth_token_provider"] = provider(self.token)
+        return settings
+
+
+class KafkaPythonToken(KafkaPythonTokenProvider):
+    """Gives a token to kafka-python."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
+class AioKafkaToken(AioKafkaTokenProvider):
+    """Gives a token to aiokafka."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        return self._token
+
+
+OPEN = Access("PLAINTEXT", "")
 
 
 class Client(Protocol):
@@ -62,9 +158,17 @@ class Confluent:
 
     name = "confluent-kafka"
 
+    def __init__(self, access: Access = OPEN) -> None:
+        self.access = access
+
     def produce(self, address: str, topic: str, codec: str, records: Sequence[Sent]) -> None:
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": address, "compression.type": codec, "enable.idempotence": True}
+            {
+                "bootstrap.servers": address,
+                "compression.type": codec,
+                "enable.idempotence": True,
+                **self.access.confluent,
+            }
         )
         refused: list[object] = []
         for record in records:
@@ -90,6 +194,7 @@ class Confluent:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "partition.assignment.strategy": "range",
+                **self.access.confluent,
             }
         )
         consumer.subscribe(list(topics))
@@ -118,9 +223,14 @@ class KafkaPython:
 
     name = "kafka-python"
 
+    def __init__(self, access: Access = OPEN) -> None:
+        self.access = access
+
     def produce(self, address: str, topic: str, codec: str, records: Sequence[Sent]) -> None:
         producer = kafka.KafkaProducer(
-            bootstrap_servers=address, compression_type=None if codec == "none" else codec
+            bootstrap_servers=address,
+            compression_type=None if codec == "none" else codec,
+            **self.access.kafka_python,
         )
         receipts = [
             producer.send(
@@ -147,6 +257,7 @@ class KafkaPython:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             partition_assignment_strategy=[RangePartitionAssignor],
+            **self.access.kafka_python,
         )
         found: dict[str, list[Sent]] = {topic: [] for topic in topics}
         got, until = 0, time.monotonic() + PATIENCE_S
@@ -167,12 +278,16 @@ class AioKafka:
 
     name = "aiokafka"
 
+    def __init__(self, access: Access = OPEN) -> None:
+        self.access = access
+
     def produce(self, address: str, topic: str, codec: str, records: Sequence[Sent]) -> None:
         async def main() -> None:
             async with aiokafka.AIOKafkaProducer(
                 bootstrap_servers=address,
                 compression_type=None if codec == "none" else codec,
                 enable_idempotence=True,
+                **self.access.aiokafka,
             ) as producer:
                 receipts = [
                     await producer.send(
@@ -205,6 +320,7 @@ class AioKafka:
                     auto_offset_reset="earliest",
                     enable_auto_commit=False,
                     partition_assignment_strategy=(AioKafkaRange,),
+                    **self.access.aiokafka,
                 ) as consumer,
             ):
                 while not enough(got):
@@ -225,10 +341,13 @@ class Streamlog:
 
     name = "streamlog"
 
+    def __init__(self, access: Access = OPEN) -> None:
+        self.access = access
+
     def produce(self, address: str, topic: str, codec: str, records: Sequence[Sent]) -> None:
         async def main() -> None:
             async with (
-                Log.open(f"kafka://{address}") as log,
+                Log.open(f"kafka://{address}", security=self.access.streamlog) as log,
                 log.admin() as admin,
                 log.producer(compression=codec) as producer,
             ):
@@ -258,7 +377,7 @@ class Streamlog:
             got = 0
             async with (
                 asyncio.timeout(PATIENCE_S),
-                Log.open(f"kafka://{address}") as log,
+                Log.open(f"kafka://{address}", security=self.access.streamlog) as log,
                 log.consumer(
                     group_id=group,
                     auto_offset_reset="earliest",

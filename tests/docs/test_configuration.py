@@ -22,7 +22,9 @@ def allowed(setting: Setting) -> str:
         case Kind.BOOLEAN:
             return "true, false"
         case Kind.STRING:
-            return " or ".join(setting.choices)
+            return " or ".join(setting.choices) or "text"
+        case Kind.PASSWORD:
+            return "text, shown to nobody"
         case Kind.LIST:
             return " and/or ".join(setting.choices)
     unit = f" {setting.unit}" if setting.unit else ""

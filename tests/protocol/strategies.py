@@ -18,6 +18,7 @@ from streamlog.protocol.messages import (
     data,
     group_admin,
     replace_configs,
+    security,
 )
 from streamlog.protocol.schema import Field, Message, Struct, StructType
 
@@ -32,6 +33,7 @@ MESSAGES = [
         admin,
         replace_configs,
         cluster,
+        security,
     )
     for member in vars(room).values()
     if isinstance(member, StructType) and issubclass(member, Message) and member is not Message

@@ -6,6 +6,7 @@
                       the one before which everything was deleted
     broker.json       the broker's settings that were altered while it ran, and quotas of clients
     producer_ids      the first producer id that was never given out
+    users.json        what is kept of passwords
     clean_shutdown    there while nobody has the directory open and all of it was synced
     listener          where the holder of the lock can be reached
 
@@ -32,6 +33,7 @@ TOPICS = "topics.json"
 CHECKPOINTS = "checkpoints"
 BROKER = "broker.json"
 PRODUCER_IDS = "producer_ids"
+USERS = "users.json"
 CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
 LOCK = "lock"
@@ -112,7 +114,7 @@ class Catalog:
                 directory_id=properties["directory.id"],
             )
         except (KeyError, ValueError) as error:
-            raise self._damaged(META, error) from error
+            raise self.damaged(META, error) from error
 
     def write_identity(self, identity: Identity) -> None:
         """Make the directory a log."""
@@ -133,7 +135,7 @@ class Catalog:
             topics = [_topic(entry) for entry in content["topics"]]
             deleting = {_topic_id(text) for text in content["deleting"]}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._damaged(TOPICS, error) from error
+            raise self.damaged(TOPICS, error) from error
         return topics, deleting
 
     def write_topics(self, topics: Sequence[TopicEntry], deleting: set[bytes]) -> None:
@@ -179,7 +181,7 @@ class Catalog:
         try:
             return {str(name): int(offset) for name, offset in content[kind].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._damaged(CHECKPOINTS, error) from error
+            raise self.damaged(CHECKPOINTS, error) from error
 
     def broker_settings(self) -> AlteredSettings:
         """What was altered while the broker ran."""
@@ -194,7 +196,7 @@ class Catalog:
                 quotas=_quotas(content.get("quotas", [])),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._damaged(BROKER, error) from error
+            raise self.damaged(BROKER, error) from error
 
     def write_broker_settings(self, settings: AlteredSettings) -> None:
         """What holds from the next start on."""
@@ -208,6 +210,15 @@ class Catalog:
         }
         self._replace_json(BROKER, {"version": _FORMAT, **content})
 
+    # What is in there is for its owner to read, who says `damaged` of it as well.
+    def kept(self, name: str) -> dict[str, Any] | None:
+        """What a room above has kept under a name; None if nothing."""
+        return self._read_json(name)
+
+    def keep(self, name: str, content: Mapping[str, object]) -> None:
+        """Keep something for a room above."""
+        self._replace_json(name, {"version": _FORMAT, **content})
+
     def next_producer_id(self) -> int:
         """The first producer id that was never given out."""
         content = self._read_json(PRODUCER_IDS)
@@ -216,7 +227,7 @@ class Catalog:
         try:
             return int(content["next"])
         except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(PRODUCER_IDS, error) from error
+            raise self.damaged(PRODUCER_IDS, error) from error
 
     def write_next_producer_id(self, producer_id: int) -> None:
         """Everything below may have been given out."""
@@ -254,7 +265,7 @@ class Catalog:
         try:
             return str(content["host"]), int(content["port"])
         except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(LISTENER, error) from error
+            raise self.damaged(LISTENER, error) from error
 
     def write_listener(self, host: str, port: int) -> None:
         """Tell others where to connect."""
@@ -278,7 +289,7 @@ class Catalog:
         try:
             content = json.loads(data)
         except ValueError as error:
-            raise self._damaged(name, error) from error
+            raise self.damaged(name, error) from error
         if not isinstance(content, dict) or content.get("version") != _FORMAT:
             raise CorruptData(f"{self._path}/{name} is not of format {_FORMAT}, the only one known")
         return content
@@ -299,7 +310,8 @@ class Catalog:
         self._files.sync_directory(self._path)
         return True
 
-    def _damaged(self, name: str, error: Exception) -> CorruptData:
+    def damaged(self, name: str, error: Exception) -> CorruptData:
+        """The error of a file that can't be read."""
         return CorruptData(
             f"{self._path}/{name} is damaged ({type(error).__name__}: {error}); restore it from a"
             " copy"

@@ -36,6 +36,9 @@ MAPPINGS_MAX = 256
 """Each has a descriptor, too."""
 MAPPED_BYTES_MAX = 64 * 1024 * 1024
 """At most so much of this process's resident memory are pages of mapped files."""
+OWNER_ONLY = 0o600
+"""Who may read a log may read everything in it, keys made of passwords included."""
+OWNER_ONLY_DIRECTORY = 0o700
 
 _VANISHED = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 _TEMPORARY = ".tmp"
@@ -278,6 +281,10 @@ class FileRange:
             raise OSError(errno.EIO, "the file has been cut off under a reader")
         return data
 
+    def part(self, start_bytes: int, size_bytes: int) -> FileRange:
+        """Some of the bytes."""
+        return FileRange(self._descriptor, size_bytes, self._position + start_bytes)
+
     def send(self, socket_descriptor: int, sent_bytes: int) -> int:
         """Hand what follows the first `sent_bytes` to a socket, past this process's memory.
 
@@ -406,7 +413,7 @@ class OsFiles:
 
     def open(self, path: str, *, writable: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
-        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644))
+        return OsFile(os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY))
 
     def map(self, path: str) -> OsMapping:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -429,7 +436,7 @@ class OsFiles:
         self._mapped_bytes -= mapping.size_bytes
 
     def lock(self, path: str) -> OsFile | None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -443,7 +450,7 @@ class OsFiles:
         return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, mode=OWNER_ONLY_DIRECTORY, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

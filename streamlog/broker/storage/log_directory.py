@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.aside import Job
@@ -68,6 +69,7 @@ INVALID_PARTITIONS = 37
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 _logger = logging.getLogger(__name__)
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +386,30 @@ class LogDirectory:
         producer_id = self._producer_ids[0]
         self._producer_ids = self._producer_ids[1:]
         return producer_id
+
+    def kept(self, name: str, read: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+        """What a room above has kept under a name, as `read` understands it; None if nothing.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+            CorruptData: the file is damaged.
+        """
+        with self._disk():
+            content = self._catalog.kept(name)
+        try:
+            return None if content is None else read(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._catalog.damaged(name, error) from error
+
+    def keep(self, name: str, content: Mapping[str, object]) -> None:
+        """Keep something for a room above, durably.
+
+        Raises:
+            LogDirectoryError: the disk refused; what was kept before is still there.
+        """
+        self._check_writable()
+        with self._disk():
+            self._catalog.keep(name, content)
 
     def write_listener(self, host: str, port: int) -> None:
         """Tell processes that find the directory locked where to connect.

@@ -1,0 +1,100 @@
+"""Listening: every listener of a broker, opened and closed together.
+
+They share one set of connections, so that what all clients may cost is bounded for the broker.
+The one that a process on this machine can use most easily, without security if there is such a
+one, is opened last: that is the one it is told of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Self
+
+from streamlog.broker.connections import Connections
+from streamlog.broker.key_set import KeySet
+from streamlog.broker.listeners import Listener
+from streamlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Tokens
+from streamlog.broker.security.tokens import SignedTokens, UnsecuredTokens
+from streamlog.broker.security_config import PLAINTEXT, SASL_PLAINTEXT, SecurityConfig
+from streamlog.broker.server import BrokerServer, Client
+from streamlog.broker.tls import server_context
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from streamlog.broker.broker import Broker
+
+_log = logging.getLogger(__name__)
+
+
+class Listening:
+    """Serves one broker at several listeners. An async context manager."""
+
+    def __init__(self, broker: Broker, listeners: Sequence[Listener]) -> None:
+        """Nothing is listened to yet.
+
+        Raises:
+            ConfigError: a listener has TLS, and there is no certificate for it.
+        """
+        config = broker.directory.config.security
+        connections: Connections[Client] = Connections(
+            lambda: broker.directory.config.connections,
+            quota_table=lambda: broker.directory.altered.quotas,
+        )
+        has_tls = any(each.has_tls for each in listeners)
+        tls = server_context(config) if has_tls else None
+        self._keys: KeySet | None = None
+        tokens = self._tokens(config) if any(each.has_sasl for each in listeners) else None
+        for each in listeners:
+            if each.protocol == SASL_PLAINTEXT and PLAIN in config.sasl_mechanisms.split(","):
+                _log.warning("listener %s takes passwords (PLAIN) without TLS", each.name)
+        self.servers = [
+            BrokerServer(
+                broker,
+                listener=each,
+                tls=tls if each.has_tls else None,
+                tokens=tokens,
+                connections=connections,
+            )
+            for each in listeners
+        ]
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            ListenError: an address is taken, or is not one of this machine's.
+        """
+        if self._keys is not None:
+            self._stack.callback(self._keys.close)
+            await self._keys.open()
+        first = min(self.servers, key=lambda each: each.listener.protocol != PLAINTEXT)
+        try:
+            for server in self.servers:
+                if server is not first:
+                    await self._stack.enter_async_context(server)
+            await self._stack.enter_async_context(first)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    def _tokens(self, config: SecurityConfig) -> Tokens | None:
+        if OAUTHBEARER not in config.sasl_mechanisms.split(","):
+            return None
+        if config.unsecured_tokens:
+            _log.warning("tokens without a signature are taken: anybody can be any user")
+            return UnsecuredTokens(config)
+        self._keys = KeySet(config.jwks_url, refresh_ms=config.jwks_refresh_ms)
+        return SignedTokens(config, self._keys)

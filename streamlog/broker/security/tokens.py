@@ -1,0 +1,151 @@
+"""Tokens: reading JSON Web Tokens, signed ones and, for tests, those that are not (RFC 7519).
+
+A signature is checked by PyJWT, an extra (`streamlog[oauth]`), with the keys of a set that is
+fetched when the broker starts, now and then, and when a token names a key that is not in it. What
+the claims say is judged here, by a clock that is given. Only asymmetric algorithms count: a
+shared key would let everybody who can check tokens make them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamlog.broker.security.mechanisms import Bearer, TokenRefusal
+
+if TYPE_CHECKING:
+    from streamlog.broker.security_config import SecurityConfig
+
+ALGORITHMS: Mapping[str, tuple[str, ...]] = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512"),
+    "OKP": ("EdDSA",),
+}
+"""By type of key."""
+TOKEN_CHARACTERS_MAX = 64 * 1024
+
+
+class Key(NamedTuple):
+    """A key of a set."""
+
+    name: str | None
+    algorithms: tuple[str, ...]
+    value: Any
+    """As PyJWT takes it."""
+
+
+Keys = Callable[[str | None], list[Key]]
+"""The keys that could have signed a token that names this one."""
+
+
+class UnsecuredTokens:
+    """Takes tokens that nobody has signed."""
+
+    def __init__(self, config: SecurityConfig) -> None:
+        self._config = config
+
+    def __call__(self, token: str, wall_ms: int) -> Bearer:
+        """See `Tokens`."""
+        parts = token.split(".")
+        if len(parts) != 3 or parts[2]:  # noqa: PLR2004 - RFC 7519
+            raise TokenRefusal("it is no token without a signature")
+        header, claims = _json(parts[0]), _json(parts[1])
+        if header.get("alg") != "none":
+            raise TokenRefusal("it is no token without a signature")
+        return bearer_of(claims, self._config, wall_ms)
+
+
+class SignedTokens:
+    """Takes tokens that one of the keys has signed."""
+
+    def __init__(self, config: SecurityConfig, keys: Keys) -> None:
+        self._config = config
+        self._keys = keys
+
+    def __call__(self, token: str, wall_ms: int) -> Bearer:
+        """See `Tokens`."""
+        import jwt  # noqa: PLC0415 - an extra
+
+        if len(token) > TOKEN_CHARACTERS_MAX:
+            raise TokenRefusal("it is too long")
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.PyJWTError as error:
+            raise TokenRefusal(f"it can't be read ({type(error).__name__})") from None
+        candidates = self._keys(header.get("kid"))
+        if not candidates:
+            raise TokenRefusal("it was signed with a key that is not in the set (yet)")
+        for key in candidates:
+            try:
+                claims = jwt.decode(
+                    token,
+                    key.value,
+                    algorithms=list(key.algorithms),
+                    options=_SIGNATURE_ALONE,
+                )
+            except jwt.PyJWTError:
+                continue
+            return bearer_of(claims, self._config, wall_ms)
+        raise TokenRefusal("its signature is not of the key that it names")
+
+
+_SIGNATURE_ALONE: Any = {
+    "verify_signature": True,
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_iss": False,
+    "verify_sub": False,
+    "verify_jti": False,
+}
+
+
+def bearer_of(claims: Mapping[str, Any], config: SecurityConfig, wall_ms: int) -> Bearer:
+    """Whom a token is about.
+
+    Raises:
+        TokenRefusal: it is not for us, or not now.
+    """
+    skew_ms = config.token_clock_skew_s * 1000
+    expires_ms = _time_ms(claims, "exp")
+    if expires_ms is None:
+        raise TokenRefusal("it has no end (exp)")
+    if expires_ms + skew_ms <= wall_ms:
+        raise TokenRefusal("it has expired")
+    for name in ("nbf", "iat"):
+        begins_ms = _time_ms(claims, name)
+        if begins_ms is not None and begins_ms - skew_ms > wall_ms:
+            raise TokenRefusal(f"it is of the future ({name})")
+    if config.token_issuer and claims.get("iss") != config.token_issuer:
+        raise TokenRefusal("it is of another issuer")
+    expected = {each.strip() for each in config.token_audience.split(",") if each.strip()}
+    given = claims.get("aud", [])
+    audience = {given} if isinstance(given, str) else set(map(str, given or ()))
+    if expected and not expected & audience:
+        raise TokenRefusal("it is for another audience")
+    user = claims.get(config.token_user_claim)
+    if not isinstance(user, str) or not user:
+        raise TokenRefusal(f"it names no user ({config.token_user_claim})")
+    return Bearer(user, expires_ms)
+
+
+def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 2**53:
+        raise TokenRefusal(f"its {name} is no time")
+    return int(value * 1000)
+
+
+def _json(part: str) -> dict[str, Any]:
+    try:
+        content = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (ValueError, RecursionError):
+        raise TokenRefusal("it can't be read") from None
+    if not isinstance(content, dict):
+        raise TokenRefusal("it can't be read")
+    return content

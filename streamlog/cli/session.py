@@ -1,0 +1,85 @@
+"""Session: what was given before the command's name, and the log that a command talks to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import typer
+
+from streamlog.app import App
+from streamlog.cli.running import run
+from streamlog.client.admin import Admin
+from streamlog.errors import UsageError
+from streamlog.log import Log
+from streamlog.properties import read_properties
+from streamlog.transport.security import Security, security_settings
+
+DEFAULT_LOG = "embedded:./.streamlog/log"
+
+T = TypeVar("T")
+"""What a command asks for."""
+
+LogOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        metavar="URL",
+        help="embedded:DIR, kafka://HOST:PORT, or kafka+ssl:// with TLS. Default: the app's, else"
+        f" {DEFAULT_LOG}",
+    ),
+]
+
+
+@dataclass
+class Session:
+    """What was given before the command's name."""
+
+    app: App | None = None
+    security_file: str | None = None
+
+    def the_app(self) -> App:
+        """The app, for a command that needs one.
+
+        Raises:
+            UsageError: none was given.
+        """
+        if self.app is None:
+            raise UsageError(
+                "this command needs an app: streamlog -A MODULE COMMAND, where MODULE.py holds "
+                "`app = App(...)`"
+            )
+        return self.app
+
+    def log_url(self, given: str | None) -> str:
+        """The log to talk to: the option, else the app's, else the embedded one here."""
+        if given is not None:
+            return given
+        return DEFAULT_LOG if self.app is None else self.app.log
+
+    def security(self) -> Security:
+        """How brokers are talked to: what the file says, else what the environment says.
+
+        Raises:
+            ConfigError: a setting is unknown, is missing, or contradicts another.
+        """
+        settings = security_settings(os.environ)
+        if self.security_file is not None:
+            settings |= read_properties(self.security_file)
+        return Security.of(settings)
+
+    def open(self, given: str | None) -> Log:
+        """The log, for a command that does not serve it to others."""
+        return Log.open(self.log_url(given), listen=False, security=self.security())
+
+
+def ask(session: Session, log: str | None, question: Callable[[Admin], Awaitable[T]]) -> T:
+    """Ask the log something."""
+
+    async def main() -> T:
+        async with session.open(log) as opened:
+            return await question(opened.admin())
+
+    return run(main())

@@ -1,0 +1,179 @@
+"""Security: how a client proves who it is, and finds out whom it talks to.
+
+Settings have the names that librdkafka and the other Python clients use, so a properties file
+for one of them is one for us; environment variables are the same in capitals, `sasl.password`
+being STREAMLOG_SASL_PASSWORD. Certificates are PEM files. Rule of the file: what is secret is in
+no `repr` and in no error.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Self, TypeAlias
+
+from streamlog.errors import ConfigError
+from streamlog.transport.sasl import MECHANISMS, OAUTHBEARER
+
+PLAINTEXT: Final = "PLAINTEXT"
+SSL: Final = "SSL"
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+SASL_SSL: Final = "SASL_SSL"
+PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
+ENVIRONMENT_PREFIX: Final = "STREAMLOG_"
+_NAME: Final = "name"
+_IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
+
+Secret: TypeAlias = str | Callable[[], str]
+"""A secret, or who knows it: asked, in a thread, for every connection anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """How brokers are talked to.
+
+    Raises:
+        ConfigError: a setting is unknown, is missing, or contradicts another.
+    """
+
+    protocol: str = field(default=PLAINTEXT, metadata={_NAME: "security.protocol"})
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+    ca_file: str = field(default="", metadata={_NAME: "ssl.ca.location"})
+    """Authorities that a broker's certificate may come from; empty: those of this machine."""
+    certificate_file: str = field(default="", metadata={_NAME: "ssl.certificate.location"})
+    """The client's own certificate, with those that lead to its authority."""
+    key_file: str = field(default="", metadata={_NAME: "ssl.key.location"})
+    """Its private key; empty: in the same file."""
+    key_password: str = field(default="", repr=False, metadata={_NAME: "ssl.key.password"})
+    checks_name: str = field(
+        default="https", metadata={_NAME: "ssl.endpoint.identification.algorithm"}
+    )
+    """https: a broker's certificate has to be for the name that was connected to. none: not."""
+    mechanism: str = field(default="", metadata={_NAME: "sasl.mechanism"})
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
+    user: str = field(default="", metadata={_NAME: "sasl.username"})
+    password: Secret = field(default="", repr=False, metadata={_NAME: "sasl.password"})
+    token: Secret = field(default="", repr=False, metadata={_NAME: "sasl.oauthbearer.token"})
+    """For OAUTHBEARER."""
+    context: ssl.SSLContext | None = None
+    """A TLS context of one's own, instead of the files."""
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(
+                f"security.protocol={self.protocol!r}: use one of {', '.join(PROTOCOLS)}"
+            )
+        if self.checks_name not in ("https", "none", ""):
+            raise ConfigError(
+                f"ssl.endpoint.identification.algorithm={self.checks_name!r}: use https or none"
+            )
+        if self.has_sasl:
+            self._check_sasl()
+        elif self.mechanism or self.user or self.password or self.token:
+            raise ConfigError(
+                f"sasl settings are given, but security.protocol is {self.protocol}: set it to"
+                " SASL_SSL (or SASL_PLAINTEXT)"
+            )
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> Self:
+        """From settings by their names.
+
+        Raises:
+            ConfigError: see the class; a name that is none of these is refused.
+        """
+        names = {each.metadata[_NAME]: each.name for each in fields(cls) if each.metadata}
+        for name in settings:
+            if name not in names:
+                raise ConfigError(
+                    f"unknown security setting {name!r}; there are: {', '.join(names)}"
+                )
+        given: dict[str, Any] = {names[name]: value for name, value in settings.items()}
+        for name in ("protocol", "mechanism"):
+            if name in given:
+                given[name] = given[name].upper()
+        return cls(**given)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether what is said is encrypted."""
+        return self.protocol in (SSL, SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether the client proves by SASL who it is."""
+        return self.protocol in (SASL_PLAINTEXT, SASL_SSL)
+
+    @property
+    def secret(self) -> Secret:
+        """What it proves that with."""
+        return self.token if self.mechanism == OAUTHBEARER else self.password
+
+    def loaded(self) -> Self:
+        """The same with its files read, for many connections.
+
+        Raises:
+            ConfigError: see `tls`.
+        """
+        return replace(self, context=self.tls())
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The context for connections, None without TLS.
+
+        Raises:
+            ConfigError: a file is missing or does not hold what it should.
+        """
+        if not self.has_tls:
+            return None
+        if self.context is not None:
+            return self.context
+        try:
+            # With a file only the authorities in it count, not those of this machine.
+            context = ssl.create_default_context(cafile=self.ca_file or None)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"ssl.ca.location={self.ca_file}: {_why(error)}; it has to be a PEM file with"
+                " certificates of authorities"
+            ) from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.checks_name == "https"
+        if self.certificate_file:
+            try:
+                context.load_cert_chain(
+                    self.certificate_file, self.key_file or None, lambda: self.key_password
+                )
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    f"ssl.certificate.location={self.certificate_file}: {_why(error)}; it has to be"
+                    " a PEM file with a certificate, and its key in it or in ssl.key.location"
+                ) from None
+        return context
+
+    def _check_sasl(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            given = f"sasl.mechanism={self.mechanism!r}" if self.mechanism else "no sasl.mechanism"
+            raise ConfigError(f"{self.protocol} with {given}: use one of {', '.join(MECHANISMS)}")
+        if self.mechanism == OAUTHBEARER:
+            if not self.token:
+                raise ConfigError("OAUTHBEARER needs a token: sasl.oauthbearer.token")
+        elif not self.user or not self.password:
+            raise ConfigError(
+                f"{self.mechanism} needs a user and a password: sasl.username, sasl.password"
+            )
+
+
+def security_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings in environment variables, by their names."""
+    names = [each.metadata[_NAME] for each in fields(Security) if each.metadata]
+    variables = {name: variable_of(name) for name in names}
+    return {name: environment[each] for name, each in variables.items() if each in environment}
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or "it can't be read"

@@ -1,0 +1,39 @@
+"""Principals of certificates, as Java writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.broker.security.principals import IN_PROCESS, USER, of_certificate, of_user
+
+
+def test_the_most_specific_part_comes_first() -> None:
+    subject = [
+        [("countryName", "DE")],
+        [("organizationName", "Example, Inc.")],
+        [("organizationalUnitName", "a"), ("commonName", "shop")],
+    ]
+    assert of_certificate(subject) == "User:OU=a+CN=shop,O=Example\\, Inc.,C=DE"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (" a ", "\\ a\\ "),
+        ("#1", "\\#1"),
+        ('a+b"c\\d<e>f;g=h', 'a\\+b\\"c\\\\d\\<e\\>f\\;g\\=h'),
+        ("ä", "ä"),
+    ],
+)
+def test_special_characters_are_marked(value: str, shown: str) -> None:
+    assert of_certificate([[("commonName", value)]]) == f"User:CN={shown}"
+
+
+def test_an_address_has_no_name_in_the_standard() -> None:
+    subject = [[("emailAddress", "a@b")]]
+    assert of_certificate(subject) == "User:1.2.840.113549.1.9.1=#1603614062"
+
+
+def test_nobody_on_a_connection_is_the_process() -> None:
+    assert not IN_PROCESS.startswith(USER)
+    assert of_user("Process:streamlog") != IN_PROCESS

@@ -1,0 +1,107 @@
+"""Nothing that is secret is shown: in no `repr`, no setting that is described, no log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.listeners import Listener
+from streamlog.broker.listening import Listening
+from streamlog.broker.security_config import SecurityConfig
+from streamlog.broker.storage.files import MemoryFiles
+from streamlog.errors import AuthenticationFailed
+from streamlog.protocol.messages.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from streamlog.protocol.messages.security import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from streamlog.protocol.scram import ScramMechanism
+from streamlog.transport.connection import TcpTransport
+from streamlog.transport.security import Security
+from tests.broker.node import Node, ask
+from tests.broker.security.test_users import no_users, upsertion
+
+SECRET = "white-rabbit-17"
+
+
+def test_messages_show_no_secret() -> None:
+    data = SECRET.encode()
+    shown = [
+        SaslAuthenticateRequest(auth_bytes=data),
+        SaslAuthenticateResponse(auth_bytes=data),
+        upsertion(),
+    ]
+    salted = upsertion().salted_password
+    for each in shown:
+        assert SECRET not in repr(each)
+        assert repr(salted) not in repr(each)
+        assert "<secret>" in repr(each)
+
+
+def test_settings_show_no_secret() -> None:
+    config = BrokerConfig(security=SecurityConfig(key_password=SECRET))
+    assert SECRET not in repr(config)
+    security = Security(
+        protocol="SASL_SSL", mechanism="PLAIN", user="alice", password=SECRET, key_password=SECRET
+    )
+    assert SECRET not in repr(security)
+
+    async def story(broker: Broker) -> None:
+        asked = DescribeConfigsResource(
+            resource_type=4, resource_name="1", configuration_keys=["ssl.key.password"]
+        )
+        request = DescribeConfigsRequest(resources=[asked], include_synonyms=True)
+        response = await ask(broker, request, DescribeConfigsResponse)
+        (shown,) = response.results[0].configs
+        assert shown.is_sensitive
+        assert shown.value is None
+        assert SECRET not in repr(response)
+
+    Node(config=config).run(story)
+
+
+def test_users_show_no_secret() -> None:
+    users, _ = no_users().altered([], [upsertion()])
+    credential = users.of("alice")[ScramMechanism.SCRAM_SHA_256]
+    kept = users.content()["users"]["alice"]["SCRAM-SHA-256"]
+    for name in ("salt", "stored_key", "server_key"):
+        assert kept[name] not in repr(credential)
+        assert repr(getattr(credential, name)) not in repr(credential)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_logs_show_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def main() -> None:
+        config = BrokerConfig(
+            security=SecurityConfig(
+                sasl_mechanisms="PLAIN,SCRAM-SHA-512", failed_authentication_delay_ms=0
+            )
+        )
+        security = Security(
+            protocol="SASL_PLAINTEXT", mechanism=mechanism, user="alice", password=SECRET
+        )
+        listener = Listener(protocol="SASL_PLAINTEXT")
+        async with (
+            Broker.open("data", config=config, files=MemoryFiles()) as broker,
+            Listening(broker, [listener]) as listening,
+        ):
+            (server,) = listening.servers
+            with pytest.raises(AuthenticationFailed) as caught:
+                await TcpTransport.connect(
+                    server.host, server.port, client_id="c", timeout_ms=10_000, security=security
+                )
+            assert SECRET not in str(caught.value)
+
+    asyncio.run(main())
+    assert "a wrong user or password" in caplog.text
+    assert SECRET not in caplog.text

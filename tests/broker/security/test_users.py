@@ -1,0 +1,114 @@
+"""What is kept of passwords, and what is said of users that there are not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from streamlog.broker.security.users import Users
+from streamlog.errors import LogError
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.security import ScramCredentialDeletion, ScramCredentialUpsertion
+from streamlog.protocol.scram import ScramMechanism
+
+SHA_256, SHA_512 = ScramMechanism
+
+
+def upsertion(
+    name: str = "alice",
+    mechanism: int = 1,
+    *,
+    password: str = "wonderland",
+    iterations: int = 4096,
+    salt: bytes = b"salt of sixteen.",
+) -> ScramCredentialUpsertion:
+    scram = ScramMechanism(mechanism) if mechanism in (1, 2) else SHA_256
+    return ScramCredentialUpsertion(
+        name=name,
+        mechanism=mechanism,
+        iterations=iterations,
+        salt=salt,
+        salted_password=scram.salted_password(password, salt, 4096),
+    )
+
+
+def deletion(name: str = "alice", mechanism: int = 1) -> ScramCredentialDeletion:
+    return ScramCredentialDeletion(name=name, mechanism=mechanism)
+
+
+def no_users() -> Users:
+    return Users(b"secret of the broker", {})
+
+
+def test_a_user_is_there_until_the_last_credential_is_gone() -> None:
+    users, results = no_users().altered([], [upsertion(), upsertion(mechanism=2)])
+    assert results == {"alice": None}
+    assert users.names == ["alice"]
+    credential, is_real = users.credential("alice", SHA_256)
+    assert is_real
+    assert credential.fits("wonderland")
+    assert users.password_credential("alice")[0].mechanism is SHA_512
+    users, _ = users.altered([deletion(mechanism=2)], [])
+    assert set(users.of("alice")) == {SHA_256}
+    assert users.password_credential("alice")[0].mechanism is SHA_256
+    users, _ = users.altered([deletion()], [])
+    assert users.names == []
+
+
+def test_what_is_kept_can_be_read_again_and_holds_no_password() -> None:
+    users, _ = no_users().altered([], [upsertion(), upsertion("bob", 2)])
+    kept = json.dumps(users.content())
+    assert "wonderland" not in kept
+    again = Users.of_content(json.loads(kept))
+    assert again.content() == users.content()
+    assert again.credential("bob", SHA_512)[0].fits("wonderland")
+
+
+@pytest.mark.parametrize("damage", [{}, {"secret": "!", "users": {}}, {"secret": "", "users": []}])
+def test_what_is_damaged_is_not_guessed(damage: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+        Users.of_content(damage)
+
+
+@pytest.mark.parametrize(
+    ("deletions", "upsertions", "code"),
+    [
+        ([deletion()], [], ErrorCode.RESOURCE_NOT_FOUND),
+        ([], [upsertion(""), upsertion()], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([], [upsertion("x" * 256)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([], [upsertion(iterations=4095)], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([], [upsertion(salt=b"")], ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ([], [upsertion(mechanism=3)], ErrorCode.UNSUPPORTED_SASL_MECHANISM),
+        ([], [upsertion(), upsertion()], ErrorCode.DUPLICATE_RESOURCE),
+        ([deletion()], [upsertion()], ErrorCode.DUPLICATE_RESOURCE),
+    ],
+)
+def test_a_user_whose_changes_are_refused_stays(
+    deletions: list[ScramCredentialDeletion],
+    upsertions: list[ScramCredentialUpsertion],
+    code: ErrorCode,
+) -> None:
+    users, _ = no_users().altered([], [upsertion("carol")])
+    after, results = users.altered(deletions, upsertions)
+    errors = [error for error in results.values() if error is not None]
+    assert [error.code for error in errors] == [code]
+    assert isinstance(errors[0], LogError)
+    assert "wonderland" not in str(errors[0])
+    assert after.of("carol") == users.of("carol")
+    refused = next(name for name, error in results.items() if error is not None)
+    assert refused not in after.names
+
+
+def test_a_stranger_looks_like_the_others_every_time() -> None:
+    users, _ = no_users().altered([], [upsertion(iterations=5000)])
+    made_up, is_real = users.credential("mallory", SHA_256)
+    assert not is_real
+    assert made_up == users.credential("mallory", SHA_256)[0]
+    assert made_up.iterations == 5000
+    assert len(made_up.salt) == len(b"salt of sixteen.")
+    assert made_up.salt != users.credential("trudy", SHA_256)[0].salt
+    assert made_up.salt != Users(b"another broker", {}).credential("mallory", SHA_256)[0].salt
+    # A user without this mechanism is as strange as one who is not there.
+    assert users.credential("alice", SHA_512)[1] is False
+    assert len(users.credential("alice", SHA_512)[0].stored_key) == 64

@@ -1,0 +1,45 @@
+"""`streamlog users`, over a log of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from streamlog.cli.session import Session
+from streamlog.cli.users import users
+from streamlog.errors import LogError, UsageError
+
+
+def invoke(log: Path, *arguments: str, typed: str = "") -> Result:
+    return CliRunner().invoke(
+        users, [*arguments, "--log", f"embedded:{log}"], input=typed, obj=Session()
+    )
+
+
+def test_users_come_and_go(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert invoke(log, "list").exit_code == 0
+    for name in ("bob", "alice"):
+        added = invoke(log, "add", name, "--iterations", "4096", typed="wonderland\n")
+        assert added.output == f"{name} has a password\n"
+    listed = invoke(log, "list").output
+    assert listed.index("alice") < listed.index("bob")
+    assert "SCRAM-SHA-256, SCRAM-SHA-512" in listed
+    assert invoke(log, "remove", "bob").output == "removed bob\n"
+    assert "bob" not in invoke(log, "list").output
+    for path in log.rglob("*"):
+        if path.is_file():
+            assert b"wonderland" not in path.read_bytes()
+            assert path.stat().st_mode & 0o077 == 0, f"{path} is for everybody to read"
+
+
+def test_what_can_not_be_done_is_told(tmp_path: Path) -> None:
+    missing = invoke(tmp_path / "log", "remove", "bob")
+    assert isinstance(missing.exception, LogError)
+    assert "there is no user 'bob'; there are: none" in str(missing.exception)
+    empty = invoke(tmp_path / "log", "add", "bob", typed="")
+    assert isinstance(empty.exception, UsageError)
+    with pytest.raises(UsageError, match="there was no password"):
+        raise empty.exception

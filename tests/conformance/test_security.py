@@ -1,0 +1,253 @@
+"""TLS and SASL with the clients of others: who comes in, and what is said to who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiokafka
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+
+from tests.broker.certificates import certificates
+from tests.broker.process import BrokerProcess
+from tests.broker.security.test_authentication import token
+from tests.conformance.clients import (
+    PARTITIONS,
+    Access,
+    AioKafka,
+    Client,
+    Confluent,
+    KafkaPython,
+    Sent,
+    Streamlog,
+)
+
+PATIENCE_S = 20
+PASSWORD = "through the looking-glass"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+LIBRARIES = (Confluent, KafkaPython, AioKafka, Streamlog)
+
+one_process = pytest.mark.xdist_group("conformance-security")
+
+
+def add_user(data: Path, user: str, password: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "streamlog", "users", "add", user, "--log", f"embedded:{data}"],
+        input=password + "\n",
+        text=True,
+        check=True,
+        capture_output=True,
+    )
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data = tmp_path_factory.mktemp("secured") / "data"
+    add_user(data, "alice", PASSWORD)
+    protocols = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+    settings = {
+        "listeners": ",".join(f"{each}://127.0.0.1:0" for each in protocols),
+        "ssl.keystore.location": certificates().broker,
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "sasl.oauthbearer.unsecured.enable": "true",
+    }
+    with BrokerProcess(data, settings=settings) as running:
+        yield running
+
+
+def access(protocol: str = "SASL_SSL", mechanism: str = "", password: str = PASSWORD) -> Access:
+    authority = certificates().authority if "SSL" in protocol else ""
+    if mechanism == "OAUTHBEARER":
+        claims = {"sub": "alice", "iat": int(time.time()), "exp": int(time.time()) + 3600}
+        return Access(protocol, authority, mechanism, token=token(claims))
+    if mechanism:
+        return Access(protocol, authority, mechanism, "alice", password)
+    return Access(protocol, authority)
+
+
+def address(secured: BrokerProcess, protocol: str) -> str:
+    return f"127.0.0.1:{secured.ports[protocol]}"
+
+
+def goes_through(client: Client, where: str, topic: str) -> None:
+    """Produce, and consume as a group."""
+    records = [
+        Sent(number % PARTITIONS, b"k", b"x" * 40_000 + str(number).encode(), 1_000 + number)
+        for number in range(40)
+    ]
+    client.produce(where, topic, "none", records)
+    found = client.consume(where, [topic], f"group of {topic}", lambda got: got >= len(records))
+    assert sorted(each.value or b"" for each in found[topic]) == sorted(
+        each.value or b"" for each in records
+    )
+
+
+@one_process
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_each_mechanism_through_tls(
+    secured: BrokerProcess, library: type[Confluent], mechanism: str
+) -> None:
+    client = library(access("SASL_SSL", mechanism))
+    goes_through(client, address(secured, "SASL_SSL"), f"sasl.{client.name}.{mechanism}")
+
+
+@one_process
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
+def test_each_protocol(secured: BrokerProcess, library: type[Confluent], protocol: str) -> None:
+    mechanism = "SCRAM-SHA-512" if "SASL" in protocol else ""
+    client = library(access(protocol, mechanism))
+    goes_through(client, address(secured, protocol), f"tls.{client.name}.{protocol}")
+
+
+class Lines(logging.Handler):
+    """What a library logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def said_by_confluent(given: Access, where: str) -> str:
+    logger, lines = logging.getLogger("librdkafka"), Lines()
+    logger.setLevel(logging.INFO)
+    logger.addHandler(lines)
+    errors: list[KafkaError] = []
+    settings = {"bootstrap.servers": where, "error_cb": errors.append, **given.confluent}
+    admin = AdminClient(settings, logger=logger)
+    until = time.monotonic() + PATIENCE_S
+    while not (errors and lines.lines) and time.monotonic() < until:
+        admin.poll(0.1)
+    logger.removeHandler(lines)
+    return "\n".join([*map(str, errors), *lines.lines])
+
+
+KAFKA_PYTHON = """
+import json, logging, sys, kafka
+logging.basicConfig(level=logging.WARNING)
+try:
+    kafka.KafkaConsumer(**json.loads(sys.argv[1]))
+except kafka.errors.KafkaError as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+def said_by_kafka_python(given: Access, where: str) -> str:
+    """In a process of its own: it leaves its sockets to whoever comes."""
+    settings = {"bootstrap_servers": where, "bootstrap_timeout_ms": 10_000, **given.kafka_python}
+    command = [sys.executable, "-c", KAFKA_PYTHON, json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def said_by_aiokafka(given: Access, where: str) -> str:
+    logger, lines = logging.getLogger("aiokafka"), Lines()
+    logger.addHandler(lines)
+
+    async def main() -> str:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=where, **given.aiokafka)
+        with pytest.raises(aiokafka.errors.KafkaError) as caught:
+            await producer.start()
+        await producer.stop()
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+    said = asyncio.run(main())
+    logger.removeHandler(lines)
+    return "\n".join([said, *lines.lines])
+
+
+SAID_BY = {
+    "confluent": said_by_confluent,
+    "kafka-python": said_by_kafka_python,
+    "aiokafka": said_by_aiokafka,
+}
+
+
+REFUSED = {
+    "confluent": "SASL authentication error: Authentication failed",
+    "kafka-python": "SaslAuthenticationFailedError: Authentication failed",
+    "aiokafka": "SaslAuthenticationFailed: Authentication failed",
+}
+CUT_OFF = {
+    "confluent": "in state APIVERSION_QUERY",
+    "kafka-python": "socket disconnected",
+    "aiokafka": "Unable",
+}
+NO_TLS = {
+    "confluent": "in state SSL_HANDSHAKE",
+    "kafka-python": "Handshake failed",
+    "aiokafka": "Unable connect to",
+}
+NO_TRUST = {
+    "confluent": "certificate verify failed",
+    "kafka-python": "CERTIFICATE_VERIFY_FAILED",
+    "aiokafka": "CERTIFICATE_VERIFY_FAILED",
+}
+
+
+def logged(secured: BrokerProcess, line: str) -> bool:
+    return line in secured.log_path.read_text()
+
+
+@one_process
+@pytest.mark.parametrize("library", SAID_BY)
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+def test_a_wrong_password(secured: BrokerProcess, library: str, mechanism: str) -> None:
+    given = access("SASL_SSL", mechanism, password="down the rabbit hole")
+    assert REFUSED[library] in SAID_BY[library](given, address(secured, "SASL_SSL"))
+    assert logged(secured, f"{mechanism}: a wrong user or password; the user is 'alice'")
+    assert not logged(secured, "down the rabbit hole")
+    assert not logged(secured, PASSWORD)
+
+
+@one_process
+@pytest.mark.parametrize("library", SAID_BY)
+def test_without_tls_where_it_is_asked_for(secured: BrokerProcess, library: str) -> None:
+    said = SAID_BY[library](access("PLAINTEXT"), address(secured, "SSL"))
+    assert CUT_OFF[library] in said
+    assert logged(secured, "it does not speak TLS, and the listener SSL asks for it")
+
+
+@one_process
+@pytest.mark.parametrize("library", SAID_BY)
+def test_with_tls_where_there_is_none(secured: BrokerProcess, library: str) -> None:
+    said = SAID_BY[library](access("SSL"), address(secured, "PLAINTEXT"))
+    assert NO_TLS[library] in said
+    assert logged(secured, "the peer speaks TLS, and this end does not")
+
+
+@one_process
+@pytest.mark.parametrize("library", SAID_BY)
+def test_an_authority_that_is_not_trusted(secured: BrokerProcess, library: str) -> None:
+    given = Access("SSL", certificates().stranger_authority)
+    assert NO_TRUST[library] in SAID_BY[library](given, address(secured, "SSL"))
+    assert logged(secured, "it does not trust the authority of the broker's certificate")
+
+
+@one_process
+def test_kcat(secured: BrokerProcess) -> None:
+    """The oldest librdkafka at hand."""
+    kcat = shutil.which("kcat")
+    if kcat is None:
+        pytest.skip("kcat is not installed")
+    given = access("SASL_SSL", "SCRAM-SHA-256")
+    settings = [f"-X{name}={value}" for name, value in given.confluent.items()]
+    command = [kcat, "-b", address(secured, "SASL_SSL"), *settings, "-t", "sasl.kcat"]
+    subprocess.run([*command, "-P"], input="one\n", text=True, check=True, timeout=PATIENCE_S)
+    read = subprocess.run(
+        [*command, "-C", "-e", "-q"], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
+    assert read.stdout == "one\n"

@@ -1,0 +1,104 @@
+"""SCRAM against the examples of its RFCs, and both sides against each other."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.errors import AuthenticationFailed
+from streamlog.protocol.scram import (
+    ITERATIONS_MAX,
+    ScramClient,
+    ScramCredential,
+    ScramMechanism,
+    decoded,
+    escaped,
+    unescaped,
+)
+
+SHA_256 = ScramMechanism.SCRAM_SHA_256
+CLIENT_FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+SERVER_FIRST = (
+    b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+)
+CLIENT_FINAL = (
+    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+    b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+)
+SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def client(password: str = "pencil") -> ScramClient:
+    return ScramClient(SHA_256, "user", password, nonce="rOprNGfwEbeRWgbNEkqO")
+
+
+def test_the_example_of_rfc_7677() -> None:
+    one = client()
+    assert one.first() == CLIENT_FIRST
+    assert one.final(SERVER_FIRST) == CLIENT_FINAL
+    one.check(SERVER_FINAL)
+
+
+def test_a_broker_that_does_not_know_the_password_is_told_apart() -> None:
+    one = client("another")
+    one.final(SERVER_FIRST)
+    with pytest.raises(AuthenticationFailed, match="is not the one it claims to be"):
+        one.check(SERVER_FINAL)
+    other = client()
+    other.final(SERVER_FIRST)
+    with pytest.raises(AuthenticationFailed):
+        other.check(b"e=unknown-user")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\xff",
+        SERVER_FIRST.replace(b"r=rOpr", b"r=xOpr"),
+        b"r=rOprNGfwEbeRWgbNEkqO,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+        SERVER_FIRST.replace(b"i=4096", b"i=4095"),
+        SERVER_FIRST.replace(b"i=4096", b"i=%d" % (ITERATIONS_MAX + 1)),
+        SERVER_FIRST.replace(b"i=4096", b"i=many"),
+        SERVER_FIRST.replace(b"s=W22ZaJ0SNY7soEsUEjb6gQ==", b"s=!"),
+    ],
+)
+def test_a_broker_that_asks_for_too_little_or_too_much_is_refused(answer: bytes) -> None:
+    with pytest.raises(AuthenticationFailed):
+        client().final(answer)
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+def test_what_is_kept_proves_the_password_and_shows_none_of_it(mechanism: ScramMechanism) -> None:
+    kept = ScramCredential.of(mechanism, "pencil", b"salt", 4096)
+    assert kept.fits("pencil")
+    assert not kept.fits("Pencil")
+    for secret in (kept.salt, kept.stored_key, kept.server_key):
+        assert repr(secret) not in repr(kept)
+    assert "pencil" not in repr(kept)
+    assert not kept.is_proven(b"", b"whatever")
+    assert not kept.is_proven(bytes(len(kept.stored_key)), b"whatever")
+
+
+def test_names_of_mechanisms() -> None:
+    assert [each.sasl_name for each in ScramMechanism] == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    assert ScramMechanism.of("SCRAM-SHA-512") is ScramMechanism.SCRAM_SHA_512
+    assert ScramMechanism.of("SCRAM-SHA-1") is None
+
+
+@given(st.text())
+def test_a_name_stands_in_a_message_and_is_read_again(name: str) -> None:
+    shown = escaped(name)
+    assert "," not in shown
+    assert unescaped(shown) == name
+
+
+@pytest.mark.parametrize("name", ["=", "a=2c", "=3", "=2C=4D"])
+def test_a_name_that_is_not_well_formed_is_none(name: str) -> None:
+    assert unescaped(name) is None
+
+
+@given(st.text())
+def test_what_is_no_base64_is_nothing(text: str) -> None:
+    assert isinstance(decoded(text), bytes)

@@ -1,0 +1,50 @@
+"""Settings in files, and secrets that are not in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamlog.errors import ConfigError
+from streamlog.properties import read_properties
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "a.properties"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_name_and_a_value_a_line(tmp_path: Path) -> None:
+    text = "# a remark\n! another\n\n a = b = c \nempty=\n"
+    assert read_properties(written(tmp_path, text)) == {"a": "b = c", "empty": ""}
+
+
+def test_secrets_are_kept_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret\n")
+    path = written(tmp_path, f"a=${{env:A}}-${{file:{tmp_path}/secret}}\nb=$HOME\n")
+    assert read_properties(path, environment={"A": "x"}) == {"a": "x-s3cret", "b": "$HOME"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a", "line 1 is not NAME=VALUE"),
+        ("\n=b", "line 2 is not NAME=VALUE"),
+        ("a=1\na=2", "line 2: a is in it twice"),
+        ("a=${env:NOT_THERE}", "a refers to the environment variable NOT_THERE: not set"),
+        ("a=${file:/no/such}", "a refers to the file /no/such: No such file"),
+    ],
+)
+def test_what_can_not_be_read_is_told(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_properties(written(tmp_path, text), environment={})
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be read as settings: No such file"):
+        read_properties(str(tmp_path / "no"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="no UTF-8"):
+        read_properties(str(tmp_path / "binary"))

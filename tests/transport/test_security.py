@@ -1,0 +1,82 @@
+"""A client's settings, and what it makes of a broker that is not the one it should be."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from streamlog.errors import AuthenticationFailed, ConfigError
+from streamlog.transport.sasl import exchange_of
+from streamlog.transport.security import Security, security_settings, variable_of
+from tests.broker.certificates import certificates
+
+SETTINGS = {
+    "security.protocol": "sasl_ssl",
+    "sasl.mechanism": "scram-sha-256",
+    "sasl.username": "alice",
+    "sasl.password": "wonderland",
+}
+
+
+def test_settings_have_the_names_of_the_other_clients() -> None:
+    security = Security.of({**SETTINGS, "ssl.ca.location": certificates().authority})
+    assert (security.protocol, security.mechanism) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert security.secret == "wonderland"
+    assert "wonderland" not in repr(security)
+    context = security.tls()
+    assert isinstance(context, ssl.SSLContext)
+    assert context.check_hostname
+    assert security.loaded().context is not None
+    assert Security().tls() is None
+
+
+def test_the_environment_has_the_same_names() -> None:
+    environment = {variable_of(name): value for name, value in SETTINGS.items()}
+    assert environment["STREAMLOG_SASL_PASSWORD"] == "wonderland"
+    assert security_settings({**environment, "STREAMLOG_OTHER": "x"}) == SETTINGS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"security.protocol": "TLS"}, "use one of PLAINTEXT"),
+        ({"security.protcol": "SSL"}, "unknown security setting 'security.protcol'"),
+        ({"ssl.endpoint.identification.algorithm": "no"}, "use https or none"),
+        ({"sasl.username": "alice"}, "but security.protocol is PLAINTEXT"),
+        ({"security.protocol": "SASL_SSL"}, "no sasl.mechanism: use one of PLAIN"),
+        ({**SETTINGS, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism='GSSAPI'"),
+        ({**SETTINGS, "sasl.username": ""}, "needs a user and a password"),
+        ({**SETTINGS, "sasl.mechanism": "OAUTHBEARER"}, "needs a token"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Security.of(settings)
+    assert "wonderland" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ssl.ca.location", "ssl.certificate.location"])
+@pytest.mark.parametrize("path", ["/no/such/file", __file__])
+def test_a_file_that_is_not_what_it_should_be_is_named(name: str, path: str) -> None:
+    security = Security.of({"security.protocol": "SSL", name: path})
+    with pytest.raises(ConfigError, match=f"{name}={path}"):
+        security.tls()
+
+
+def test_a_name_need_not_be_checked() -> None:
+    settings = {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"}
+    context = Security.of(settings).tls()
+    assert context is not None
+    assert not context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+def test_there_are_four_mechanisms() -> None:
+    with pytest.raises(AuthenticationFailed, match="is none of PLAIN"):
+        exchange_of("GSSAPI", "alice", "wonderland", nonce="n")
+    assert exchange_of("PLAIN", "alice", "wonderland", nonce="n").first() == b"\0alice\0wonderland"
+    bearer = exchange_of("OAUTHBEARER", "", "token", nonce="n")
+    assert bearer.first() == b"n,,\x01auth=Bearer token\x01\x01"
+    assert bearer.answer(b"") is None
+    assert bearer.answer(b"{}") == b"\x01"
