@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streamlog.broker.data import DataRequests
     from streamlog.broker.replication.partition import Partition
     from streamlog.broker.storage.appends import AppendResult
-    from streamlog.protocol.produce_runs import ProducePattern, ProduceRun
+    from streamlog.protocol.produce_runs import ProduceRun
     from streamlog.protocol.schema import Piece
 
 
@@ -66,9 +66,16 @@ def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -
             durable = _may_acknowledge(partition, outcomes) and durable
         for number, outcome in zip(numbers, outcomes, strict=True):
             correlation_id = run.requests[number].correlation_id
-            answers[number] = _answer(pattern, correlation_id, outcome, log_start_offset)
             if isinstance(outcome, StreamlogError):
                 refusals.add(number)
+                answers[number] = pattern.answered(correlation_id, refused(pattern.index, outcome))
+            elif outcome.log_append_time_ms < 0:
+                answers[number] = pattern.accepted(
+                    correlation_id, outcome.base_offset, log_start_offset
+                )
+            else:
+                answer = _stamped(pattern.index, outcome, log_start_offset)
+                answers[number] = pattern.answered(correlation_id, answer)
     return RunAttempt(run, answers, refusals, durable)
 
 
@@ -79,20 +86,11 @@ def _may_acknowledge(
     return not ends or partition.may_acknowledge(max(ends))
 
 
-def _answer(
-    pattern: ProducePattern,
-    correlation_id: int,
-    outcome: AppendResult | StreamlogError,
-    log_start_offset: int,
-) -> bytes:
-    if isinstance(outcome, StreamlogError):
-        return pattern.answered(correlation_id, refused(pattern.index, outcome))
-    if outcome.log_append_time_ms < 0:
-        return pattern.accepted(correlation_id, outcome.base_offset, log_start_offset)
-    answer = PartitionProduceResponse(
-        index=pattern.index,
-        base_offset=outcome.base_offset,
-        log_append_time_ms=outcome.log_append_time_ms,
+def _stamped(index: int, result: AppendResult, log_start_offset: int) -> PartitionProduceResponse:
+    """The answer where records have the time at which they were written."""
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
         log_start_offset=log_start_offset,
     )
-    return pattern.answered(correlation_id, answer)

@@ -57,6 +57,8 @@ START_OFFSET = 0
 LINK_CHECK_MS = 100
 """A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
 
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
+
 
 class PartitionLog:
     """The log of one partition, in one directory.
@@ -644,9 +646,10 @@ class PartitionLog:
             return [error for _ in run.batches]
         results: list[AppendResult | StreamlogError] = []
         for batch, offset in zip(run.batches, run.base_offsets, strict=True):
-            self._producers.note(batch, offset)
+            if batch.producer_id >= 0:
+                self._producers.note(batch, offset)
             last_offset = offset + batch.last_offset_delta
-            results.append(AppendResult(offset, last_offset, -1, batch.size_bytes))
+            results.append(_new_tuple(AppendResult, (offset, last_offset, -1, batch.size_bytes)))
         return results
 
     def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
