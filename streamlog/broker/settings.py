@@ -244,9 +244,10 @@ def check_table(table: object) -> None:
 
 def unknown(what: str, name: str, known: Collection[str]) -> ConfigError:
     """The refusal of a name that nothing is called, with the nearest that something is."""
+    kind = f"{what} setting" if what else "setting"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0)
     return ConfigError(
-        f"unknown {what} setting {name!r}: did you mean {near[0]!r}? There are: {', '.join(known)}"
+        f"unknown {kind} {name!r}: did you mean {near[0]!r}? There are: {', '.join(known)}"
     )
 
 
@@ -267,7 +268,7 @@ def altered(
     after = dict(own)
     for name, operation, text in changes:
         if name not in settings:
-            raise unknown("such", name, settings)
+            raise unknown("", name, settings)
         if not settings[name].is_dynamic:
             raise ConfigError(f"{name} can't be altered while the broker runs")
         if operation is Operation.DELETE:

@@ -4,7 +4,8 @@ With `compression.type=producer`, the default, batches stay as they came and not
 Otherwise the records of a batch that comes in another codec are decompressed, looked through, and
 compressed anew; the bytes of the records, and everything else that the header says (times,
 producer, sequence, what it belongs to), stay as they were. A batch that can't be read is refused:
-under a new checksum it would look sound. What a small batch may grow to on the way is bounded.
+under a new checksum it would look sound. Marks of the broker (control batches) stay as they are.
+What a small batch may grow to on the way is bounded.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def recompressed(
     codec = Compression.NONE
     if config.compression_type != UNCOMPRESSED:
         codec = Compression.parse(config.compression_type)
-    if all(batch.codec is codec for batch in batches):
+    if all(batch.codec is codec or batch.is_control for batch in batches):
         return data, batches
     level = {
         Compression.GZIP: config.compression_gzip_level,
@@ -73,7 +74,7 @@ def _rewritten(
     batches: Iterable[RecordBatch], codec: Compression, level: int | None
 ) -> Iterable[bytearray | memoryview]:
     for batch in batches:
-        if batch.codec is codec:
+        if batch.codec is codec or batch.is_control:
             yield batch.data
             continue
         records = _records(batch)

@@ -18,7 +18,7 @@ from streamlog.records.compression import Compression, compress
 
 TYPES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 CODECS = dict(zip(TYPES, Compression, strict=True))
-TRANSACTIONAL = 0x10
+TRANSACTIONAL, CONTROL = 0x10, 0x20
 KEPT = (
     "base_offset", "leader_epoch", "last_offset_delta", "base_timestamp_ms", "max_timestamp_ms",
     "producer_id", "producer_epoch", "base_sequence", "record_count", "is_control",
@@ -93,6 +93,15 @@ def test_what_a_batch_belongs_to_is_kept() -> None:
     after.check_crc()
     assert after.is_transactional
     assert after.producer_id == 5
+
+
+def test_marks_of_the_broker_stay_as_they_are() -> None:
+    data = bytearray(encode_batch([(1, b"k", b"v", [])]))
+    data[21:23] = (TRANSACTIONAL | CONTROL).to_bytes(2)
+    data[17:21] = crc32c(data[21:]).to_bytes(4)
+    plain = encode_batch([(2, b"k", b"w", [])])
+    for sent in (bytes(data), bytes(data) + plain):
+        assert bytes(again(sent, topic("zstd"))[0].data) == bytes(data)
 
 
 def test_several_batches_keep_their_order() -> None:
