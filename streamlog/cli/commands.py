@@ -25,6 +25,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.doctor import doctor
+from streamlog.cli.groups import groups
 from streamlog.cli.log import log_commands
 from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
 from streamlog.cli.session import LogOption, Session, ask
@@ -74,6 +75,7 @@ cli = typer.Typer(
 )
 topics = typer.Typer(help="The topics of a log.", no_args_is_help=True)
 cli.add_typer(topics, name="topics")
+cli.add_typer(groups, name="groups")
 cli.add_typer(log_commands, name="log")
 cli.add_typer(users, name="users")
 

@@ -75,11 +75,16 @@ class Session:
         return Log.open(self.log_url(given), listen=False, security=self.security())
 
 
-def ask(session: Session, log: str | None, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """Ask the log something."""
+def with_log(session: Session, log: str | None, use: Callable[[Log], Awaitable[T]]) -> T:
+    """Open the log that was meant, use it, close it."""
 
     async def main() -> T:
         async with session.open(log) as opened:
-            return await question(opened.admin())
+            return await use(opened)
 
     return run(main())
+
+
+def ask(session: Session, log: str | None, question: Callable[[Admin], Awaitable[T]]) -> T:
+    """Ask the log something."""
+    return with_log(session, log, lambda opened: question(opened.admin()))

@@ -14,7 +14,8 @@ from typing import Self
 
 from streamlog.assignors import TopicPartition
 from streamlog.client import users
-from streamlog.client.cluster import Cluster, TopicMetadata
+from streamlog.client.cluster import TopicMetadata
+from streamlog.client.group_admin import GroupAdmin
 from streamlog.client.offsets import by_leader
 from streamlog.errors import StreamlogError
 from streamlog.protocol.error_codes import error_for
@@ -116,11 +117,8 @@ class ClientQuota:
     """`producer_byte_rate` and `consumer_byte_rate`."""
 
 
-class Admin:
-    """Manages topics. It uses the connections of whoever made it, and leaves them open."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+class Admin(GroupAdmin):
+    """Manages topics and groups, over the connections of whoever made it, which it leaves open."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -227,6 +227,11 @@ class Cluster:
             return self._controller_id
         return await self._reachable()
 
+    async def nodes(self) -> list[int]:
+        """All brokers there are."""
+        await self._metadata([])
+        return sorted(self._brokers)
+
     async def coordinator(self, group_id: str) -> int:
         """The broker that coordinates a group.
 

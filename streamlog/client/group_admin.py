@@ -1,0 +1,284 @@
+"""GroupAdmin: lists, describes and deletes groups, and moves what they have committed.
+
+The part of `Admin` that is about groups. Each group is asked for at its own coordinator; a list
+is put together from all brokers. Both kinds of groups look the same here, whoever assigns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.cluster import Cluster
+from streamlog.errors import CorruptData, UnsupportedVersion
+from streamlog.protocol import codec
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages import consumer_group_description as consumers
+from streamlog.protocol.messages import coordination as wire
+from streamlog.protocol.messages import group_admin as admin
+from streamlog.protocol.schema import Message
+
+M = TypeVar("M", bound=Message)
+
+CONSUMER = "consumer"
+"""The kind of group whose coordinator assigns (KIP-848), and the protocol type of consumers."""
+CLASSIC = "classic"
+DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A line about a group."""
+
+    group_id: str
+    kind: str
+    """`classic` or `consumer`: who assigns, a member or the coordinator."""
+    state: str
+    """Kafka's word for it: Stable, Empty, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberDescription:
+    """A member, and what it reads."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    assignment: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members."""
+
+    group_id: str
+    kind: str
+    state: str
+    assignor: str
+    members: tuple[GroupMemberDescription, ...]
+    coordinator: int
+    """The broker that coordinates it."""
+
+
+class GroupAdmin:
+    """Manages groups."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def list_groups(self, *, states: Collection[str] = ()) -> list[GroupListing]:
+        """All groups by name, or those in one of these states, in any case of letters."""
+
+        async def attempt() -> list[GroupListing]:
+            found: list[GroupListing] = []
+            for node_id in await self._cluster.nodes():
+                request = wire.ListGroupsRequest(states_filter=list(states))
+                response = await self._cluster.call(node_id, request, wire.ListGroupsResponse)
+                if response.error_code:
+                    raise error_for(response.error_code, f"groups of broker {node_id}")
+                found += (
+                    GroupListing(each.group_id, each.group_type or CLASSIC, each.group_state)
+                    for each in response.groups
+                )
+            return sorted(found, key=lambda each: each.group_id)
+
+        return await self._cluster.retrying(attempt)
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
+        """These groups with their members.
+
+        Raises:
+            LogError: there is no such group.
+        """
+        return [await self._describe(group_id) for group_id in group_ids]
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups with all that they have committed.
+
+        Raises:
+            LogError: there is no such group, or it has members.
+        """
+        for group_id in group_ids:
+            response = await self._ask(
+                group_id,
+                admin.DeleteGroupsRequest(groups_names=[group_id]),
+                admin.DeleteGroupsResponse,
+            )
+            for result in response.results:
+                if result.error_code:
+                    raise error_for(result.error_code, f"delete group {group_id!r}")
+
+    async def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """The next offset that a group reads, per partition; nothing if it is not known."""
+        request = wire.OffsetFetchRequest(
+            group_id=group_id,
+            topics=None,
+            groups=[wire.OffsetFetchRequestGroup(group_id=group_id, topics=None)],
+        )
+        response = await self._ask(group_id, request, wire.OffsetFetchResponse)
+        found = response.groups[0] if response.groups else response
+        if found.error_code:
+            raise error_for(found.error_code, f"offsets of group {group_id!r}")
+        return {
+            TopicPartition(topic.name, each.partition_index): each.committed_offset
+            for topic in found.topics
+            for each in topic.partitions
+            if each.committed_offset >= 0
+        }
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        """Set the next offset that a group reads, as if it had committed it.
+
+        Raises:
+            LogError: the group has members, who decide that themselves.
+            UnknownTopicOrPartition: a partition does not exist.
+        """
+        request = wire.OffsetCommitRequest(
+            group_id=group_id,
+            topics=[
+                wire.OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[
+                        wire.OffsetCommitRequestPartition(
+                            partition_index=number,
+                            committed_offset=offsets[TopicPartition(topic, number)],
+                            committed_metadata="",
+                        )
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in _by_topic(offsets).items()
+            ],
+        )
+        response = await self._ask(group_id, request, wire.OffsetCommitResponse)
+        for topic in response.topics:
+            for each in topic.partitions:
+                code = each.error_code
+                if code == ErrorCode.UNKNOWN_MEMBER_ID:
+                    code = ErrorCode.NON_EMPTY_GROUP
+                if code:
+                    where = f"{topic.name}-{each.partition_index}"
+                    raise error_for(code, f"offset of group {group_id!r} in {where}")
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Forget what a group has committed for these partitions.
+
+        Raises:
+            LogError: there is no such group, or a member reads the topic.
+            UnknownTopicOrPartition: a partition does not exist.
+        """
+        request = admin.OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                admin.OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[
+                        admin.OffsetDeleteRequestPartition(partition_index=number)
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in _by_topic(partitions).items()
+            ],
+        )
+        response = await self._ask(group_id, request, admin.OffsetDeleteResponse)
+        if response.error_code:
+            raise error_for(response.error_code, f"delete offsets of group {group_id!r}")
+        for topic in response.topics:
+            for each in topic.partitions:
+                if each.error_code:
+                    where = f"{topic.name}-{each.partition_index}"
+                    raise error_for(each.error_code, f"offset of group {group_id!r} in {where}")
+
+    async def _describe(self, group_id: str) -> GroupDescription:
+        request = wire.DescribeGroupsRequest(groups=[group_id])
+        response = await self._ask(group_id, request, wire.DescribeGroupsResponse)
+        coordinator = await self._cluster.coordinator(group_id)
+        (found,) = response.groups
+        if found.group_state == DEAD or found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return await self._describe_consumers(group_id, coordinator)
+        if found.error_code:
+            raise error_for(found.error_code, f"group {group_id!r}")
+        return GroupDescription(
+            group_id=group_id,
+            kind=CLASSIC,
+            state=found.group_state,
+            assignor=found.protocol_data,
+            members=tuple(_member(each, found.protocol_type) for each in found.members),
+            coordinator=coordinator,
+        )
+
+    async def _describe_consumers(self, group_id: str, coordinator: int) -> GroupDescription:
+        request = consumers.ConsumerGroupDescribeRequest(group_ids=[group_id])
+        try:
+            response = await self._ask(group_id, request, consumers.ConsumerGroupDescribeResponse)
+        except UnsupportedVersion:
+            raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r}") from None
+        (found,) = response.groups
+        if found.error_code:
+            raise error_for(found.error_code, f"group {group_id!r}")
+        return GroupDescription(
+            group_id=group_id,
+            kind=CONSUMER,
+            state=found.group_state,
+            assignor=found.assignor_name,
+            members=tuple(
+                GroupMemberDescription(
+                    member_id=each.member_id,
+                    instance_id=each.instance_id,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                    assignment=frozenset(
+                        TopicPartition(topic.topic_name, number)
+                        for topic in each.assignment.topic_partitions
+                        for number in topic.partitions
+                    ),
+                )
+                for each in found.members
+            ),
+            coordinator=coordinator,
+        )
+
+    async def _ask(self, group_id: str, request: Message, answer: type[M]) -> M:
+        """Ask the group's coordinator, wherever it is."""
+
+        async def attempt() -> M:
+            node_id = await self._cluster.coordinator(group_id)
+            return await self._cluster.call(node_id, request, answer)
+
+        return await self._cluster.retrying(attempt)
+
+
+def _member(member: wire.DescribedGroupMember, protocol_type: str) -> GroupMemberDescription:
+    """What members of another kind than consumers were given can't be read."""
+    assigned: frozenset[TopicPartition] = frozenset()
+    if protocol_type == CONSUMER and member.member_assignment:
+        try:
+            read = codec.decode_versioned(wire.ConsumerProtocolAssignment, member.member_assignment)
+        except CorruptData as corrupt:
+            raise CorruptData(f"the part of member {member.member_id}: {corrupt}") from corrupt
+        assigned = frozenset(
+            TopicPartition(topic.topic, number)
+            for topic in read.assigned_partitions
+            for number in topic.partitions
+        )
+    return GroupMemberDescription(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        assignment=assigned,
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        numbers.setdefault(topic, []).append(partition)
+    return numbers

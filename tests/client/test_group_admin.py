@@ -1,0 +1,95 @@
+"""Groups are listed, described, deleted, and moved, whoever assigns in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.group_admin import GroupListing
+from streamlog.errors import LogError, UnknownTopicOrPartition
+from streamlog.log import Log
+from streamlog.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def heartbeat(log: Log, epoch: int) -> None:
+    """By the consumers' protocol, as some other client."""
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="new",
+        member_id="m",
+        member_epoch=epoch,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )
+    cluster = log.admin()._cluster
+    node_id = await cluster.coordinator("new")
+    response = await cluster.call(node_id, request, ConsumerGroupHeartbeatResponse)
+    assert response.error_code == 0
+
+
+def test_groups_of_both_kinds(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log, log.admin() as admin:
+            assert await admin.list_groups() == []
+            with pytest.raises(LogError, match="no such group"):
+                await admin.describe_groups(["nobody"])
+            await heartbeat(log, 0)
+            async with log.consumer(group_id="old", group_instance_id="one") as consumer:
+                await consumer.subscribe(["t"])
+                while not consumer.assignment():
+                    await consumer.poll(timeout_ms=50)
+                assert await admin.list_groups() == [
+                    GroupListing("new", "consumer", "Stable"),
+                    GroupListing("old", "classic", "Stable"),
+                ]
+                assert await admin.list_groups(states=["empty"]) == []
+                old, new = await admin.describe_groups(["old", "new"])
+                assert (old.kind, old.state, old.assignor) == ("classic", "Stable", "range")
+                assert (new.kind, new.state, new.assignor) == ("consumer", "Stable", "uniform")
+                assert [member.assignment for member in old.members] == [{T0, T1}]
+                assert [member.assignment for member in new.members] == [{T0, T1}]
+                assert old.members[0].instance_id == "one"
+                with pytest.raises(LogError, match="still has members"):
+                    await admin.delete_groups(["old"])
+            await heartbeat(log, -1)
+            await admin.delete_groups(["new"])
+
+    asyncio.run(main())
+
+
+def test_offsets_of_a_group_without_members_are_moved(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log, log.admin() as admin:
+            assert await admin.group_offsets("g") == {}
+            await admin.alter_group_offsets("g", {T0: 5, T1: 6})
+            assert await admin.group_offsets("g") == {T0: 5, T1: 6}
+            await admin.delete_group_offsets("g", [T1])
+            assert await admin.group_offsets("g") == {T0: 5}
+            with pytest.raises(UnknownTopicOrPartition):
+                await admin.alter_group_offsets("g", {TopicPartition("t", 7): 1})
+            with pytest.raises(UnknownTopicOrPartition):
+                await admin.delete_group_offsets("g", [TopicPartition("u", 0)])
+            async with log.consumer(group_id="g") as consumer:
+                await consumer.subscribe(["t"])
+                while not consumer.assignment():
+                    await consumer.poll(timeout_ms=50)
+                with pytest.raises(LogError, match="still has members"):
+                    await admin.alter_group_offsets("g", {T0: 1})
+                with pytest.raises(LogError, match="still reads"):
+                    await admin.delete_group_offsets("g", [T0])
+            await admin.delete_groups(["g"])
+            assert await admin.list_groups() == []
+            with pytest.raises(LogError, match="no such group"):
+                await admin.delete_groups(["g"])
+
+    asyncio.run(main())
