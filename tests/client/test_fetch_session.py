@@ -15,7 +15,7 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.data import FetchPartition, FetchRequest, FetchResponse
 
 OLD, NEW = b"o" * 16, b"n" * 16
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 def wanted(offset: int, topic_id: bytes = OLD) -> Wanted:

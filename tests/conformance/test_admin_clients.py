@@ -183,12 +183,12 @@ def test_kafka_python_changes_settings_and_deletes_records(broker: BrokerProcess
 
 def test_confluent_adds_partitions(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([ConfluentTopic("grown.c", 1, 1)])["grown.c"].result(10)
-    admin.create_partitions([NewPartitions("grown.c", 3)])["grown.c"].result(10)
-    admin.create_partitions([NewPartitions("grown.c", 4, [[1]])])["grown.c"].result(10)
+    admin.create_topics([ConfluentTopic("grown.c", 1, 1)])["grown.c"].result(PATIENCE_S)
+    admin.create_partitions([NewPartitions("grown.c", 3)])["grown.c"].result(PATIENCE_S)
+    admin.create_partitions([NewPartitions("grown.c", 4, [[1]])])["grown.c"].result(PATIENCE_S)
     assert len(admin.list_topics("grown.c", timeout=10).topics["grown.c"].partitions) == 4
     with pytest.raises(KafkaException, match="it has to be more"):
-        admin.create_partitions([NewPartitions("grown.c", 4)])["grown.c"].result(10)
+        admin.create_partitions([NewPartitions("grown.c", 4)])["grown.c"].result(PATIENCE_S)
 
 
 def test_kafka_python_adds_partitions_and_asks_for_sizes(broker: BrokerProcess) -> None:

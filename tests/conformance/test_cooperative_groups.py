@@ -16,7 +16,6 @@ from tests.broker.process import BrokerProcess
 
 PATIENCE_S = 60
 PARTITIONS = 4
-one_process = pytest.mark.xdist_group("conformance")
 
 Moves = list[tuple[str, int]]
 
@@ -96,7 +95,6 @@ async def fill(log: Log, topic: str, numbers: range) -> None:
             await sent
 
 
-@one_process
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_both_share_and_only_what_moves_is_given_up(broker: BrokerProcess, first: str) -> None:
     topic = group = f"cooperative.{first}"
