@@ -261,3 +261,4 @@ def test_no_acknowledged_commit_is_lost_and_every_group_recovers(seed: int) -> N
             node.run(life)
         history.interrupt()
     node.run(peace)
+    history.interrupt()
