@@ -16,9 +16,11 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar, cast, overload
 
+from streamlog.broker.acl_requests import AclRequests
 from streamlog.broker.admin import AdminRequests
+from streamlog.broker.authorized import Authorized
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.config_requests import ConfigRequests
 from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
@@ -31,6 +33,7 @@ from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.waiting import WaitingRequests
+from streamlog.broker.security.acls import Authorizer
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
 from streamlog.broker.settings import INT_MAX
@@ -158,6 +161,8 @@ class Broker:
         )
         self._groups = GroupRequests(self._coordinator)
         self._users = UserRequests(directory)
+        self._acls = AclRequests(directory)
+        self._authorized = Authorized(self._acls, self._partitions)
         self._aside = Aside()
         self._retention = Retention(
             directory,
@@ -230,6 +235,11 @@ class Broker:
     def users(self) -> Users:
         """Who has a password here."""
         return self._users.users
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """Who decides what clients may do; None: they may do everything."""
+        return self._acls.authorizer
 
     @property
     def clock(self) -> Clock:
@@ -314,7 +324,7 @@ class Broker:
         handler = self._handlers.get(type(request))
         if handler is None:
             raise UsageError(f"{type(request).__name__} is not a request that a broker answers")
-        return handler(request, context)
+        return cast("Answer", self._authorized.begin(request, context, handler))
 
     def tick(self) -> None:
         """Time has passed: do what is due. The broker's own timer calls it."""
@@ -409,6 +419,7 @@ class Broker:
             DeleteGroupsRequest: self._delete_groups,
             DescribeGroupsRequest: lambda request, at: groups.describe(request, at.version),
             **self._users.handlers(),
+            **self._acls.handlers(),
             ListGroupsRequest: lambda request, _: groups.listed(request),
         }
 

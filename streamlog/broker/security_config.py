@@ -225,6 +225,34 @@ class SecurityConfig:
         default=False,
     )
 
+    authorizer: str = choice(
+        AUTHORIZER_NONE,
+        Named(
+            "authorizer.class.name",
+            "Whether what clients do is checked against ACLs (standard). Who calls from inside the"
+            " broker's process may do everything.",
+            is_dynamic=False,
+        ),
+        (AUTHORIZER_NONE, AUTHORIZER_STANDARD),
+    )
+    super_users: str = text(
+        "",
+        Named(
+            "super.users",
+            "Principals that may do everything, such as User:admin;User:CN=ops with semicolons"
+            " between them.",
+            is_dynamic=False,
+        ),
+    )
+    allow_if_no_acl: bool = truth(
+        Named(
+            "allow.everyone.if.no.acl.found",
+            "Whether a topic, group or cluster that no ACL is about is everybody's.",
+            is_dynamic=False,
+        ),
+        default=False,
+    )
+
     def __post_init__(self) -> None:
         check_table(self)
         self._check_tokens()

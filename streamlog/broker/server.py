@@ -471,7 +471,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _learn(self, frame: memoryview, request: Request) -> None:
         """Remember what may come again; not where each has to be looked at for who sends it."""
-        if self._gate is not None:
+        if self._gate is not None or self._broker.authorizer is not None:
             return
         if isinstance(request.message, ProduceRequest):
             self._patterns.learn(frame, request)

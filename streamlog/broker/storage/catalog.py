@@ -7,6 +7,7 @@
     broker.json       the broker's settings that were altered while it ran, and quotas of clients
     producer_ids      the first producer id that was never given out
     users.json        what is kept of passwords
+    acls.json         who may do what
     clean_shutdown    there while nobody has the directory open and all of it was synced
     listener          where the holder of the lock can be reached
 
@@ -34,6 +35,7 @@ CHECKPOINTS = "checkpoints"
 BROKER = "broker.json"
 PRODUCER_IDS = "producer_ids"
 USERS = "users.json"
+ACLS = "acls.json"
 CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
 LOCK = "lock"

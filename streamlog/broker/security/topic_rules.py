@@ -1,0 +1,355 @@
+"""The rules of requests about topics: Produce, Fetch, offsets, Metadata, topics themselves.
+
+As `KafkaApis` has them: what is refused is TOPIC_AUTHORIZATION_FAILED for that topic; one that
+may not be described is not in Metadata for all topics.
+"""
+
+from __future__ import annotations
+
+from streamlog.broker.security.access import GO_ON, Access, Verdict, split
+from streamlog.broker.security.acls import CLUSTER, Operation, ResourceType
+from streamlog.errors import NotAuthorized
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.admin import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteRecordsTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from streamlog.protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    EpochEndOffset,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopic,
+    OffsetForLeaderTopicResult,
+)
+from streamlog.protocol.messages.data import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+    PartitionData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from streamlog.protocol.schema import ZERO_UUID
+
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+NO_SESSION = 0
+LAST_EPOCH = -1
+"""Of a Fetch that wants no session."""
+FOLLOWER_ID_MIN = 0
+"""Who fetches with a broker's number claims to be a replica."""
+ALL_TOPICS_VERSION_MAX = 0
+BY_STATE_VERSION = 6
+NOT_TOLD = 0
+
+
+def produce(request: ProduceRequest, access: Access) -> Verdict:
+    """WRITE on topics, and on the transactional id."""
+    name = request.transactional_id
+    if name is not None and not access.transactional_id(Operation.WRITE, name):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return Verdict(ProduceResponse(responses=_not_written(request.topic_data, code)))
+    kept, refused = split(request.topic_data, lambda each: access.topic(Operation.WRITE, each.name))
+    if not refused:
+        return GO_ON
+    if request.acks == 0:
+        # Nobody reads an answer: the connection is closed, as in Kafka.
+        names = ", ".join(each.name for each in refused)
+        raise NotAuthorized(f"{access.principal} may not write to {names}", code=DENIED)
+    answers = _not_written(refused, DENIED)
+    if not kept:
+        return Verdict(ProduceResponse(responses=answers))
+    request.topic_data = kept
+
+    def finish(response: ProduceResponse) -> None:
+        response.responses = [*response.responses, *answers]
+
+    return Verdict(finish=finish)
+
+
+def _not_written(topics: list[TopicProduceData], code: int) -> list[TopicProduceResponse]:
+    return [
+        TopicProduceResponse(
+            name=topic.name,
+            partition_responses=[
+                PartitionProduceResponse(index=each.index, error_code=code, base_offset=-1)
+                for each in topic.partition_data
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def fetch(request: FetchRequest, access: Access) -> Verdict:
+    """READ on topics, each time: there are no sessions, in which it would be asked once."""
+    if request.session_id != NO_SESSION:
+        return Verdict(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+    request.session_epoch = LAST_EPOCH
+    if request.replica_id >= FOLLOWER_ID_MIN and not access.cluster(Operation.CLUSTER_ACTION):
+        return Verdict(FetchResponse(responses=_not_read(request.topics)))
+
+    def may(topic: FetchTopic) -> bool:
+        name = topic.topic or access.name_of(topic.topic_id)
+        # Of an id that is nobody's it is told that it is.
+        return name is None or access.topic(Operation.READ, name)
+
+    kept, refused = split(request.topics, may)
+    if not refused:
+        return GO_ON
+    answers = _not_read(refused)
+    if not kept:
+        return Verdict(FetchResponse(responses=answers))
+    request.topics = kept
+
+    def finish(response: FetchResponse) -> None:
+        response.responses = [*response.responses, *answers]
+
+    # Who is refused something is told soon.
+    request.min_bytes = 0
+    return Verdict(finish=finish)
+
+
+def _not_read(topics: list[FetchTopic]) -> list[FetchableTopicResponse]:
+    return [
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=[
+                PartitionData(
+                    partition_index=each.partition,
+                    error_code=DENIED,
+                    high_watermark=-1,
+                    records=b"",
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def list_offsets(request: ListOffsetsRequest, access: Access) -> Verdict:
+    """DESCRIBE on topics."""
+
+    def may(topic: ListOffsetsTopic) -> bool:
+        return access.topic(Operation.DESCRIBE, topic.name)
+
+    request.topics, refused = split(request.topics, may)
+    answers = [
+        ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=[
+                ListOffsetsPartitionResponse(
+                    partition_index=each.partition_index, error_code=DENIED
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+
+    def finish(response: ListOffsetsResponse) -> None:
+        response.topics = [*response.topics, *answers]
+
+    return Verdict(finish=finish) if refused else GO_ON
+
+
+def epoch_ends(request: OffsetForLeaderEpochRequest, access: Access) -> Verdict:
+    """DESCRIBE on topics."""
+
+    def may(topic: OffsetForLeaderTopic) -> bool:
+        return access.topic(Operation.DESCRIBE, topic.topic)
+
+    request.topics, refused = split(request.topics, may)
+    answers = [
+        OffsetForLeaderTopicResult(
+            topic=topic.topic,
+            partitions=[
+                EpochEndOffset(partition=each.partition, error_code=DENIED)
+                for each in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+
+    def finish(response: OffsetForLeaderEpochResponse) -> None:
+        response.topics = [*response.topics, *answers]
+
+    return Verdict(finish=finish) if refused else GO_ON
+
+
+def metadata(request: MetadataRequest, access: Access) -> Verdict:
+    """DESCRIBE on topics, CREATE on those that would be made on the way."""
+    asked = request.topics
+    wants_all = asked is None or (not asked and access.version <= ALL_TOPICS_VERSION_MAX)
+    refused: list[MetadataRequestTopic] = []
+    if asked is not None and not wants_all:
+
+        def may(topic: MetadataRequestTopic) -> bool:
+            return _may_describe(topic, request, access)
+
+        request.topics, refused = split(asked, may)
+    answers = [
+        MetadataResponseTopic(
+            error_code=DENIED,
+            name=None if each.topic_id != ZERO_UUID else each.name,
+            topic_id=each.topic_id,
+        )
+        for each in refused
+    ]
+    with_topics = request.include_topic_authorized_operations
+    with_cluster = request.include_cluster_authorized_operations
+
+    def finish(response: MetadataResponse) -> None:
+        if answers and not request.topics:
+            response.topics = []  # In the oldest version, all are told if none is left to ask for.
+        if wants_all:
+            response.topics = [
+                each
+                for each in response.topics
+                if access.topic(Operation.DESCRIBE, each.name or "")
+            ]
+        for each in response.topics if with_topics else ():
+            if not each.error_code:
+                each.topic_authorized_operations = access.operations(
+                    ResourceType.TOPIC, each.name or ""
+                )
+        response.topics = [*response.topics, *answers]
+        if with_cluster:
+            response.cluster_authorized_operations = _cluster_operations(access)
+
+    return Verdict(finish=finish)
+
+
+def _may_describe(topic: MetadataRequestTopic, request: MetadataRequest, access: Access) -> bool:
+    name = access.name_of(topic.topic_id) if topic.topic_id != ZERO_UUID else topic.name
+    if name is None:
+        return True  # Of an id that is nobody's it is told that it is.
+    if not access.topic(Operation.DESCRIBE, name):
+        return False
+    if access.exists(name) or not request.allow_auto_topic_creation:
+        return True
+    return access.cluster(Operation.CREATE) or access.topic(Operation.CREATE, name)
+
+
+def _cluster_operations(access: Access) -> int:
+    if not access.cluster(Operation.DESCRIBE):
+        return NOT_TOLD
+    return access.operations(ResourceType.CLUSTER, CLUSTER)
+
+
+def describe_cluster(request: DescribeClusterRequest, access: Access) -> Verdict:
+    """Everybody; what may be done to it is told to who may DESCRIBE it."""
+    if not request.include_cluster_authorized_operations:
+        return GO_ON
+
+    def finish(response: DescribeClusterResponse) -> None:
+        response.cluster_authorized_operations = _cluster_operations(access)
+
+    return Verdict(finish=finish)
+
+
+def create_topics(request: CreateTopicsRequest, access: Access) -> Verdict:
+    """CREATE on the cluster or on topics; settings are shown to who may DESCRIBE_CONFIGS."""
+    may_all = access.cluster(Operation.CREATE)
+    request.topics, refused = split(
+        request.topics, lambda each: may_all or access.topic(Operation.CREATE, each.name)
+    )
+    answers = [
+        CreatableTopicResult(
+            name=each.name,
+            error_code=DENIED,
+            error_message=f"{access.principal} may not create {each.name}",
+            configs=None,
+        )
+        for each in refused
+    ]
+
+    def finish(response: CreateTopicsResponse) -> None:
+        for each in response.topics:
+            if not each.error_code and not access.topic(Operation.DESCRIBE_CONFIGS, each.name):
+                each.configs, each.topic_config_error_code = None, DENIED
+                each.num_partitions = each.replication_factor = -1
+        response.topics = [*response.topics, *answers]
+
+    return Verdict(finish=finish)
+
+
+def delete_topics(request: DeleteTopicsRequest, access: Access) -> Verdict:
+    """DELETE on topics; of one that may not be described, not even its name is told."""
+    answers: list[DeletableTopicResult]
+    if access.version < BY_STATE_VERSION:
+        request.topic_names, refused_names = split(
+            request.topic_names, lambda name: access.topic(Operation.DELETE, name)
+        )
+        answers = [DeletableTopicResult(name=name, error_code=DENIED) for name in refused_names]
+    else:
+
+        def name_of(name: str | None, topic_id: bytes) -> str | None:
+            return access.name_of(topic_id) if name is None else name
+
+        request.topics, refused = split(
+            request.topics,
+            lambda each: (
+                (name := name_of(each.name, each.topic_id)) is None
+                or access.topic(Operation.DELETE, name)
+            ),
+        )
+        answers = [
+            DeletableTopicResult(name=each.name, topic_id=each.topic_id, error_code=DENIED)
+            for each in refused
+        ]
+
+    def finish(response: DeleteTopicsResponse) -> None:
+        response.responses = [*response.responses, *answers]
+
+    return Verdict(finish=finish) if answers else GO_ON
+
+
+def delete_records(request: DeleteRecordsRequest, access: Access) -> Verdict:
+    """DELETE on topics."""
+
+    def may(topic: DeleteRecordsTopic) -> bool:
+        return access.topic(Operation.DELETE, topic.name)
+
+    request.topics, refused = split(request.topics, may)
+    answers = [
+        DeleteRecordsTopicResult(
+            name=topic.name,
+            partitions=[
+                DeleteRecordsPartitionResult(
+                    partition_index=each.partition_index, low_watermark=-1, error_code=DENIED
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+
+    def finish(response: DeleteRecordsResponse) -> None:
+        response.topics = [*response.topics, *answers]
+
+    return Verdict(finish=finish) if refused else GO_ON

@@ -1,0 +1,683 @@
+"""Each API with and without what its rule asks for, on a broker with ACLs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.group_config import GroupConfig
+from streamlog.broker.security.acls import Acl, Operation, Pattern, Permission, ResourceType
+from streamlog.broker.security.principals import IN_PROCESS
+from streamlog.broker.security.rules import RULES
+from streamlog.broker.security_config import SecurityConfig
+from streamlog.errors import ConfigError, NotAuthorized
+from streamlog.protocol.apis import APIS, api_of
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.admin import (
+    AlterConfigsResource,
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from streamlog.protocol.messages.cluster import (
+    ApiVersionsRequest,
+    DescribeClusterRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from streamlog.protocol.messages.consumer_group_description import ConsumerGroupDescribeRequest
+from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from streamlog.protocol.messages.coordination import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    SyncGroupRequest,
+)
+from streamlog.protocol.messages.data import (
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    ProduceResponse,
+)
+from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
+from streamlog.protocol.messages.group_admin import (
+    OffsetDeleteRequestPartition as DeletedPartition,
+)
+from streamlog.protocol.messages.group_admin import OffsetDeleteRequestTopic as DeletedTopic
+from streamlog.protocol.messages.partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    DescribeLogDirsRequest,
+)
+from streamlog.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    QuotaAlteration,
+    QuotaEntity,
+)
+from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
+from streamlog.protocol.messages.replace_configs import AlterConfigsResource as ReplacedResource
+from streamlog.protocol.messages.security import (
+    AclCreation,
+    AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    ScramCredentialDeletion,
+)
+from streamlog.protocol.schema import Message, Struct
+from tests.broker.node import Node, at, batch, create, fetch_request, produce_request
+
+TOPIC, GROUP, CLUSTER, TRANSACTION = (
+    ResourceType.TOPIC,
+    ResourceType.GROUP,
+    ResourceType.CLUSTER,
+    ResourceType.TRANSACTIONAL_ID,
+)
+OP = Operation
+Need = tuple[ResourceType, str, Operation]
+T = (TOPIC, "t")
+G = (GROUP, "g")
+C = (CLUSTER, "kafka-cluster")
+
+
+def node(**security: Any) -> Node:
+    settings = {"authorizer": "standard", **security}
+    return Node(
+        config=BrokerConfig(
+            flush="os",
+            group=GroupConfig(initial_rebalance_delay_ms=0),
+            security=SecurityConfig(**settings),
+        )
+    )
+
+
+async def asked(
+    broker: Broker,
+    request: Message,
+    *,
+    principal: str = "User:alice",
+    version: int | None = None,
+) -> Any:
+    newest = api_of(type(request)).max_version
+    context = RequestContext(
+        newest if version is None else version, "c", "/10.0.0.1", principal=principal
+    )
+    return await asyncio.wait_for(broker.handle(request, context), 10)
+
+
+def creation(kind: ResourceType, name: str, operation: Operation, **more: Any) -> AclCreation:
+    given = {
+        "principal": "User:alice",
+        "host": "*",
+        "permission_type": Permission.ALLOW,
+        "resource_pattern_type": Pattern.LITERAL,
+        **more,
+    }
+    return AclCreation(resource_type=kind, resource_name=name, operation=operation, **given)
+
+
+async def allow(broker: Broker, *needs: Need) -> None:
+    request = CreateAclsRequest(creations=[creation(*need) for need in needs])
+    response = await asked(broker, request, principal=IN_PROCESS)
+    assert isinstance(response, CreateAclsResponse)
+    assert [each.error_message for each in response.results] == [None] * len(needs)
+
+
+def codes(value: object) -> set[int]:
+    """Every error in a response."""
+    if isinstance(value, list):
+        return {code for each in value for code in codes(each)}
+    if not isinstance(value, Struct):
+        return set()
+    found = {int(value.error_code)} if hasattr(value, "error_code") else set()
+    for field in value.__fields__:
+        found |= codes(getattr(value, field.name))
+    return found
+
+
+REFUSED = {
+    TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    TRANSACTION: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+MATRIX: list[tuple[Callable[[], Message], Need]] = [
+    (lambda: produce_request(batch(b"x")), (*T, OP.WRITE)),
+    (lambda: fetch_request(at(0)), (*T, OP.READ)),
+    (
+        lambda: ListOffsetsRequest(
+            topics=[
+                ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0)])
+            ]
+        ),
+        (*T, OP.DESCRIBE),
+    ),
+    (lambda: MetadataRequest(topics=[MetadataRequestTopic(name="t")]), (*T, OP.DESCRIBE)),
+    (
+        lambda: OffsetForLeaderEpochRequest(
+            topics=[
+                OffsetForLeaderTopic(topic="t", partitions=[OffsetForLeaderPartition(partition=0)])
+            ]
+        ),
+        (*T, OP.DESCRIBE),
+    ),
+    (
+        lambda: CreateTopicsRequest(
+            topics=[CreatableTopic(name="n", num_partitions=1, replication_factor=1)]
+        ),
+        (TOPIC, "n", OP.CREATE),
+    ),
+    (
+        lambda: CreateTopicsRequest(
+            topics=[CreatableTopic(name="n", num_partitions=1, replication_factor=1)]
+        ),
+        (*C, OP.CREATE),
+    ),
+    (lambda: DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]), (*T, OP.DELETE)),
+    (
+        lambda: DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition()])]
+        ),
+        (*T, OP.DELETE),
+    ),
+    (
+        lambda: CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="t", count=2, assignments=None)]
+        ),
+        (*T, OP.ALTER),
+    ),
+    (
+        lambda: DescribeConfigsRequest(
+            resources=[DescribeConfigsResource(resource_type=2, resource_name="t")]
+        ),
+        (*T, OP.DESCRIBE_CONFIGS),
+    ),
+    (
+        lambda: DescribeConfigsRequest(
+            resources=[DescribeConfigsResource(resource_type=4, resource_name="1")]
+        ),
+        (*C, OP.DESCRIBE_CONFIGS),
+    ),
+    (
+        lambda: IncrementalAlterConfigsRequest(
+            resources=[AlterConfigsResource(resource_type=2, resource_name="t")]
+        ),
+        (*T, OP.ALTER_CONFIGS),
+    ),
+    (
+        lambda: AlterConfigsRequest(
+            resources=[ReplacedResource(resource_type=4, resource_name="1")]
+        ),
+        (*C, OP.ALTER_CONFIGS),
+    ),
+    (lambda: FindCoordinatorRequest(coordinator_keys=["g"]), (*G, OP.DESCRIBE)),
+    (
+        lambda: FindCoordinatorRequest(coordinator_keys=["x"], key_type=1),
+        (TRANSACTION, "x", OP.DESCRIBE),
+    ),
+    (lambda: JoinGroupRequest(group_id="g"), (*G, OP.READ)),
+    (lambda: SyncGroupRequest(group_id="g"), (*G, OP.READ)),
+    (lambda: HeartbeatRequest(group_id="g"), (*G, OP.READ)),
+    (lambda: LeaveGroupRequest(group_id="g"), (*G, OP.READ)),
+    (
+        lambda: ConsumerGroupHeartbeatRequest(group_id="g", subscribed_topic_names=[]),
+        (*G, OP.READ),
+    ),
+    (lambda: DescribeGroupsRequest(groups=["g"]), (*G, OP.DESCRIBE)),
+    (lambda: ConsumerGroupDescribeRequest(group_ids=["g"]), (*G, OP.DESCRIBE)),
+    (lambda: DeleteGroupsRequest(groups_names=["g"]), (*G, OP.DELETE)),
+    (lambda: OffsetDeleteRequest(group_id="g"), (*G, OP.DELETE)),
+    (lambda: InitProducerIdRequest(transactional_id=None), (*C, OP.IDEMPOTENT_WRITE)),
+    (lambda: InitProducerIdRequest(transactional_id="x"), (TRANSACTION, "x", OP.WRITE)),
+    (lambda: DescribeLogDirsRequest(topics=None), (*C, OP.DESCRIBE)),
+    (DescribeClientQuotasRequest, (*C, OP.DESCRIBE_CONFIGS)),
+    (
+        lambda: AlterClientQuotasRequest(
+            entries=[
+                QuotaAlteration(entity=[QuotaEntity(entity_type="user", entity_name="u")], ops=[])
+            ]
+        ),
+        (*C, OP.ALTER_CONFIGS),
+    ),
+    (lambda: DescribeUserScramCredentialsRequest(users=None), (*C, OP.DESCRIBE)),
+    (
+        lambda: AlterUserScramCredentialsRequest(
+            deletions=[ScramCredentialDeletion(name="u", mechanism=1)]
+        ),
+        (*C, OP.ALTER),
+    ),
+    (
+        lambda: DescribeAclsRequest(
+            resource_type_filter=1,
+            resource_name_filter=None,
+            pattern_type_filter=1,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        ),
+        (*C, OP.DESCRIBE),
+    ),
+    (lambda: CreateAclsRequest(creations=[creation(*T, OP.READ)]), (*C, OP.ALTER)),
+    (lambda: DeleteAclsRequest(filters=[anything()]), (*C, OP.ALTER)),
+]
+
+
+def anything(**wanted: Any) -> DeleteAclsFilter:
+    given = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+        **wanted,
+    }
+    return DeleteAclsFilter(**given)
+
+
+def test_every_api_has_a_rule() -> None:
+    """A new API needs a line in `streamlog/broker/security/rules.py`, and one in the matrix."""
+    assert {api.request for api in APIS.values()} == set(RULES)
+    elsewhere = {
+        ApiVersionsRequest,
+        SaslHandshakeRequest,
+        SaslAuthenticateRequest,
+        DescribeClusterRequest,
+        ListGroupsRequest,
+        OffsetCommitRequest,
+        OffsetFetchRequest,
+    }
+    assert {type(make()) for make, _ in MATRIX} | elsewhere == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("make", "need"),
+    MATRIX,
+    ids=[f"{type(make()).__name__}-{need[2].name}" for make, need in MATRIX],
+)
+def test_the_matrix(make: Callable[[], Message], need: Need) -> None:
+    kind = need[0]
+    # What a topic does not allow to create, the cluster may; the refusal is the topic's.
+    refused = REFUSED[TOPIC if isinstance(make(), CreateTopicsRequest) else kind]
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        assert refused in codes(await asked(broker, make())), "nobody has allowed it"
+        wrong = (kind, "other" if kind is not CLUSTER else need[1], need[2])
+        if kind is not CLUSTER:
+            await allow(broker, wrong)
+            if not isinstance(make(), InitProducerIdRequest):
+                assert refused in codes(await asked(broker, make())), "another resource"
+        await allow(broker, need)
+        assert refused in codes(await asked(broker, make(), principal="User:bob")), "another user"
+        # Transactions are refused by the same code where there are none.
+        if kind is not TRANSACTION:
+            assert refused not in codes(await asked(broker, make()))
+
+    node().run(story)
+
+
+def test_one_topic_of_two() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        create(broker, "u")
+        await allow(broker, (*T, OP.WRITE), (*T, OP.READ))
+        request = produce_request(batch(b"x"))
+        request.topic_data += produce_request(batch(b"x"), topic="u").topic_data
+        produced = await asked(broker, request)
+        assert isinstance(produced, ProduceResponse)
+        assert {each.name: codes(each) for each in produced.responses} == {
+            "t": {0},
+            "u": {ErrorCode.TOPIC_AUTHORIZATION_FAILED},
+        }
+        wanted = fetch_request(at(0), max_wait_ms=60_000)
+        wanted.topics.append(FetchTopic(topic="u", partitions=[at(0)]))
+        fetched = await asked(broker, wanted, version=12)
+        assert isinstance(fetched, FetchResponse)
+        assert fetched.session_id == 0, "there are no sessions, in which ACLs would not be asked"
+        assert {each.topic: codes(each) for each in fetched.responses} == {
+            "t": {0},
+            "u": {ErrorCode.TOPIC_AUTHORIZATION_FAILED},
+        }
+        again = fetch_request(at(0))
+        again.session_id = 7
+        assert codes(await asked(broker, again)) == {ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
+
+    node().run(story)
+
+
+def test_a_fetch_that_waits_is_answered() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        await allow(broker, (*G, OP.READ))
+        joining = JoinGroupRequest(group_id="g", protocol_type="consumer")
+        context = RequestContext(3, "c", "/10.0.0.1", principal="User:alice")
+        await asyncio.wait_for(broker.handle(joining, context), 10)
+        await allow(broker, (*T, OP.READ), (*T, OP.WRITE), (*G, OP.DESCRIBE))
+        waiting = broker.begin(
+            fetch_request(at(0), max_wait_ms=60_000),
+            RequestContext(12, "c", "/10.0.0.1", principal="User:alice"),
+        )
+        assert isinstance(waiting, asyncio.Future)
+        await asked(broker, produce_request(batch(b"x")))
+        assert codes(await asyncio.wait_for(waiting, 10)) == {0}
+
+    node().run(story)
+
+
+def test_topics_by_id() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        topic_id = broker.directory.topics["t"].topic_id
+        wanted = fetch_request(at(0))
+        wanted.topics = [FetchTopic(topic_id=topic_id, partitions=[at(0)])]
+        (refused,) = (await asked(broker, wanted)).responses
+        assert refused.topic_id == topic_id
+        assert codes(refused) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        by_id = MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id, name=None)])
+        (hidden,) = (await asked(broker, by_id)).topics
+        assert (hidden.name, hidden.topic_id) == (None, topic_id)
+        assert hidden.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        deleted = await asked(
+            broker, DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id)])
+        )
+        assert codes(deleted) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        assert "t" in broker.directory.topics
+
+    node().run(story)
+
+
+@pytest.mark.parametrize("version", [0, 12])
+def test_metadata_does_not_tell_of_what_may_not_be_seen(version: int) -> None:
+    async def story(broker: Broker) -> None:
+        for name in ("t", "u", "v"):
+            create(broker, name)
+        everything = [] if version == 0 else None
+        await allow(broker, (*T, OP.READ), (TOPIC, "u", OP.WRITE))
+        seen = await asked(broker, MetadataRequest(topics=everything), version=version)
+        assert sorted(each.name for each in seen.topics) == ["t", "u"]
+        hidden = MetadataRequest(topics=[MetadataRequestTopic(name="v")])
+        (refused,) = (await asked(broker, hidden, version=version)).topics
+        assert (refused.name, refused.partitions) == ("v", [])
+        assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    node().run(story)
+
+
+def test_who_may_not_create_topics_makes_none_by_asking() -> None:
+    async def story(broker: Broker) -> None:
+        await allow(broker, (TOPIC, "new", OP.READ))
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
+        assert codes(await asked(broker, request)) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        assert "new" not in broker.directory.topics
+        await allow(broker, (TOPIC, "new", OP.CREATE))
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
+        assert codes(await asked(broker, request)) == {0}
+        assert "new" in broker.directory.topics
+
+    node().run(story)
+
+
+def test_what_may_be_done_is_told() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        await allow(broker, (*T, OP.WRITE), (*G, OP.READ))
+
+        async def told() -> tuple[int, int, int, int]:
+            topics = MetadataRequest(
+                topics=[MetadataRequestTopic(name="t")],
+                include_topic_authorized_operations=True,
+                include_cluster_authorized_operations=True,
+            )
+            metadata = await asked(broker, topics, version=10)
+            cluster = await asked(
+                broker, DescribeClusterRequest(include_cluster_authorized_operations=True)
+            )
+            groups = await asked(
+                broker,
+                DescribeGroupsRequest(groups=["g"], include_authorized_operations=True),
+            )
+            return (
+                metadata.topics[0].topic_authorized_operations,
+                metadata.cluster_authorized_operations,
+                cluster.cluster_authorized_operations,
+                groups.groups[0].authorized_operations,
+            )
+
+        assert await told() == (1 << 4 | 1 << 8, 0, 0, 1 << 3 | 1 << 8)
+        await allow(broker, (*C, OP.DESCRIBE))
+        assert (await told())[1:3] == (1 << 8, 1 << 8)
+
+    node().run(story)
+
+
+def test_positions_are_of_groups_and_of_topics() -> None:
+    def commit(*topics: str) -> OffsetCommitRequest:
+        return OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=name,
+                    partitions=[
+                        OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+                    ],
+                )
+                for name in topics
+            ],
+        )
+
+    def positions(*topics: str) -> OffsetFetchRequest:
+        wanted = [OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in topics]
+        return OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id="g", topics=wanted or None)]
+        )
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        create(broker, "u")
+        group, topic = REFUSED[GROUP], REFUSED[TOPIC]
+        assert codes(await asked(broker, commit("t"))) == {group}
+        assert group in codes(await asked(broker, positions("t")))
+        await allow(broker, (*G, OP.READ), (*T, OP.READ))
+        committed = await asked(broker, commit("t", "u"))
+        assert {each.name: codes(each) for each in committed.topics} == {"t": {0}, "u": {topic}}
+        await asked(broker, commit("u"), principal=IN_PROCESS)
+        named = (await asked(broker, positions("t", "u"))).groups[0]
+        assert {each.name: codes(each) for each in named.topics} == {"t": {0}, "u": {topic}}
+        every = (await asked(broker, positions())).groups[0]
+        assert [each.name for each in every.topics] == ["t"]
+        forgotten = OffsetDeleteRequest(
+            group_id="g",
+            topics=[DeletedTopic(name="u", partitions=[DeletedPartition(partition_index=0)])],
+        )
+        await allow(broker, (*G, OP.DELETE))
+        assert topic in codes(await asked(broker, forgotten))
+
+    node().run(story)
+
+
+def test_groups_that_may_not_be_seen_are_not_listed() -> None:
+    async def story(broker: Broker) -> None:
+        for name in ("g", "h"):
+            joined = JoinGroupRequest(
+                group_id=name, protocol_type="consumer", session_timeout_ms=10_000
+            )
+            await asked(broker, joined, principal=IN_PROCESS, version=3)
+        await allow(broker, (*G, OP.DESCRIBE))
+        listed = await asked(broker, ListGroupsRequest())
+        assert {each.group_id for each in listed.groups} <= {"g"}
+        await allow(broker, (*C, OP.DESCRIBE))
+        all_of_them = await asked(broker, ListGroupsRequest())
+        every = await asked(broker, ListGroupsRequest(), principal=IN_PROCESS)
+        assert all_of_them == every
+
+    node().run(story)
+
+
+def test_who_waits_for_no_answer_is_hung_up_on() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        request = produce_request(batch(b"x"))
+        request.acks = 0
+        with pytest.raises(NotAuthorized, match="User:alice may not write to t"):
+            await asked(broker, request)
+
+    node().run(story)
+
+
+def test_writing_somewhere_is_enough_for_a_producer_id() -> None:
+    async def story(broker: Broker) -> None:
+        await allow(broker, (TOPIC, "whatever", OP.WRITE))
+        response = await asked(broker, InitProducerIdRequest(transactional_id=None))
+        assert response.error_code == 0
+
+    node().run(story)
+
+
+def test_acls_outlive_a_restart_and_are_deleted() -> None:
+    one = node(super_users="User:root")
+
+    async def before(broker: Broker) -> None:
+        create(broker)
+        request = CreateAclsRequest(
+            creations=[
+                creation(*T, OP.READ),
+                creation(TOPIC, "t", OP.ALL, resource_pattern_type=Pattern.PREFIXED),
+            ]
+        )
+        assert codes(await asked(broker, request, principal="User:root")) == {0}
+        assert codes(await asked(broker, request, principal="User:root")) == {0}, "twice is once"
+
+    async def after(broker: Broker) -> None:
+        assert codes(await asked(broker, produce_request(batch(b"x")))) == {0}
+        everything = DescribeAclsRequest(
+            resource_type_filter=2,
+            resource_name_filter="toy",
+            pattern_type_filter=Pattern.MATCH,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        )
+        described = await asked(broker, everything, principal="User:root")
+        assert isinstance(described, DescribeAclsResponse)
+        (resource,) = described.resources
+        assert (resource.resource_name, resource.pattern_type) == ("t", Pattern.PREFIXED)
+        (acl,) = resource.acls
+        assert (acl.principal, acl.operation) == ("User:alice", OP.ALL)
+        gone = await asked(
+            broker,
+            DeleteAclsRequest(filters=[anything(pattern_type_filter=4)]),
+            principal="User:root",
+        )
+        assert isinstance(gone, DeleteAclsResponse)
+        assert [each.resource_name for each in gone.filter_results[0].matching_acls] == ["t"]
+        refused = await asked(broker, produce_request(batch(b"x")))
+        assert ErrorCode.TOPIC_AUTHORIZATION_FAILED in codes(refused)
+
+    one.run(before)
+    one.run(after)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "operation", "more"),
+    [
+        (1, "t", OP.READ, {}),
+        (9, "t", OP.READ, {}),
+        (TOPIC, "", OP.READ, {}),
+        (TOPIC, "t", 1, {}),
+        (TOPIC, "t", 77, {}),
+        (TOPIC, "t", OP.CLUSTER_ACTION, {}),
+        (CLUSTER, "mine", OP.ALTER, {}),
+        (TOPIC, "t", OP.READ, {"host": ""}),
+        (TOPIC, "t", OP.READ, {"principal": "alice"}),
+        (TOPIC, "t", OP.READ, {"permission_type": 1}),
+        (TOPIC, "t", OP.READ, {"resource_pattern_type": Pattern.MATCH}),
+    ],
+)
+def test_an_acl_that_can_not_be_meant(kind: int, name: str, operation: int, more: Any) -> None:
+    async def story(broker: Broker) -> None:
+        request = CreateAclsRequest(
+            creations=[creation(kind, name, operation, **more)]  # type: ignore[arg-type]  # as it comes
+        )
+        response = await asked(broker, request, principal=IN_PROCESS)
+        assert codes(response) == {ErrorCode.INVALID_REQUEST}
+        assert response.results[0].error_message
+        authorizer = broker.authorizer
+        assert authorizer is not None
+        assert authorizer.acls.all == frozenset()
+
+    node().run(story)
+
+
+def test_without_an_authorizer_there_are_no_acls() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        for request in (
+            CreateAclsRequest(creations=[creation(*T, OP.READ)]),
+            DeleteAclsRequest(filters=[anything()]),
+            DescribeAclsRequest(
+                resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1
+            ),
+        ):
+            assert codes(await asked(broker, request)) == {ErrorCode.SECURITY_DISABLED}
+        assert codes(await asked(broker, produce_request(batch(b"x")))) == {0}
+
+    node(authorizer="none").run(story)
+
+
+def test_a_super_user_has_to_be_a_principal() -> None:
+    with pytest.raises(ConfigError, match=r"super\.users: 'root'"):
+        node(super_users="root").run(lambda _: asyncio.sleep(0))
+
+
+def test_an_acl_is_a_value() -> None:
+    one = Acl(
+        resource_type=TOPIC,
+        name="t",
+        pattern=Pattern.LITERAL,
+        principal="User:a",
+        host="*",
+        operation=OP.READ,
+        permission=Permission.ALLOW,
+    )
+    assert Acl.of_kept(one.kept()) == one
