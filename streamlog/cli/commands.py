@@ -8,6 +8,7 @@ a request to stop and the second into an end, and errors into one clear line and
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -177,6 +178,9 @@ def broker(
                     f"listening on {server.host}:{server.port} "
                     f"({security}log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
                 )
+            # What is there now stays: a full collection that walks it holds every client up.
+            gc.collect()
+            gc.freeze()
             while not await set_within(stop, LOOK_MS):
                 opened.directory.check()
 
