@@ -18,32 +18,39 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import compaction, log, windowed_count, wire
-from benchmarks.harness import Figure
+from benchmarks import compaction, log, memory, windowed_count, wire
+from benchmarks.harness import Figure, Reading
 
 PIPE_COLUMNS = 130
 RESULTS = Path(__file__).parent / "results"
-BENCHMARKS: dict[str, Callable[[Path, int], AsyncIterator[Figure]]] = {
+Benchmark: TypeAlias = Callable[[Path, int], AsyncIterator[Figure] | AsyncIterator[Reading]]
+BENCHMARKS: dict[str, Benchmark] = {
     "wire": wire.figures,
     "log": log.figures,
     "compaction": compaction.figures,
     "windowed_count": windowed_count.figures,
+    "memory": memory.figures,
 }
+ONCE = {"memory"}
+"""Runs for so long that a median of several says no more."""
 
 
-async def run(names: list[str], records: int, runs: int) -> list[Figure]:
+async def run(names: list[str], records: int, runs: int) -> list[Figure | Reading]:
     """The named benchmarks, `runs` times in turn, each with a fresh broker and directory."""
-    figures: list[Figure] = []
+    figures: list[Figure | Reading] = []
     for number in range(runs):
         for name in names:
+            if number and name in ONCE:
+                continue
             benchmark = BENCHMARKS[name]
             with tempfile.TemporaryDirectory(prefix=f"streamlog-{name}-") as directory:
                 async for figure in benchmark(Path(directory), records):
-                    print(f"run {number + 1}: {figure.name}: {figure.records_per_s:,.0f}/s")
+                    print(f"run {number + 1}: {figure.name}: {_told(figure)}")
                     figures.append(figure)
     return figures
 
@@ -78,6 +85,24 @@ def table(figures: list[Figure]) -> Table:
     return printed
 
 
+def readings_table(readings: list[Reading]) -> Table:
+    """One row each."""
+    printed = Table(title="readings", title_justify="left")
+    printed.add_column("what")
+    for column in ("value", "unit", "bar"):
+        printed.add_column(column, justify="right")
+    for reading in readings:
+        bar = "" if reading.bar is None else f"{reading.bar:g} {_held(reading.value, reading.bar)}"
+        printed.add_row(reading.name, f"{reading.value:,.1f}", reading.unit, bar)
+    return printed
+
+
+def _told(figure: Figure | Reading) -> str:
+    if isinstance(figure, Reading):
+        return f"{figure.value:,.1f} {figure.unit}"
+    return f"{figure.records_per_s:,.0f}/s"
+
+
 def _latencies(runs: list[Figure]) -> str:
     """The median, and what 99 % and 99.9 % of the records stay below."""
     names = runs[0].latency_ms
@@ -101,7 +126,7 @@ def _held(figure: float, bar: float) -> str:
     return "holds" if figure <= bar else "missed"
 
 
-def write(figures: list[Figure]) -> Path:
+def write(figures: list[Figure | Reading]) -> Path:
     """All runs as JSON, with what they ran on."""
     now = datetime.now(UTC)
     path = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
@@ -120,11 +145,14 @@ def main() -> None:
         "--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS), help="which ones"
     )
     arguments = parser.parse_args()
-    figures = asyncio.run(run(arguments.only, arguments.records, arguments.runs))
+    measured = asyncio.run(run(arguments.only, arguments.records, arguments.runs))
     # A pipe has no width of its own; at 80 columns the table would be a pillar.
     console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-    console.print(table(figures))
-    console.print(f"every run: {write(figures)}")
+    if figures := [each for each in measured if isinstance(each, Figure)]:
+        console.print(table(figures))
+    if readings := [each for each in measured if isinstance(each, Reading)]:
+        console.print(readings_table(readings))
+    console.print(f"every run: {write(measured)}")
 
 
 if __name__ == "__main__":

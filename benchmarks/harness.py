@@ -10,10 +10,12 @@ import os
 import re
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from time import perf_counter
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -44,6 +46,17 @@ class Figure:
     def cpu_s_per_million(self, cpu_s: float) -> float:
         """CPU seconds per million records."""
         return cpu_s * 1_000_000 / self.records
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One thing that was measured, in its own unit."""
+
+    name: str
+    value: float
+    unit: str
+    bar: float | None = None
+    """The most that it may be."""
 
 
 @dataclass(slots=True)
@@ -82,10 +95,10 @@ def running(*arguments: str, **environment: str) -> Iterator[Process]:
     finally:
         popen.terminate()
         try:
-            popen.communicate(timeout=STOP_TIMEOUT_S)
+            popen.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             popen.kill()
-            popen.communicate()
+            popen.wait()
             message = f"{arguments[0]} did not stop within {STOP_TIMEOUT_S} s"
             raise RuntimeError(message) from None
 
@@ -99,6 +112,8 @@ def broker(directory: Path, *, flush: str = "always") -> Iterator[tuple[Process,
         for line in process.popen.stdout or ():
             said.append(line)
             if found := re.search(r"127\.0\.0\.1:(\d+)", line):
+                # What it says from now on is read, or it would wait for that in the end.
+                Thread(target=deque, args=(process.popen.stdout, 0), daemon=True).start()
                 yield process, f"kafka://127.0.0.1:{found[1]}"
                 return
         message = "the broker did not start:\n" + "".join(said)
