@@ -38,6 +38,7 @@ from streamlog.broker.coordinator.consumer_records import (
 )
 from streamlog.broker.coordinator.shard import CoordinatorRecord, Instant, Outcome
 from streamlog.broker.coordinator.topic_pattern import TopicPattern
+from streamlog.broker.coordinator.topics import INTERNAL_TOPICS
 from streamlog.broker.group_config import GroupConfig
 from streamlog.protocol.error_codes import ErrorCode
 
@@ -116,15 +117,13 @@ class ConsumerGroup:
     def subscribes(self, topic: str) -> bool:
         """Whether a member reads a topic."""
         wanted = self.wanted()
-        return topic in wanted.topics or any(
-            self.pattern(text).matches(topic) for text in wanted.patterns
-        )
+        return topic in wanted.topics or any(self.matches(text, topic) for text in wanted.patterns)
 
     def reads(self, subscriber: Subscriber, topic: str) -> bool:
         """Whether this member does."""
         if topic in subscriber.topics:
             return True
-        return subscriber.pattern is not None and self.pattern(subscriber.pattern).matches(topic)
+        return subscriber.pattern is not None and self.matches(subscriber.pattern, topic)
 
     def wanted(self) -> Wanted:
         """What its members read together."""
@@ -132,12 +131,15 @@ class ConsumerGroup:
             self._wanted = Wanted.of(self.members.values())
         return self._wanted
 
-    def pattern(self, text: str) -> TopicPattern:
-        """An expression, parsed once; it was judged when it came."""
+    def matches(self, text: str, topic: str) -> bool:
+        """Whether an expression means a topic; what the log keeps for itself has to be named.
+
+        It is parsed once, and was judged when it came.
+        """
         found = self.patterns.get(text)
         if found is None:
             found = self.patterns[text] = TopicPattern(text)
-        return found
+        return topic not in INTERNAL_TOPICS and found.matches(topic)
 
     def unused_since_ms(self, topic: str, committed_ms: int) -> int | None:
         """Since when (wall time) a position in a topic has served nobody; None while it does."""

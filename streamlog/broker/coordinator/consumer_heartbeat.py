@@ -276,8 +276,7 @@ class Draft:
         wanted = Wanted.of(self._members.values()) if self._resubscribed else self._group.wanted()
         read = {name for name in wanted.topics if self._topics.partitions(name)}
         for text in wanted.patterns:
-            pattern = self._group.pattern(text)
-            read |= {name for name in self._topics.names() if pattern.matches(name)}
+            read |= {name for name in self._topics.names() if self._group.matches(text, name)}
         return sorted(read)
 
     # ---- what each is to have ----

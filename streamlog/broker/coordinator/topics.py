@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Kafka's: no expression for names means them."""
+
 
 class Topics(Protocol):
     """All topics of the log, as they are now."""

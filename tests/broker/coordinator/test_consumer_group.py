@@ -409,6 +409,13 @@ def test_an_expression_finds_topics() -> None:
     assert not driver.group.wanted().patterns
 
 
+def test_no_expression_finds_what_the_log_keeps_for_itself() -> None:
+    driver = Driver(topics=Catalog(__consumer_offsets=4, t=1))
+    assert driver.told(driver.beat("a", 0, subscribed_topic_regex=".*")) == parts(0)
+    named = driver.beat("b", 0, topics=["__consumer_offsets"])
+    assert driver.told(named) == parts(0, 1, 2, 3, topic="__consumer_offsets")
+
+
 def test_a_static_member_keeps_its_part_while_it_is_away() -> None:
     driver = Driver()
     driver.beat("a", 0, instance_id="one")
