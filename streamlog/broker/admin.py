@@ -54,8 +54,6 @@ from streamlog.protocol.messages.coordination import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
 )
 from streamlog.protocol.schema import ZERO_UUID
 
@@ -76,6 +74,7 @@ MANY_COORDINATORS_VERSION = 4
 TOPICS_BY_STATE_VERSION = 6
 """From this DeleteTopics version on topics are named by name or by id."""
 GROUP_KEY_TYPE = 0
+TRANSACTION_KEY_TYPE = 1
 CONTROLLERS_ENDPOINT = 2
 
 NOT_ASKED = -(2**31)
@@ -154,7 +153,7 @@ class AdminRequests:
     def find_coordinator(
         self, request: FindCoordinatorRequest, version: int, listener: Listener
     ) -> FindCoordinatorResponse:
-        """This broker, for any group; nobody, for a transaction."""
+        """This broker, for any group and any transactional id."""
         if version >= MANY_COORDINATORS_VERSION:
             found = [self._coordinator(k, request, listener) for k in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
@@ -167,28 +166,18 @@ class AdminRequests:
             port=one.port,
         )
 
-    def init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """A number that no producer has had; epochs begin anew with it."""
-        if request.transactional_id is not None:
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return InitProducerIdResponse(error_code=code)
-        return InitProducerIdResponse(producer_id=self._directory.next_producer_id())
-
     def _coordinator(
         self, key: str, request: FindCoordinatorRequest, listener: Listener
     ) -> Coordinator:
-        if request.key_type != GROUP_KEY_TYPE:
-            # The one code for transactions that no client retries for ever.
-            return Coordinator(
-                key=key,
-                node_id=-1,
-                port=-1,
-                error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                error_message="this broker has no transactions; unset transactional.id",
-            )
-        if not key:
-            message = "group.id is empty"
-            code = ErrorCode.INVALID_GROUP_ID
+        refusal = None
+        if request.key_type not in (GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE):
+            refusal = ErrorCode.INVALID_REQUEST, f"there is no key type {request.key_type}"
+        elif not key and request.key_type == GROUP_KEY_TYPE:
+            refusal = ErrorCode.INVALID_GROUP_ID, "group.id is empty"
+        elif not key:
+            refusal = ErrorCode.INVALID_REQUEST, "transactional.id is empty"
+        if refusal is not None:
+            code, message = refusal
             return Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=message)
         host, port = listener
         return Coordinator(key=key, node_id=self._directory.node_id, host=host, port=port)

@@ -23,8 +23,10 @@ from streamlog.broker.admin import AdminRequests
 from streamlog.broker.authorized import Authorized
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.config_requests import ConfigRequests
-from streamlog.broker.coordinator.requests import GroupRequest, GroupRequests
+from streamlog.broker.coordinator.requests import GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
+from streamlog.broker.coordinator.transaction_requests import TransactionRequests
+from streamlog.broker.coordinator.transaction_runtime import TRANSACTIONS_TOPIC, TransactionRuntime
 from streamlog.broker.data import DataRequests, FetchAttempt
 from streamlog.broker.fetch_sessions import FetchSessions, Visit
 from streamlog.broker.partition_requests import PartitionRequests
@@ -62,19 +64,9 @@ from streamlog.protocol.messages.cluster import (
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
-from streamlog.protocol.messages.consumer_group_description import ConsumerGroupDescribeRequest
-from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from streamlog.protocol.messages.coordination import (
-    DescribeGroupsRequest,
     FindCoordinatorRequest,
-    HeartbeatRequest,
-    InitProducerIdRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    OffsetCommitRequest,
     OffsetFetchRequest,
-    SyncGroupRequest,
 )
 from streamlog.protocol.messages.data import (
     FetchRequest,
@@ -83,7 +75,6 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     ProduceResponse,
 )
-from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
 from streamlog.protocol.messages.partitions import (
     CreatePartitionsRequest,
     DescribeLogDirsRequest,
@@ -103,7 +94,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 CHECKPOINT_INTERVAL_MS = 5_000
 """How often it is written down up to where logs are on disk."""
 FETCH_WAIT_MS_MAX = 5 * 60 * 1000
@@ -148,7 +139,25 @@ class Broker:
         self._partitions = Partitions(
             directory, listener=self, flush=self._flush, mode=directory.config.flush
         )
-        self._data = DataRequests(self._partitions, internal_topics=INTERNAL_TOPICS)
+        self._coordinator = CoordinatorRuntime(
+            self._partitions, config=directory.config.group, clock=clock, flush=self._flush
+        )
+        self._groups = GroupRequests(self._coordinator)
+        self._transactions = TransactionRuntime(
+            self._partitions,
+            self._coordinator,
+            config=directory.config.transaction,
+            clock=clock,
+            flush=self._flush,
+        )
+        self._transacting = TransactionRequests(
+            self._transactions, self._groups, on_deadline=self._arm
+        )
+        self._data = DataRequests(
+            self._partitions,
+            internal_topics=INTERNAL_TOPICS,
+            check_transaction=self._transacting.check,
+        )
         self._configs = ConfigRequests(directory, on_altered=self._on_altered)
         self._admin = AdminRequests(
             directory,
@@ -156,29 +165,12 @@ class Broker:
             internal_topics=INTERNAL_TOPICS,
             inherited_source=self._configs.inherited_source,
         )
-        self._coordinator = CoordinatorRuntime(
-            self._partitions, config=directory.config.group, clock=clock, flush=self._flush
-        )
-        self._groups = GroupRequests(self._coordinator)
         self._users = UserRequests(directory)
         self._acls = AclRequests(directory)
         self._authorized = Authorized(self._acls, self._partitions)
         self._aside = Aside()
-        self._retention = Retention(
-            directory,
-            now_ms=clock.now_ms(),
-            high_watermark=self._partitions.high_watermark,
-            remove=self._remove_aside,
-            keep=self._keep_checkpoints,
-        )
-        self._cleaner = Cleaner(
-            directory,
-            clock=clock,
-            stable_offset=self._partitions.last_stable_offset,
-            on_over=lambda paths, in_ms: self._retention.take_over(paths, clock.now_ms() + in_ms),
-            thread=self._aside,
-            on_job_done=self._arm,
-        )
+        self._retention = self._make_retention()
+        self._cleaner = self._make_cleaner()
         self._sessions = FetchSessions(slots=self._session_slots, new_id=_new_session_id)
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
         self._fetches: dict[int, _ParkedFetch] = {}
@@ -186,10 +178,29 @@ class Broker:
         self._tickets = itertools.count(1)
         self._deletions: set[asyncio.Future[Message]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+        self._timer_ms, self._closed = 0, False
         self._checkpoint_ms = clock.now_ms() + CHECKPOINT_INTERVAL_MS
-        self._closed = False
         self._handlers = self._table()
+
+    def _make_retention(self) -> Retention:
+        return Retention(
+            self._directory,
+            now_ms=self._clock.now_ms(),
+            high_watermark=self._partitions.high_watermark,
+            remove=self._remove_aside,
+            keep=self._keep_checkpoints,
+        )
+
+    def _make_cleaner(self) -> Cleaner:
+        clock, retention = self._clock, self._retention
+        return Cleaner(
+            self._directory,
+            clock=clock,
+            stable_offset=self._partitions.last_stable_offset,
+            on_over=lambda paths, in_ms: retention.take_over(paths, clock.now_ms() + in_ms),
+            thread=self._aside,
+            on_job_done=self._arm,
+        )
 
     @classmethod
     def open(
@@ -216,6 +227,8 @@ class Broker:
         try:
             if OFFSETS_TOPIC in opened.topics:
                 broker._coordinator.load(opened.topics[OFFSETS_TOPIC])
+            if TRANSACTIONS_TOPIC in opened.topics:
+                broker._transactions.load(opened.topics[TRANSACTIONS_TOPIC])
         except BaseException:
             opened.close()
             raise
@@ -285,6 +298,7 @@ class Broker:
                 answer.set_exception(gone)
         self._flush.close()
         self._coordinator.stop(gone)
+        self._transactions.stop(gone)
         self._aside.close()
         self._cleaner.close()
         self._directory.close()
@@ -333,6 +347,7 @@ class Broker:
             self._ready += self._waiting.on_tick(self._clock.now_ms())
             self._answer_ready()
             self._coordinator.tick()
+            self._transactions.tick()
             self._retention.tick(now_ms=self._clock.now_ms(), wall_ms=self._clock.wall_ms())
             self._flush.on_tick(self._clock.now_ms())
             self._refresh_checkpoints()
@@ -374,7 +389,7 @@ class Broker:
     # ---- who answers what ----
 
     def _table(self) -> dict[type[Message | ProduceRun | FetchAlike], Callable[..., Answer]]:
-        admin, groups, configs = self._admin, self._groups, self._configs
+        admin, configs = self._admin, self._configs
         quotas = QuotaRequests(self._directory)
         partitions = PartitionRequests(self._directory, internal_topics=INTERNAL_TOPICS)
         return {
@@ -394,7 +409,8 @@ class Broker:
             FindCoordinatorRequest: lambda request, at: admin.find_coordinator(
                 request, at.version, self._listener(at)
             ),
-            InitProducerIdRequest: lambda request, _: admin.init_producer_id(request),
+            **self._transacting.handlers(),
+            **self._groups.handlers(self._arm),
             CreateTopicsRequest: lambda request, _: admin.create_topics(request),
             DeleteTopicsRequest: self._delete_topics,
             DeleteRecordsRequest: self._delete_records,
@@ -407,20 +423,9 @@ class Broker:
             DescribeLogDirsRequest: lambda request, _: partitions.log_dirs(request),
             DescribeClientQuotasRequest: lambda request, _: quotas.describe(request),
             AlterClientQuotasRequest: lambda request, _: quotas.alter(request),
-            JoinGroupRequest: self._group,
-            SyncGroupRequest: self._group,
-            HeartbeatRequest: self._group,
-            LeaveGroupRequest: self._group,
-            ConsumerGroupHeartbeatRequest: self._group,
-            ConsumerGroupDescribeRequest: lambda request, _: groups.describe_consumers(request),
-            OffsetCommitRequest: self._group,
             OffsetFetchRequest: self._positions,
-            OffsetDeleteRequest: self._group,
-            DeleteGroupsRequest: self._delete_groups,
-            DescribeGroupsRequest: lambda request, at: groups.describe(request, at.version),
             **self._users.handlers(),
             **self._acls.handlers(),
-            ListGroupsRequest: lambda request, _: groups.listed(request),
         }
 
     def _listener(self, context: RequestContext) -> tuple[str, int]:
@@ -530,24 +535,10 @@ class Broker:
         )
         self._arm()
 
-    def _group(self, request: GroupRequest, context: RequestContext) -> Answer:
-        answer = self._groups.begin(
-            request,
-            version=context.version,
-            client_id=context.client_id or "",
-            client_host=context.client_host,
-        )
-        self._arm()
-        return answer
-
-    def _delete_groups(self, request: DeleteGroupsRequest, context: RequestContext) -> Answer:
-        return self._groups.delete(
-            request, client_id=context.client_id or "", client_host=context.client_host
-        )
-
     def _on_altered(self) -> None:
         """The broker's settings have changed: those that were handed on are handed on again."""
         self._coordinator.configure(self._directory.config.group)
+        self._transactions.configure(self._directory.config.transaction)
         self._arm()
 
     # ---- waiting ----
@@ -591,6 +582,7 @@ class Broker:
         deadlines = (
             self._waiting.next_deadline_ms(),
             self._coordinator.next_deadline_ms(),
+            self._transactions.next_deadline_ms(),
             self._flush.next_deadline_ms(),
             self._checkpoint_ms,
             self._cleaner.next_due_ms,

@@ -30,6 +30,7 @@ from streamlog.broker.settings import (
     whole,
     words,
 )
+from streamlog.broker.transaction_config import TransactionConfig
 from streamlog.records.compression import GZIP_LEVEL, LZ4_LEVEL, ZSTD_LEVEL
 
 SEGMENT_BYTES_MAX = INT_MAX
@@ -420,6 +421,8 @@ class BrokerConfig:
     )
     group: GroupConfig = field(default_factory=GroupConfig)
     """Consumer groups."""
+    transaction: TransactionConfig = field(default_factory=TransactionConfig)
+    """Transactions."""
     connections: ConnectionConfig = field(default_factory=ConnectionConfig)
     """Clients."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -467,6 +470,7 @@ TOPIC_SETTINGS: Mapping[str, Setting] = {
 """The settings of a topic, by name."""
 _SECTIONS: Mapping[str, type[Any]] = {
     "group": GroupConfig,
+    "transaction": TransactionConfig,
     "connections": ConnectionConfig,
     "security": SecurityConfig,
 }

@@ -9,10 +9,12 @@ log to the response as they are; nothing here looks into a batch, but for the co
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
+from streamlog.broker.storage.appends import Origin
 from streamlog.errors import CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.fetch_patterns import FetchAlike, PartitionEnds
@@ -46,7 +48,7 @@ from streamlog.protocol.messages.data import (
     EpochEndOffset as DivergingEpoch,
 )
 from streamlog.protocol.schema import ZERO_UUID, one_buffer
-from streamlog.records.batch import split_batches
+from streamlog.records.batch import RecordBatch, split_batches
 from streamlog.records.compression import Compression
 
 if TYPE_CHECKING:
@@ -103,12 +105,32 @@ class ProduceAttempt(NamedTuple):
         return ProduceResponse(responses=responses)
 
 
+class _Sending(NamedTuple):
+    """What all partitions of a Produce have in common."""
+
+    transactional_id: str | None
+    version: int
+    now_ms: int
+    wall_ms: int
+
+
+CheckTransaction = Callable[[str, tuple[int, int], tuple[str, int]], None]
+"""Raises LogError unless a producer (id, epoch) may write to a partition in its transaction."""
+
+
 class DataRequests:
     """Reads and writes the partitions of this broker."""
 
-    def __init__(self, partitions: Partitions, *, internal_topics: frozenset[str]) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        *,
+        internal_topics: frozenset[str],
+        check_transaction: CheckTransaction,
+    ) -> None:
         self._partitions = partitions
         self._internal_topics = internal_topics
+        self._check_transaction = check_transaction
 
     # ---- produce ----
 
@@ -117,15 +139,14 @@ class DataRequests:
     ) -> ProduceAttempt:
         """Append what is in the request; every partition has an answer of its own."""
         refusal = _produce_refusal(request)
+        sending = _Sending(request.transactional_id, version, now_ms, wall_ms)
         responses = []
         durable = True
         for topic in request.topic_data:
             answers = []
             for data in topic.partition_data:
                 if refusal is None:
-                    answer, is_durable = self._produce_one(
-                        topic.name, data, version, now_ms, wall_ms
-                    )
+                    answer, is_durable = self._produce_one(topic.name, data, sending)
                     durable = durable and is_durable
                 else:
                     answer = refused(data.index, refusal)
@@ -134,15 +155,20 @@ class DataRequests:
         return ProduceAttempt(ProduceResponse(responses=responses), durable)
 
     def _produce_one(
-        self, topic: str, data: PartitionProduceData, version: int, now_ms: int, wall_ms: int
+        self, topic: str, data: PartitionProduceData, sending: _Sending
     ) -> tuple[PartitionProduceResponse, bool]:
         """The answer, and whether it may be given at once."""
         try:
             partition = self.writable(topic, data.index)
             batches = one_buffer(data.records)
-            if version < ZSTD_PRODUCE_VERSION:
-                _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {version}")
-            result = partition.append(batches, now_ms=now_ms, wall_ms=wall_ms)
+            if sending.version < ZSTD_PRODUCE_VERSION:
+                _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {sending.version}")
+            result = partition.append(
+                batches,
+                now_ms=sending.now_ms,
+                wall_ms=sending.wall_ms,
+                origin=self._origin(batches, (topic, data.index), sending.transactional_id),
+            )
         except StreamlogError as error:
             return refused(data.index, error), True
         answer = PartitionProduceResponse(
@@ -152,6 +178,26 @@ class DataRequests:
             log_start_offset=partition.log.log_start_offset,
         )
         return answer, partition.may_acknowledge(result.last_offset + 1)
+
+    def _origin(
+        self, batches: Buffer, place: tuple[str, int], transactional_id: str | None
+    ) -> Origin:
+        """Whether the batches belong to a transaction that has got as far as this partition.
+
+        Raises:
+            LogError: they belong to another, or to none that is open.
+        """
+        if transactional_id is None or not len(batches):
+            return Origin.CLIENT
+        try:
+            batch = RecordBatch(batches)
+        except CorruptData:
+            return Origin.CLIENT  # The log says what is wrong with it.
+        if not batch.is_transactional:
+            return Origin.CLIENT
+        producer = (batch.producer_id, batch.producer_epoch)
+        self._check_transaction(transactional_id, producer, place)
+        return Origin.TRANSACTION
 
     def writable(self, topic: str, index: int) -> Partition:
         """The partition, for records of a client.
@@ -418,12 +464,6 @@ def _before(end_offset: int, found: tuple[int, int] | None) -> tuple[int, int] |
 
 
 def _produce_refusal(request: ProduceRequest) -> LogError | None:
-    if request.transactional_id is not None:
-        return error_for(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            f"{request.transactional_id}: this broker has no transactions; "
-            "unset transactional.id in the producer",
-        )
     if request.acks not in (-1, 0, 1):
         return error_for(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: use all (-1), 1 or 0"

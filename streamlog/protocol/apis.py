@@ -105,6 +105,26 @@ from streamlog.protocol.messages.security import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from streamlog.protocol.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from streamlog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from streamlog.protocol.schema import Message
 
 API_VERSIONS_KEY: Final = 18
@@ -174,6 +194,12 @@ _SERVED: Final = (
     _api(21, DeleteRecordsRequest, DeleteRecordsResponse),
     _api(22, InitProducerIdRequest, InitProducerIdResponse),
     _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    # Not the newer ones: in them a broker begins transactions by itself (KIP-890).
+    _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    _api(25, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+    _api(26, EndTxnRequest, EndTxnResponse),
+    _api(27, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
+    _api(28, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
     _api(29, DescribeAclsRequest, DescribeAclsResponse),
     _api(30, CreateAclsRequest, CreateAclsResponse),
     _api(31, DeleteAclsRequest, DeleteAclsResponse),
@@ -190,6 +216,9 @@ _SERVED: Final = (
     _api(50, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse),
     _api(51, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
     _api(60, DescribeClusterRequest, DescribeClusterResponse),
+    _api(61, DescribeProducersRequest, DescribeProducersResponse),
+    _api(65, DescribeTransactionsRequest, DescribeTransactionsResponse),
+    _api(66, ListTransactionsRequest, ListTransactionsResponse),
     _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
 )

@@ -321,6 +321,11 @@ def int32_array(versions: str) -> list[int]:
     return cast("list[int]", Field(kind="array", versions=Versions.parse(versions), item="int32"))
 
 
+def int64_array(versions: str) -> list[int]:
+    """Declare a list of numbers of eight bytes."""
+    return cast("list[int]", Field(kind="array", versions=Versions.parse(versions), item="int64"))
+
+
 def string_array(versions: str, *, nullable: str = "none") -> list[str]:
     """Declare a list of texts; annotate it `list[str] | None` if some version has null."""
     field = Field(

@@ -323,8 +323,12 @@ def test_the_coordinator_is_this_broker(node: Node) -> None:
         answers = [(each.key, each.error_code) for each in response.coordinators]
         assert answers == [("g", 0), ("h", 0), ("", ErrorCode.INVALID_GROUP_ID)]
         transaction = FindCoordinatorRequest(key="x", key_type=1)
-        refused = await ask(broker, transaction, FindCoordinatorResponse, 3)
-        assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        found = await ask(broker, transaction, FindCoordinatorResponse, 3)
+        assert (found.error_code, found.port) == (0, 9092)
+        for key, key_type in (("", 1), ("x", 9)):
+            nobody = FindCoordinatorRequest(key=key, key_type=key_type)
+            refused = await ask(broker, nobody, FindCoordinatorResponse, 3)
+            assert refused.error_code == ErrorCode.INVALID_REQUEST
 
     node.run(story)
 

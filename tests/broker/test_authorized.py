@@ -99,6 +99,24 @@ from streamlog.protocol.messages.security import (
     SaslHandshakeRequest,
     ScramCredentialDeletion,
 )
+from streamlog.protocol.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    TopicRequest,
+)
+from streamlog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from streamlog.protocol.schema import Message, Struct
 from tests.broker.node import Node, at, batch, create, fetch_request, produce_request
 
@@ -265,6 +283,26 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     (lambda: OffsetDeleteRequest(group_id="g"), (*G, OP.DELETE)),
     (lambda: InitProducerIdRequest(transactional_id=None), (*C, OP.IDEMPOTENT_WRITE)),
     (lambda: InitProducerIdRequest(transactional_id="x"), (TRANSACTION, "x", OP.WRITE)),
+    (lambda: EndTxnRequest(transactional_id="x"), (TRANSACTION, "x", OP.WRITE)),
+    (
+        lambda: DescribeTransactionsRequest(transactional_ids=["x"]),
+        (TRANSACTION, "x", OP.DESCRIBE),
+    ),
+    (
+        lambda: DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])]),
+        (*T, OP.READ),
+    ),
+    (
+        lambda: WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=5,
+                    topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+                )
+            ]
+        ),
+        (*C, OP.CLUSTER_ACTION),
+    ),
     (lambda: DescribeLogDirsRequest(topics=None), (*C, OP.DESCRIBE)),
     (DescribeClientQuotasRequest, (*C, OP.DESCRIBE_CONFIGS)),
     (
@@ -324,6 +362,10 @@ def test_every_api_has_a_rule() -> None:
         ListGroupsRequest,
         OffsetCommitRequest,
         OffsetFetchRequest,
+        AddPartitionsToTxnRequest,
+        AddOffsetsToTxnRequest,
+        TxnOffsetCommitRequest,
+        ListTransactionsRequest,
     }
     assert {type(make()) for make, _ in MATRIX} | elsewhere == set(RULES)
 
@@ -348,9 +390,70 @@ def test_the_matrix(make: Callable[[], Message], need: Need) -> None:
                 assert refused in codes(await asked(broker, make())), "another resource"
         await allow(broker, need)
         assert refused in codes(await asked(broker, make(), principal="User:bob")), "another user"
-        # Transactions are refused by the same code where there are none.
-        if kind is not TRANSACTION:
-            assert refused not in codes(await asked(broker, make()))
+        assert refused not in codes(await asked(broker, make()))
+
+    node().run(story)
+
+
+def test_a_transaction_needs_its_id_its_topics_and_its_group() -> None:
+    x = (TRANSACTION, "x")
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    def adding() -> AddPartitionsToTxnRequest:
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="x",
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in ("t", "u")
+            ],
+        )
+
+    async def added(broker: Broker) -> list[int]:
+        answer = await asked(broker, adding())
+        topics = answer.results_by_topic_v3_and_below
+        return [topic.results_by_partition[0].partition_error_code for topic in topics]
+
+    def committing() -> TxnOffsetCommitRequest:
+        partitions = [TxnOffsetCommitRequestPartition(committed_offset=1)]
+        return TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id="g",
+            topics=[
+                TxnOffsetCommitRequestTopic(name=name, partitions=partitions) for name in ("t", "u")
+            ],
+        )
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        create(broker, "u")
+        offsets = AddOffsetsToTxnRequest(transactional_id="x", group_id="g")
+        assert await added(broker) == [REFUSED[TRANSACTION]] * 2
+        assert codes(await asked(broker, offsets)) == {REFUSED[TRANSACTION]}
+        assert codes(await asked(broker, committing())) == {REFUSED[TRANSACTION]}
+        await allow(broker, (*x, OP.WRITE))
+        assert await added(broker) == [denied] * 2
+        assert codes(await asked(broker, offsets)) == {REFUSED[GROUP]}
+        assert codes(await asked(broker, committing())) == {REFUSED[GROUP]}
+        await allow(broker, (*T, OP.WRITE), (*G, OP.READ))
+        assert await added(broker) == [ErrorCode.OPERATION_NOT_ATTEMPTED, denied]
+        unknown = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert codes(await asked(broker, offsets)) == {unknown}
+        assert codes(await asked(broker, committing())) == {denied}
+        await allow(broker, (*T, OP.READ), (TOPIC, "u", OP.WRITE))
+        assert await added(broker) == [unknown] * 2
+        assert codes(await asked(broker, committing())) == {unknown, denied}
+
+    node().run(story)
+
+
+def test_transactions_are_told_to_who_may_know_of_them() -> None:
+    async def story(broker: Broker) -> None:
+        for name in ("x", "y"):
+            begin = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1_000)
+            await asked(broker, begin, principal=IN_PROCESS)
+        assert (await asked(broker, ListTransactionsRequest())).transaction_states == []
+        await allow(broker, (TRANSACTION, "y", OP.DESCRIBE))
+        listed = (await asked(broker, ListTransactionsRequest())).transaction_states
+        assert [each.transactional_id for each in listed] == ["y"]
 
     node().run(story)
 

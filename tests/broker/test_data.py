@@ -172,20 +172,6 @@ def test_a_retry_is_not_written_twice(node: Node) -> None:
     node.run(story)
 
 
-def test_transactions_are_refused_for_good(node: Node) -> None:
-    async def story(broker: Broker) -> None:
-        create(broker)
-        request = produce_request(batch(b"a"))
-        request.transactional_id = "tx"
-        response = await ask(broker, request, ProduceResponse)
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        assert response.responses[0].partition_responses[0].error_code == code
-        asked = InitProducerIdRequest(transactional_id="tx")
-        assert (await ask(broker, asked, InitProducerIdResponse)).error_code == code
-
-    node.run(story)
-
-
 def test_the_brokers_own_topics_are_written_by_nobody_else(node: Node) -> None:
     async def story(broker: Broker) -> None:
         answer = await produce(broker, batch(b"a"), topic="__consumer_offsets")

@@ -19,6 +19,8 @@ from streamlog.protocol.messages import (
     group_admin,
     replace_configs,
     security,
+    transaction_admin,
+    transactions,
 )
 from streamlog.protocol.schema import Field, Message, Struct, StructType
 
@@ -30,6 +32,8 @@ MESSAGES = [
         group_admin,
         consumer_groups,
         consumer_group_description,
+        transactions,
+        transaction_admin,
         admin,
         replace_configs,
         cluster,

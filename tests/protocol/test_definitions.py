@@ -95,10 +95,15 @@ def default_of(theirs: Definition) -> object:
     return unset.get(kind)
 
 
+def versions_of(theirs: Definition) -> str:
+    """Kafka leaves them out of the tagged fields of its transaction log."""
+    return str(theirs.get("versions") or theirs["taggedVersions"])
+
+
 def check_fields(declared: StructType, theirs: Sequence[Definition], scope: Versions) -> None:
     """The fields of both within the versions that get here."""
     ours = [field for field in declared.__fields__ if not is_empty(field.versions & scope)]
-    kept = [field for field in theirs if not is_empty(Versions.parse(field["versions"]) & scope)]
+    kept = [field for field in theirs if not is_empty(Versions.parse(versions_of(field)) & scope)]
     names = [field.name for field in ours]
     assert names == [snake_case(field["name"]) for field in kept], declared.__name__
     for field, defined in zip(ours, kept, strict=True):
@@ -106,7 +111,7 @@ def check_fields(declared: StructType, theirs: Sequence[Definition], scope: Vers
 
 
 def check_field(name: str, ours: Field, theirs: Definition, scope: Versions) -> None:
-    versions = Versions.parse(theirs["versions"]) & scope
+    versions = Versions.parse(versions_of(theirs)) & scope
     assert (ours.versions & scope) == versions, name
     assert ours.tag == theirs.get("tag"), name
     if ours.tag is not None:

@@ -52,6 +52,12 @@ from streamlog.broker.coordinator.records import (
 )
 from streamlog.broker.coordinator.refusals import refuse
 from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
+from streamlog.broker.coordinator.transactional_commits import (
+    COMMIT_VERSION,
+    as_commit,
+    in_transaction,
+    names_nobody,
+)
 from streamlog.broker.storage.expiry import SteadyTime
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import consumer_group_description as description
@@ -81,6 +87,7 @@ from streamlog.protocol.messages.group_admin import (
     DeleteGroupsResponse,
     OffsetDeleteRequest,
 )
+from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,7 +141,7 @@ class GroupCoordinator:
                 outcome = self._consumer(request, caller, at)
                 self._schedule(request.group_id)
                 return outcome
-            case OffsetCommitRequest():
+            case OffsetCommitRequest() | TxnOffsetCommitRequest():
                 return self._commit(request, caller, at)
             case OffsetDeleteRequest():
                 outcome, group_id = self._delete_positions(request, caller), request.group_id
@@ -165,6 +172,17 @@ class GroupCoordinator:
                 return
             case _:
                 self._replay_consumers(change, now_ms)
+
+    def stage(self, record: CoordinatorRecord, producer_id: int, *, now_ms: int) -> None:
+        """Take a record into account that is in a transaction of this producer."""
+        change = decode_change(record)
+        if isinstance(change, OffsetChange):
+            self._offsets.stage(producer_id, change)
+            self._expire_later(now_ms)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A marker of this producer is in the log."""
+        self._offsets.decide(producer_id, committed=committed)
 
     def _replay_consumers(self, change: ConsumerChange, now_ms: int) -> None:
         group_id = change.group_id
@@ -214,6 +232,10 @@ class GroupCoordinator:
     ) -> list[OffsetFetchResponseTopics]:
         """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
         return positions(self._offsets.of(group_id), wanted)
+
+    def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether no transaction is open that may set the position."""
+        return self._offsets.is_stable(group_id, topic, partition)
 
     def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a member may be told them."""
@@ -314,18 +336,31 @@ class GroupCoordinator:
         response = LeaveGroupResponse(error_code=0 if many else told[0].error_code, members=told)
         return outcome + self._answer(caller, response)
 
-    def _commit(self, request: OffsetCommitRequest, caller: Caller, at: Instant) -> Outcome:
+    def _commit(
+        self, request: OffsetCommitRequest | TxnOffsetCommitRequest, caller: Caller, at: Instant
+    ) -> Outcome:
+        if isinstance(request, OffsetCommitRequest):
+            refused = self._may_commit(request, caller.version, at)
+            return self._commit_unless(refused, request, caller, at)
+        commit, refused = as_commit(request), ErrorCode.NONE
+        if not names_nobody(request):
+            refused = self._may_commit(commit, COMMIT_VERSION, at)
+        return in_transaction(self._commit_unless(refused, commit, caller, at), request)
+
+    def _may_commit(self, request: OffsetCommitRequest, version: int, at: Instant) -> ErrorCode:
         group = self._groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
-        refused = ErrorCode.NONE
         if isinstance(group, ConsumerGroup):
-            refused = group.may_commit(request.member_id, generation, caller.version)
-        elif group is not None:
-            refused = group.may_commit(request.member_id, request.group_instance_id, generation, at)
-        elif generation >= 0:
-            refused = ErrorCode.ILLEGAL_GENERATION
-        elif len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
-            refused = ErrorCode.INVALID_GROUP_ID
+            return group.may_commit(request.member_id, generation, version)
+        if group is not None:
+            return group.may_commit(request.member_id, request.group_instance_id, generation, at)
+        return ErrorCode.ILLEGAL_GENERATION if generation >= 0 else ErrorCode.NONE
+
+    def _commit_unless(
+        self, refused: ErrorCode, request: OffsetCommitRequest, caller: Caller, at: Instant
+    ) -> Outcome:
+        if len(request.group_id.encode()) > GROUP_ID_BYTES_MAX:
+            refused = refused or ErrorCode.INVALID_GROUP_ID
         records = []
 
         def keep(topic: str, partition: OffsetCommitRequestPartition) -> int:

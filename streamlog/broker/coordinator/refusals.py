@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from streamlog.broker.coordinator.commits import commit_response
+from streamlog.broker.transaction_answers import offsets_answer
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -32,6 +34,7 @@ from streamlog.protocol.messages.group_admin import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
+from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
 from streamlog.protocol.schema import Message
 
 _REFUSALS: dict[type[Message], Callable[[Any, int], Message]] = {
@@ -43,6 +46,9 @@ _REFUSALS: dict[type[Message], Callable[[Any, int], Message]] = {
     LeaveGroupRequest: lambda _, code: LeaveGroupResponse(error_code=code),
     ConsumerGroupHeartbeatRequest: lambda _, code: ConsumerGroupHeartbeatResponse(error_code=code),
     OffsetCommitRequest: lambda request, code: commit_response(request, lambda *_: code),
+    TxnOffsetCommitRequest: lambda request, code: offsets_answer(
+        request, lambda *_: ErrorCode(code)
+    ),
     OffsetDeleteRequest: lambda _, code: OffsetDeleteResponse(error_code=code),
     DeleteGroupsRequest: lambda request, code: DeleteGroupsResponse(
         results=[

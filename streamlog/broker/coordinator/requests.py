@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.consumer_group_description import (
@@ -31,6 +31,7 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
     SyncGroupRequest,
 )
 from streamlog.protocol.messages.group_admin import (
@@ -38,6 +39,7 @@ from streamlog.protocol.messages.group_admin import (
     DeleteGroupsResponse,
     OffsetDeleteRequest,
 )
+from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
     from streamlog.broker.coordinator.runtime import CoordinatorRuntime
@@ -59,6 +61,7 @@ GroupRequest: TypeAlias = (
     | ConsumerGroupHeartbeatRequest
     | OffsetCommitRequest
     | OffsetDeleteRequest
+    | TxnOffsetCommitRequest
 )
 """What goes to one group."""
 
@@ -68,11 +71,64 @@ REASON_CHARACTERS_MAX = 255
 _logger = logging.getLogger(__name__)
 
 
+class Context(Protocol):
+    """Who asks, and in which version."""
+
+    @property
+    def version(self) -> int:
+        """Of the request."""
+        ...
+
+    @property
+    def client_id(self) -> str | None:
+        """What the client calls itself."""
+        ...
+
+    @property
+    def client_host(self) -> str:
+        """Where it is."""
+        ...
+
+
+Answer: TypeAlias = "Message | asyncio.Future[Message]"
+Handlers: TypeAlias = "dict[Any, Callable[[Any, Context], Answer]]"
+"""Who answers which request, for a broker's table."""
+
+
 class GroupRequests:
     """Everything a client can ask about groups."""
 
     def __init__(self, runtime: CoordinatorRuntime) -> None:
         self._runtime = runtime
+
+    def handlers(self, on_deadline: Callable[[], None]) -> Handlers:
+        """Who answers what but for OffsetFetch; told when something may be due earlier."""
+
+        def begin(request: GroupRequest, at: Context) -> Answer:
+            answer = self.begin(
+                request,
+                version=at.version,
+                client_id=at.client_id or "",
+                client_host=at.client_host,
+            )
+            on_deadline()
+            return answer
+
+        return {
+            JoinGroupRequest: begin,
+            SyncGroupRequest: begin,
+            HeartbeatRequest: begin,
+            LeaveGroupRequest: begin,
+            ConsumerGroupHeartbeatRequest: begin,
+            OffsetCommitRequest: begin,
+            OffsetDeleteRequest: begin,
+            DeleteGroupsRequest: lambda request, at: self.delete(
+                request, client_id=at.client_id or "", client_host=at.client_host
+            ),
+            DescribeGroupsRequest: lambda request, at: self.describe(request, at.version),
+            ConsumerGroupDescribeRequest: lambda request, _: self.describe_consumers(request),
+            ListGroupsRequest: lambda request, _: self.listed(request),
+        }
 
     def begin(
         self, request: GroupRequest, *, version: int, client_id: str, client_host: str
@@ -87,16 +143,18 @@ class GroupRequests:
             client_host=client_host,
         )
 
+    def partition_of(self, group_id: str) -> tuple[str, int]:
+        """Topic and number of the partition that holds the offsets of a group."""
+        return self._runtime.partition_of(group_id)
+
     def positions(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
-        """Committed offsets. No transaction is ever open, so all of them are stable."""
+        """Committed offsets; those that an open transaction may set, only if that is all right."""
         if version >= MANY_GROUPS_VERSION:
             found = []
             for asked in request.groups:
                 topics = asked.topics
                 wanted = None if topics is None else [(t.name, t.partition_indexes) for t in topics]
-                positions = self._runtime.groups_of(asked.group_id).positions(
-                    asked.group_id, wanted
-                )
+                positions = self._positions(asked.group_id, wanted, request)
                 code = self._runtime.groups_of(asked.group_id).may_fetch(
                     asked.group_id, asked.member_id, asked.member_epoch
                 )
@@ -110,7 +168,7 @@ class GroupRequests:
             return OffsetFetchResponse(groups=found)
         listed = request.topics
         wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
-        positions = self._runtime.groups_of(request.group_id).positions(request.group_id, wanted)
+        positions = self._positions(request.group_id, wanted, request)
         return OffsetFetchResponse(
             topics=[
                 OffsetFetchResponseTopic(
@@ -121,6 +179,7 @@ class GroupRequests:
                             committed_offset=each.committed_offset,
                             committed_leader_epoch=each.committed_leader_epoch,
                             metadata=each.metadata,
+                            error_code=each.error_code,
                         )
                         for each in topic.partitions
                     ],
@@ -128,6 +187,22 @@ class GroupRequests:
                 for topic in positions
             ]
         )
+
+    def _positions(
+        self,
+        group_id: str,
+        wanted: list[tuple[str, list[int]]] | None,
+        request: OffsetFetchRequest,
+    ) -> list[OffsetFetchResponseTopics]:
+        shard = self._runtime.groups_of(group_id)
+        found = shard.positions(group_id, wanted)
+        if not request.require_stable:
+            return found
+        for name, each in [(topic.name, each) for topic in found for each in topic.partitions]:
+            if not shard.is_stable(group_id, name, each.partition_index):
+                each.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                each.committed_offset = each.committed_leader_epoch = -1
+        return found
 
     def no_positions(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """Nothing can be told: the log of the groups has failed."""

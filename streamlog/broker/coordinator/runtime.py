@@ -29,9 +29,11 @@ from streamlog.broker.coordinator.shard import (
     Outcome,
     Shard,
 )
+from streamlog.broker.storage.appends import Origin
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.records.batch import encode_batch, split_batches
+from streamlog.records.batch import RecordBatch, encode_batch, split_batches
+from streamlog.records.control import COMMIT, MARKERS, marker_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,14 +114,26 @@ class CoordinatorRuntime:
         if not self._shards:
             self.load(self._partitions.create(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS))
 
-    def _replay(self, partition: Partition, shard: Shard) -> None:
+    def _replay(self, partition: Partition, shard: GroupCoordinator) -> None:
         offset = partition.log.log_start_offset
         while offset < partition.high_watermark:
             for batch in split_batches(partition.log.read(offset, max_bytes=LOAD_BYTES)):
                 offset = batch.next_offset
-                for record in batch.records():
-                    stored = CoordinatorRecord(record.key or b"", record.value)
-                    shard.replay(stored, now_ms=self._clock.now_ms())
+                self._replay_batch(batch, shard)
+
+    def _replay_batch(self, batch: RecordBatch, shard: GroupCoordinator) -> None:
+        now_ms = self._clock.now_ms()
+        if batch.is_control:
+            marker = marker_of(batch)
+            if marker is not None and marker.kind in MARKERS:
+                shard.end_transaction(batch.producer_id, committed=marker.kind == COMMIT)
+            return
+        for record in batch.records():
+            stored = CoordinatorRecord(record.key or b"", record.value)
+            if batch.is_transactional:
+                shard.stage(stored, batch.producer_id, now_ms=now_ms)
+            else:
+                shard.replay(stored, now_ms=now_ms)
 
     # ---- requests ----
 
@@ -154,6 +168,15 @@ class CoordinatorRuntime:
     def shards(self) -> list[GroupCoordinator]:
         """All shards there are."""
         return self._shards
+
+    def partition_of(self, group_id: str) -> tuple[str, int]:
+        """Topic and number of the partition that holds the offsets of a group."""
+        self.ensure_topic()
+        return OFFSETS_TOPIC, shard_index(group_id, len(self._shards))
+
+    def on_marker(self, index: int, producer_id: int, *, committed: bool) -> None:
+        """A producer's transaction has ended in a partition of the offsets topic."""
+        self._shards[index].end_transaction(producer_id, committed=committed)
 
     def forget_topic(self, name: str) -> None:
         """A topic was deleted: forget all positions in it."""
@@ -213,15 +236,24 @@ class CoordinatorRuntime:
         if not outcome.records:
             return outcome.answers
         at = self._instant()
-        batch = encode_batch([(at.wall_ms, r.key, r.value, ()) for r in outcome.records])
+        producer_id, producer_epoch = outcome.producer or (-1, -1)
+        batch = encode_batch(
+            [(at.wall_ms, r.key, r.value, ()) for r in outcome.records],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=outcome.producer is not None,
+        )
         try:
-            self._logs[index].append(batch, now_ms=at.now_ms)
+            self._logs[index].append(batch, now_ms=at.now_ms, origin=Origin.COORDINATOR)
         except StreamlogError as error:
             _log.error("%s-%d: nothing was kept: %s", OFFSETS_TOPIC, index, error)
-            code = _code(error)
+            code = _code(error, fenced=outcome.producer is not None)
             return tuple(self._refusal(answer.ticket, code) for answer in outcome.answers)
         for record in outcome.records:
-            self._shards[index].replay(record, now_ms=at.now_ms)
+            if outcome.producer is None:
+                self._shards[index].replay(record, now_ms=at.now_ms)
+            else:
+                self._shards[index].stage(record, producer_id, now_ms=at.now_ms)
         return outcome.answers
 
     def _refusal(self, ticket: int, code: ErrorCode) -> Answer:
@@ -253,8 +285,10 @@ def shard_index(group_id: str, count: int) -> int:
     return (code if code < 1 << 31 else ((1 << 32) - code) & 0x7FFFFFFF) % count
 
 
-def _code(error: StreamlogError) -> ErrorCode:
-    """Whether to come back: not if the log has refused the bytes themselves."""
+def _code(error: StreamlogError, *, fenced: bool) -> ErrorCode:
+    """Whether to come back: not if the log has refused the bytes themselves, or the producer."""
+    if fenced and isinstance(error, LogError) and error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     if isinstance(error, LogError) and not error.retriable:
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

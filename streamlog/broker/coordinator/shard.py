@@ -50,9 +50,11 @@ class Outcome:
 
     records: tuple[CoordinatorRecord, ...] = ()
     answers: tuple[Answer, ...] = ()
+    producer: tuple[int, int] | None = None
+    """Whose transaction the records are part of, by id and epoch; None if they count at once."""
 
     def __add__(self, other: Outcome) -> Outcome:
-        return Outcome(self.records + other.records, self.answers + other.answers)
+        return Outcome(self.records + other.records, self.answers + other.answers, self.producer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,6 +275,10 @@ class Partitions:
         """The high watermark of a partition. Raises what `get` raises."""
         return self.get(topic, index).high_watermark
 
+    def new_producer_id(self) -> int:
+        """A number that no producer has had; kept on disk, so none ever will."""
+        return self._directory.next_producer_id()
+
     def last_stable_offset(self, topic: str, index: int) -> int:
         """The last stable offset of a partition. Raises what `get` raises."""
         return self.get(topic, index).last_stable_offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streamlog.broker.security import group_rules, topic_rules
+from streamlog.broker.security import group_rules, topic_rules, transaction_rules
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
 from streamlog.broker.security.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
@@ -78,6 +78,18 @@ from streamlog.protocol.messages.security import (
     DescribeUserScramCredentialsResponse,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
+)
+from streamlog.protocol.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+)
+from streamlog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
 )
 from streamlog.protocol.schema import Message
 
@@ -248,6 +260,14 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     DeleteRecordsRequest: topic_rules.delete_records,
     InitProducerIdRequest: init_producer_id,
     OffsetForLeaderEpochRequest: topic_rules.epoch_ends,
+    AddPartitionsToTxnRequest: transaction_rules.add_partitions,
+    AddOffsetsToTxnRequest: transaction_rules.add_offsets,
+    EndTxnRequest: transaction_rules.end,
+    WriteTxnMarkersRequest: transaction_rules.write_markers,
+    TxnOffsetCommitRequest: transaction_rules.commit_offsets,
+    DescribeProducersRequest: transaction_rules.describe_producers,
+    DescribeTransactionsRequest: transaction_rules.describe_transactions,
+    ListTransactionsRequest: transaction_rules.list_transactions,
     DescribeAclsRequest: on_cluster(
         Operation.DESCRIBE, lambda _: DescribeAclsResponse(error_code=DENIED, error_message=WHY)
     ),

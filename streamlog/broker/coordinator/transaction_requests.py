@@ -1,0 +1,283 @@
+"""TransactionRequests: requests about transactions, spread over the shards that hold them.
+
+What changes a transaction goes to its shard; what only looks is answered at once. Offsets that a
+producer commits in its transaction go to the group, if the transaction's shard says that it may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from streamlog.broker.coordinator.transaction import TransactionState
+from streamlog.broker.transaction_answers import code_answer
+from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicData,
+    TopicResponse,
+)
+from streamlog.protocol.messages.transaction_admin import TransactionState as Described
+from streamlog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TxnOffsetCommitRequest,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from streamlog.protocol.messages.transactions import TransactionState as Listed
+from streamlog.records.control import ABORT, COMMIT, Marker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamlog.broker.coordinator.requests import Context, GroupRequests, Handlers
+    from streamlog.broker.coordinator.transaction import Transaction
+    from streamlog.broker.coordinator.transaction_runtime import TransactionRuntime
+    from streamlog.broker.replication.partition import Partition
+    from streamlog.protocol.schema import Message
+
+Answer: TypeAlias = "Message | asyncio.Future[Message]"
+TransactionRequest: TypeAlias = (
+    InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
+)
+"""What goes to one transactional id."""
+
+
+class TransactionRequests:
+    """Everything a client can ask about transactions."""
+
+    def __init__(
+        self,
+        runtime: TransactionRuntime,
+        groups: GroupRequests,
+        *,
+        on_deadline: Callable[[], None],
+    ) -> None:
+        self._runtime = runtime
+        self._groups = groups
+        self._on_deadline = on_deadline
+        """Called when something may be due earlier than before."""
+
+    def handlers(self) -> Handlers:
+        """Who answers which request, for a broker's table."""
+        return {
+            InitProducerIdRequest: self._init,
+            AddPartitionsToTxnRequest: self._begin,
+            AddOffsetsToTxnRequest: self._begin,
+            EndTxnRequest: self._begin,
+            TxnOffsetCommitRequest: self._commit_offsets,
+            WriteTxnMarkersRequest: lambda request, _: self._write_markers(request),
+            ListTransactionsRequest: lambda request, _: self._listed(request),
+            DescribeTransactionsRequest: lambda request, _: self._all_described(request),
+            DescribeProducersRequest: lambda request, _: self._all_producers(request),
+        }
+
+    def _init(self, request: InitProducerIdRequest, context: Context) -> Answer:
+        if request.transactional_id is None:
+            # A number that no producer has had; epochs begin anew with it.
+            return InitProducerIdResponse(producer_id=self._runtime.partitions.new_producer_id())
+        return self._begin(request, context)
+
+    def _begin(self, request: TransactionRequest, context: Context) -> Answer:
+        """Hand a request to its transactional id: the answer, or where it will be."""
+        if isinstance(request, AddPartitionsToTxnRequest):
+            name = request.v3_and_below_transactional_id
+        else:
+            name = request.transactional_id or ""
+        answer = self._runtime.begin(name, request, version=context.version)
+        self._on_deadline()
+        return answer
+
+    def check(
+        self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
+    ) -> None:
+        """Whether a producer may write to a partition in its transaction now.
+
+        Raises:
+            LogError: it may not; `code` says why.
+        """
+        code = self._runtime.verify(transactional_id, producer, place)
+        if code is not ErrorCode.NONE:
+            raise error_for(
+                code,
+                f"{place[0]}-{place[1]} is in no open transaction of {transactional_id!r} and"
+                f" producer {producer[0]} with epoch {producer[1]}",
+            )
+
+    def _commit_offsets(self, request: TxnOffsetCommitRequest, context: Context) -> Answer:
+        """Positions that count once the transaction is committed."""
+        place = self._groups.partition_of(request.group_id)
+        producer = (request.producer_id, request.producer_epoch)
+        code = self._runtime.verify(request.transactional_id, producer, place)
+        if code is not ErrorCode.NONE:
+            return code_answer(request, context.version, code)
+        answer = self._groups.begin(
+            request,
+            version=context.version,
+            client_id=context.client_id or "",
+            client_host=context.client_host,
+        )
+        self._on_deadline()
+        return answer
+
+    # ---- looking ----
+
+    def _listed(self, request: ListTransactionsRequest) -> ListTransactionsResponse:
+        """The transactional ids that all filters let through."""
+        titles = {state.title for state in TransactionState}
+        states, producers = set(request.state_filters), set(request.producer_id_filters)
+        wall_ms = self._runtime.clock.wall_ms()
+
+        def passes(known: Transaction) -> bool:
+            open_ms = wall_ms - known.start_ms if known.start_ms >= 0 else -1
+            return (
+                (not states or known.state.title in states)
+                and (not producers or known.producer_id in producers)
+                and (request.duration_filter < 0 or open_ms > request.duration_filter)
+            )
+
+        return ListTransactionsResponse(
+            unknown_state_filters=sorted(states - titles),
+            transaction_states=[
+                Listed(
+                    transactional_id=known.transactional_id,
+                    producer_id=known.producer_id,
+                    transaction_state=known.state.title,
+                )
+                for known in self._runtime.transactions()
+                if passes(known)
+            ],
+        )
+
+    def _all_described(self, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+        """Transactional ids, each by itself."""
+        return DescribeTransactionsResponse(
+            transaction_states=[self._described(name) for name in request.transactional_ids]
+        )
+
+    def _described(self, name: str) -> Described:
+        known = self._runtime.transaction(name)
+        if known is None:
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            return Described(error_code=code, transactional_id=name)
+        topics: dict[str, list[int]] = {}
+        for topic, number in sorted(known.partitions):
+            topics.setdefault(topic, []).append(number)
+        return Described(
+            transactional_id=name,
+            transaction_state=known.state.title,
+            transaction_timeout_ms=known.timeout_ms,
+            transaction_start_time_ms=known.start_ms,
+            producer_id=known.producer_id,
+            producer_epoch=known.producer_epoch,
+            topics=[TopicData(topic=topic, partitions=found) for topic, found in topics.items()],
+        )
+
+    def _all_producers(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
+        """Who writes to partitions."""
+        return DescribeProducersResponse(
+            topics=[
+                TopicResponse(
+                    name=topic.name,
+                    partitions=[self._producers(topic.name, n) for n in topic.partition_indexes],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _producers(self, topic: str, index: int) -> PartitionResponse:
+        try:
+            states = self._runtime.partitions.get(topic, index).log.producers
+        except LogError as error:
+            return PartitionResponse(
+                partition_index=index, error_code=error.code, error_message=str(error)
+            )
+        begun = dict(states.transactions)
+        return PartitionResponse(
+            partition_index=index,
+            active_producers=[
+                ProducerState(
+                    producer_id=producer_id,
+                    producer_epoch=known.epoch,
+                    last_sequence=known.last_sequence,
+                    last_timestamp=known.timestamp_ms,
+                    coordinator_epoch=known.coordinator_epoch,
+                    current_txn_start_offset=begun.get(producer_id, -1),
+                )
+                for producer_id, known in states
+            ],
+        )
+
+    # ---- markers that somebody else decides on ----
+
+    def _write_markers(self, request: WriteTxnMarkersRequest) -> Answer:
+        """End transactions that no coordinator ends any more; an admin may know of such."""
+        written: list[Partition] = []
+        results = [
+            WritableTxnMarkerResult(
+                producer_id=each.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=number,
+                                error_code=self._write(each, (topic.name, number), written),
+                            )
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in each.topics
+                ],
+            )
+            for each in request.markers
+        ]
+        response = WriteTxnMarkersResponse(markers=results)
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._runtime.when_durable(written, partial(_answer, answer, response))
+        return answer.result() if answer.done() else answer
+
+    def _write(
+        self, marker: WritableTxnMarker, place: tuple[str, int], written: list[Partition]
+    ) -> int:
+        kind = COMMIT if marker.transaction_result else ABORT
+        producer = (marker.producer_id, marker.producer_epoch)
+        try:
+            written.append(
+                self._runtime.write_marker(place, producer, Marker(kind, marker.coordinator_epoch))
+            )
+        except LogError as error:
+            return error.code
+        except StreamlogError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+
+def _answer(
+    answer: asyncio.Future[Message],
+    response: WriteTxnMarkersResponse,
+    failure: StreamlogError | None,
+) -> None:
+    if answer.done():
+        return
+    if failure is not None:
+        topics = [topic for each in response.markers for topic in each.topics]
+        for partition in [partition for topic in topics for partition in topic.partitions]:
+            partition.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    answer.set_result(response)

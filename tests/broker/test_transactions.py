@@ -1,0 +1,392 @@
+"""Transactions through the broker's one way in: what is committed is seen, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from crc32c import crc32c
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.coordination import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from streamlog.protocol.messages.data import ProduceResponse
+from streamlog.protocol.messages.transaction_admin import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicRequest,
+)
+from streamlog.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tests.broker.node import Node, ask, create, later, produce_request
+from tests.broker.test_isolation import on_disk, read, told, transactional, values
+
+ILLEGAL = ErrorCode.ILLEGAL_GENERATION
+UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+@pytest.fixture(params=["always", "os"])
+def node(request: pytest.FixtureRequest) -> Node:
+    return Node(config=BrokerConfig(flush=request.param))
+
+
+@dataclass
+class Writer:
+    """A transactional producer in single requests."""
+
+    broker: Broker
+    producer_id: int = -1
+    epoch: int = -1
+    sequence: int = 0
+
+    async def init(self, timeout_ms: int = 60_000) -> int:
+        request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=timeout_ms)
+        response = await ask(self.broker, request, InitProducerIdResponse)
+        if response.error_code == ErrorCode.NONE:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+            self.sequence = 0
+        return response.error_code
+
+    async def add(self, topic: str = "t") -> int:
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="tx",
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0])],
+        )
+        response = await ask(self.broker, request, AddPartitionsToTxnResponse)
+        result = response.results_by_topic_v3_and_below[0].results_by_partition[0]
+        return result.partition_error_code
+
+    async def write(self, *sent: bytes, transactional_id: str | None = "tx") -> int:
+        data = bytearray(transactional(self.sequence, *sent, producer_id=self.producer_id))
+        data[51:53] = self.epoch.to_bytes(2)
+        sealed = _sealed(data)
+        request = produce_request(sealed)
+        request.transactional_id = transactional_id
+        response = await ask(self.broker, request, ProduceResponse)
+        code = response.responses[0].partition_responses[0].error_code
+        if code == ErrorCode.NONE:
+            self.sequence += len(sent)
+        return code
+
+    def ending(self, *, committed: bool) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id="tx",
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=committed,
+        )
+
+    async def end(self, *, committed: bool = True) -> int:
+        response = await ask(self.broker, self.ending(committed=committed), EndTxnResponse)
+        return response.error_code
+
+    async def add_offsets(self, group: str = "g") -> int:
+        request = AddOffsetsToTxnRequest(
+            transactional_id="tx",
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id=group,
+        )
+        return (await ask(self.broker, request, AddOffsetsToTxnResponse)).error_code
+
+    async def commit_offset(self, offset: int, *, generation: int = -1, member: str = "") -> int:
+        partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = TxnOffsetCommitRequest(
+            transactional_id="tx",
+            group_id="g",
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            generation_id=generation,
+            member_id=member,
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+        )
+        response = await ask(self.broker, request, TxnOffsetCommitResponse)
+        return response.topics[0].partitions[0].error_code
+
+
+def _sealed(data: bytearray) -> bytes:
+    data[17:21] = crc32c(data[21:]).to_bytes(4)
+    return bytes(data)
+
+
+async def begun(broker: Broker) -> Writer:
+    create(broker)
+    writer = Writer(broker)
+    assert await writer.init() == ErrorCode.NONE
+    assert await writer.add() == ErrorCode.NONE
+    return writer
+
+
+async def position(broker: Broker, *, stable: bool = True) -> tuple[int, int]:
+    """Code and offset of the group."""
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    asked = OffsetFetchRequestGroup(group_id="g", topics=topics)
+    request = OffsetFetchRequest(groups=[asked], require_stable=stable)
+    response = await ask(broker, request, OffsetFetchResponse)
+    found = response.groups[0].topics[0].partitions[0]
+    return found.error_code, found.committed_offset
+
+
+def test_what_is_committed_is_seen_when_the_answer_is_there(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        assert await writer.write(b"a", b"b") == ErrorCode.NONE
+        assert values(await read(broker, 0)) == []
+        assert await writer.end() == ErrorCode.NONE
+        data = await read(broker, 0)
+        assert (values(data)[:2], data.last_stable_offset) == ([b"a", b"b"], 3)
+        assert await writer.add() == ErrorCode.NONE
+
+    node.run(story)
+
+
+def test_what_is_aborted_is_told(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        await writer.write(b"a")
+        assert await writer.end(committed=False) == ErrorCode.NONE
+        data = await read(broker, 0)
+        assert told(data) == [(writer.producer_id, 0)]
+
+    node.run(story)
+
+
+def test_only_a_begun_transaction_may_be_written_in(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        writer = Writer(broker, producer_id=5, epoch=0)
+        assert await writer.write(b"a") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        await writer.init()
+        assert await writer.write(b"a") == ErrorCode.INVALID_TXN_STATE
+        await writer.add()
+        assert await writer.write(b"a", transactional_id=None) == ErrorCode.INVALID_TXN_STATE
+        assert await writer.write(b"a") == ErrorCode.NONE
+        await writer.end()
+        assert await writer.write(b"b") == ErrorCode.INVALID_TXN_STATE
+
+    node.run(story)
+
+
+def test_who_was_replaced_writes_no_more(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        old = await begun(broker)
+        await old.write(b"lost")
+        new = Writer(broker)
+        assert await new.init() == ErrorCode.CONCURRENT_TRANSACTIONS
+        while await new.init() == ErrorCode.CONCURRENT_TRANSACTIONS:
+            await on_disk(broker)
+        assert new.epoch == old.epoch + 2
+        assert await old.write(b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await old.end() == ErrorCode.PRODUCER_FENCED
+        await new.add()
+        assert await new.write(b"b") == ErrorCode.NONE
+        await new.end()
+        data = await read(broker, 0)
+        assert told(data) == [(old.producer_id, 0)]
+
+    node.run(story)
+
+
+def test_an_abandoned_transaction_is_aborted(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        writer = Writer(broker)
+        await writer.init(timeout_ms=5_000)
+        await writer.add()
+        await writer.write(b"a")
+        node.pass_time(broker, 6_000)
+        while (await read(broker, 0)).last_stable_offset == 0:
+            await on_disk(broker)
+        assert told(await read(broker, 0)) == [(writer.producer_id, 0)]
+        assert await writer.end() == ErrorCode.PRODUCER_FENCED
+
+    node.run(story)
+
+
+def test_a_transaction_goes_on_after_a_restart(node: Node) -> None:
+    async def before(broker: Broker) -> Writer:
+        writer = await begun(broker)
+        await writer.write(b"a")
+        return writer
+
+    async def after(broker: Broker) -> None:
+        writer.broker = broker
+        assert await writer.write(b"b") == ErrorCode.NONE
+        assert await writer.end() == ErrorCode.NONE
+        assert values(await read(broker, 0))[:2] == [b"a", b"b"]
+
+    writer = node.run(before)
+    node.run(after)
+
+
+def test_what_was_decided_is_done_after_a_restart() -> None:
+    node = Node(config=BrokerConfig(flush="always"))
+
+    async def before(broker: Broker) -> None:
+        writer = await begun(broker)
+        await writer.write(b"a")
+        # The broker is stopped before it has written any marker.
+        answer = later(broker, writer.ending(committed=True))
+        answer.add_done_callback(asyncio.Future.exception)
+        assert broker._partitions.get("t", 0).log.log_end_offset == 1
+
+    async def after(broker: Broker) -> None:
+        broker.tick()
+        while (await read(broker, 0)).last_stable_offset < 2:
+            await on_disk(broker)
+        assert values(await read(broker, 0))[:1] == [b"a"]
+
+    node.run(before)
+    node.run(after)
+
+
+def test_offsets_count_with_their_transaction(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        assert await writer.commit_offset(3) == ErrorCode.INVALID_TXN_STATE
+        assert await writer.add_offsets() == ErrorCode.NONE
+        assert await writer.commit_offset(3) == ErrorCode.NONE
+        assert await position(broker) == (UNSTABLE, -1)
+        assert await position(broker, stable=False) == (ErrorCode.NONE, -1)
+        await writer.end()
+        assert await position(broker) == (ErrorCode.NONE, 3)
+        await writer.add_offsets()
+        assert await writer.commit_offset(9) == ErrorCode.NONE
+        await writer.end(committed=False)
+        assert await position(broker) == (ErrorCode.NONE, 3)
+
+    async def after(broker: Broker) -> None:
+        assert await position(broker) == (ErrorCode.NONE, 3)
+
+    node.run(story)
+    node.run(after)
+
+
+def test_offsets_are_still_open_after_a_restart(node: Node) -> None:
+    async def before(broker: Broker) -> Writer:
+        writer = await begun(broker)
+        await writer.add_offsets()
+        await writer.commit_offset(3)
+        return writer
+
+    async def after(broker: Broker) -> None:
+        writer.broker = broker
+        assert await position(broker) == (UNSTABLE, -1)
+        assert await writer.end() == ErrorCode.NONE
+        assert await position(broker) == (ErrorCode.NONE, 3)
+
+    writer = node.run(before)
+    node.run(after)
+
+
+def test_a_member_that_was_replaced_commits_nothing(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        await writer.add_offsets()
+        assert await writer.commit_offset(3, generation=4, member="m") == ILLEGAL
+        plain = OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+        commit = OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            topics=[OffsetCommitRequestTopic(name="t", partitions=[plain])],
+        )
+        await ask(broker, commit, OffsetCommitResponse)
+        await writer.end()
+        assert await position(broker) == (ErrorCode.NONE, 5)
+
+    node.run(story)
+
+
+def test_an_admin_sees_transactions_and_ends_one_that_hangs(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        await writer.write(b"a")
+        node.clock.advance(50)
+        for request, found in (
+            (ListTransactionsRequest(), 1),
+            (ListTransactionsRequest(state_filters=["Ongoing", "Odd"]), 1),
+            (ListTransactionsRequest(state_filters=["Empty"]), 0),
+            (ListTransactionsRequest(producer_id_filters=[writer.producer_id]), 1),
+            (ListTransactionsRequest(producer_id_filters=[99]), 0),
+            (ListTransactionsRequest(duration_filter=49), 1),
+            (ListTransactionsRequest(duration_filter=50), 0),
+        ):
+            listed = await ask(broker, request, ListTransactionsResponse)
+            assert len(listed.transaction_states) == found
+            assert listed.unknown_state_filters == [s for s in request.state_filters if s == "Odd"]
+        described = await ask(
+            broker,
+            DescribeTransactionsRequest(transactional_ids=["tx", "no"]),
+            DescribeTransactionsResponse,
+        )
+        known, unknown = described.transaction_states
+        assert (known.transaction_state, known.producer_id) == ("Ongoing", writer.producer_id)
+        assert [(each.topic, each.partitions) for each in known.topics] == [("t", [0])]
+        assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        topics = [TopicRequest(name="t", partition_indexes=[0, 7])]
+        producers = await ask(
+            broker, DescribeProducersRequest(topics=topics), DescribeProducersResponse
+        )
+        there, nowhere = producers.topics[0].partitions
+        (active,) = there.active_producers
+        assert (active.producer_id, active.current_txn_start_offset) == (writer.producer_id, 0)
+        assert nowhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        marker = WritableTxnMarker(
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0, 7])],
+        )
+        request = WriteTxnMarkersRequest(markers=[marker])
+        response = await ask(broker, request, WriteTxnMarkersResponse)
+        codes = [each.error_code for each in response.markers[0].topics[0].partitions]
+        assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert told(await read(broker, 0)) == [(writer.producer_id, 0)]
+
+    node.run(story)
+
+
+def test_a_topic_that_is_gone_holds_up_no_transaction(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        create(broker, "gone")
+        assert await writer.add("gone") == ErrorCode.NONE
+        await writer.write(b"a")
+        broker._partitions.delete("gone")
+        assert await writer.end() == ErrorCode.NONE
+        assert values(await read(broker, 0))[:1] == [b"a"]
+
+    node.run(story)
