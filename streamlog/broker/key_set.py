@@ -123,7 +123,9 @@ def _keys(data: bytes) -> list[Key]:
 
     found = []
     for each in json.loads(data)["keys"]:
-        algorithms = ALGORITHMS.get(each.get("kty"), ())
+        if not isinstance(each, dict):
+            raise TypeError("one of its keys is none")
+        algorithms = ALGORITHMS.get(str(each.get("kty")), ())
         if "alg" in each:
             algorithms = tuple(name for name in algorithms if name == each["alg"])
         if not algorithms or each.get("use", "sig") != "sig":

@@ -120,6 +120,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._has_begun = False
         self._is_paused = False
+        self._is_told = False
         self._is_open = False
         self._outlet: TlsOutlet | None = None
         self._peer = "?"
@@ -143,6 +144,8 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._connections.leave(self)
         if self._is_open:
             self._inner.connection_lost(exc)
+        elif self._has_begun and not self._is_told:
+            self._tell("it hung up in the middle; it may not take the broker's certificate")
         self._raw.close()
         self.closed.set()
 
@@ -305,9 +308,14 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._fail(f"it did not shake hands within {HANDSHAKE_TIMEOUT_MS} ms")
 
     def _fail(self, reason: str) -> None:
+        self._tell(reason)
+        self._transport.close()
+
+    def _tell(self, reason: str) -> None:
+        """Once."""
+        self._is_told = True
         what = "TLS" if self._is_open else "the TLS handshake"
         _log.warning("closed the connection of %s: %s failed: %s", self._peer, what, reason)
-        self._transport.close()
 
 
 class TlsOutlet:

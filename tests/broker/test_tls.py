@@ -151,6 +151,21 @@ def test_who_does_not_shake_hands_is_hung_up_on(
     assert "did not shake hands" in caplog.text
 
 
+def test_who_hangs_up_in_the_middle_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(_: Broker, server: BrokerServer) -> None:
+        for said in (b"", b"\x16\x03\x01"):
+            _, writer = await asyncio.open_connection(server.host, server.port)
+            await until(lambda: len(server._connections) == 1)
+            writer.write(said)
+            writer.close()
+            await writer.wait_closed()
+            await until(lambda: not len(server._connections))
+
+    serve(story)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "it hung up in the middle" in line
+
+
 def test_handshakes_count_as_connections(caplog: pytest.LogCaptureFixture) -> None:
     async def story(_: Broker, server: BrokerServer) -> None:
         _, first = await asyncio.open_connection(server.host, server.port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import shutil
@@ -12,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import aiokafka
 import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
@@ -145,28 +143,42 @@ except kafka.errors.KafkaError as error:
 """
 
 
-def said_by_kafka_python(given: Access, where: str) -> str:
-    """In a process of its own: it leaves its sockets to whoever comes."""
-    settings = {"bootstrap_servers": where, "bootstrap_timeout_ms": 10_000, **given.kafka_python}
-    command = [sys.executable, "-c", KAFKA_PYTHON, json.dumps(settings)]
+AIOKAFKA = """
+import asyncio, json, logging, ssl, sys, aiokafka
+logging.basicConfig(level=logging.WARNING)
+settings = json.loads(sys.argv[1])
+authority = settings.pop("authority")
+if authority:
+    settings["ssl_context"] = ssl.create_default_context(cafile=authority)
+
+async def main():
+    producer = aiokafka.AIOKafkaProducer(**settings)
+    try:
+        await producer.start()
+    except aiokafka.errors.KafkaError as error:
+        print(f"{type(error).__name__}: {error}")
+    await producer.stop()
+
+asyncio.run(main())
+"""
+
+
+def said_in_a_process(program: str, settings: dict[str, object]) -> str:
+    """Of its own: these libraries leave sockets behind when they fail."""
+    command = [sys.executable, "-c", program, json.dumps(settings)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout + done.stderr
 
 
+def said_by_kafka_python(given: Access, where: str) -> str:
+    settings = {"bootstrap_servers": where, "bootstrap_timeout_ms": 10_000, **given.kafka_python}
+    return said_in_a_process(KAFKA_PYTHON, settings)
+
+
 def said_by_aiokafka(given: Access, where: str) -> str:
-    logger, lines = logging.getLogger("aiokafka"), Lines()
-    logger.addHandler(lines)
-
-    async def main() -> str:
-        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=where, **given.aiokafka)
-        with pytest.raises(aiokafka.errors.KafkaError) as caught:
-            await producer.start()
-        await producer.stop()
-        return f"{type(caught.value).__name__}: {caught.value}"
-
-    said = asyncio.run(main())
-    logger.removeHandler(lines)
-    return "\n".join([said, *lines.lines])
+    settings = {"bootstrap_servers": where, "authority": given.authority, **given.aiokafka}
+    settings.pop("ssl_context", None)
+    return said_in_a_process(AIOKAFKA, settings)
 
 
 SAID_BY = {
@@ -198,8 +210,14 @@ NO_TRUST = {
 }
 
 
-def logged(secured: BrokerProcess, line: str) -> bool:
-    return line in secured.log_path.read_text()
+def logged(secured: BrokerProcess, *lines: str) -> bool:
+    """Whether the broker has said one of these, or does within a while: the client may be first."""
+    until = time.monotonic() + PATIENCE_S
+    while not any(line in secured.log_path.read_text() for line in lines):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 @one_process
@@ -209,8 +227,8 @@ def test_a_wrong_password(secured: BrokerProcess, library: str, mechanism: str) 
     given = access("SASL_SSL", mechanism, password="down the rabbit hole")
     assert REFUSED[library] in SAID_BY[library](given, address(secured, "SASL_SSL"))
     assert logged(secured, f"{mechanism}: a wrong user or password; the user is 'alice'")
-    assert not logged(secured, "down the rabbit hole")
-    assert not logged(secured, PASSWORD)
+    assert "down the rabbit hole" not in secured.log_path.read_text()
+    assert PASSWORD not in secured.log_path.read_text()
 
 
 @one_process
@@ -234,7 +252,12 @@ def test_with_tls_where_there_is_none(secured: BrokerProcess, library: str) -> N
 def test_an_authority_that_is_not_trusted(secured: BrokerProcess, library: str) -> None:
     given = Access("SSL", certificates().stranger_authority)
     assert NO_TRUST[library] in SAID_BY[library](given, address(secured, "SSL"))
-    assert logged(secured, "it does not trust the authority of the broker's certificate")
+    # Not every client says why it goes.
+    assert logged(
+        secured,
+        "it does not trust the authority of the broker's certificate",
+        "it hung up in the middle; it may not take the broker's certificate",
+    )
 
 
 @one_process
