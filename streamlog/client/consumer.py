@@ -23,7 +23,13 @@ from streamlog.client.cluster import Cluster
 from streamlog.client.fetcher import Fetcher, FetchSettings, Reset
 from streamlog.client.group import GroupSession
 from streamlog.client.membership import GroupSettings, Phase
-from streamlog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
+from streamlog.client.offsets import (
+    EARLIEST,
+    LATEST,
+    Isolation,
+    OffsetAndTimestamp,
+    list_offsets,
+)
 from streamlog.client.positions import Positions, Start
 from streamlog.errors import ConfigError, StreamlogError, UsageError
 from streamlog.records.batch import Record
@@ -51,6 +57,7 @@ class ConsumerOptions(TypedDict, total=False):
     fetch_max_wait_ms: int
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
+    isolation_level: Isolation
     assignor: Assignor
 
 
@@ -337,7 +344,7 @@ class Consumer:
         Args:
             times: ms since the epoch.
         """
-        found = await list_offsets(self._cluster, times)
+        found = await self._list_offsets(times)
         return {
             partition: place if place.offset >= 0 else None for partition, place in found.items()
         }
@@ -378,8 +385,13 @@ class Consumer:
     async def _offsets(
         self, partitions: Iterable[TopicPartition], time_ms: int
     ) -> dict[TopicPartition, int]:
-        found = await list_offsets(self._cluster, dict.fromkeys(partitions, time_ms))
+        found = await self._list_offsets(dict.fromkeys(partitions, time_ms))
         return {partition: place.offset for partition, place in found.items()}
+
+    async def _list_offsets(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return await list_offsets(self._cluster, times, isolation=self._settings.isolation_level)
 
     async def _seek(self, partitions: Iterable[TopicPartition], start: Start) -> None:
         for partition in list(partitions) or self._positions.assigned():

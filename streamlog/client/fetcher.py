@@ -21,7 +21,14 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
 from streamlog.client.fetch_session import SESSION_OVER, FetchSession, Wanted
-from streamlog.client.offsets import EARLIEST, LATEST, list_offsets
+from streamlog.client.offsets import (
+    EARLIEST,
+    ISOLATION_LEVELS,
+    LATEST,
+    Isolation,
+    OffsetAndTimestamp,
+    list_offsets,
+)
 from streamlog.client.positions import PartitionState, Positions, Start
 from streamlog.errors import ConfigError, OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -59,12 +66,20 @@ class FetchSettings:
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 50 * 1024 * 1024
     max_partition_fetch_bytes: int = 1024 * 1024
+    isolation_level: Isolation = "read_uncommitted"
+    """read_committed: only records of committed transactions, and of none, up to the first
+    transaction that is still open."""
 
     def __post_init__(self) -> None:
         if self.auto_offset_reset not in {"earliest", "latest", "none"}:
             raise ConfigError(
                 f"auto_offset_reset is {self.auto_offset_reset!r}: "
                 "it can be 'earliest', 'latest' or 'none'"
+            )
+        if self.isolation_level not in ISOLATION_LEVELS:
+            raise ConfigError(
+                f"isolation_level is {self.isolation_level!r}: "
+                "it can be 'read_committed' or 'read_uncommitted'"
             )
         for name in ("fetch_min_bytes", "fetch_max_wait_ms"):
             if getattr(self, name) < 0:
@@ -247,6 +262,7 @@ class Fetcher:
         request.max_wait_ms = wait_ms
         request.min_bytes = self._settings.fetch_min_bytes
         request.max_bytes = self._settings.fetch_max_bytes
+        request.isolation_level = ISOLATION_LEVELS[self._settings.isolation_level]
         return request
 
     def _store(
@@ -266,7 +282,11 @@ class Fetcher:
                 state.high_watermark = data.high_watermark
                 records = one_buffer(data.records)
                 if len(records):
-                    kept += self._positions.put(partition, state.era, records)
+                    aborted = [
+                        (each.first_offset, each.producer_id)
+                        for each in data.aborted_transactions or ()
+                    ]
+                    kept += self._positions.put(partition, state.era, records, aborted)
         if kept:
             self._tell(None)
         return kept
@@ -334,10 +354,15 @@ class Fetcher:
                 eras[partition] = state.era
         if not times:
             return
-        for partition, found in (await list_offsets(self._cluster, times)).items():
+        for partition, found in (await self._ends(times)).items():
             unmoved = self._positions.get(partition)
             if unmoved is not None and unmoved.era == eras[partition]:
                 unmoved.move(found.offset)
+
+    async def _ends(
+        self, times: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OffsetAndTimestamp]:
+        return await list_offsets(self._cluster, times, isolation=self._settings.isolation_level)
 
     def _time_of(self, partition: TopicPartition, start: Start) -> int:
         match start:

@@ -7,7 +7,7 @@ times are Kafka's: -1 is the end, -2 the beginning.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.cluster import Cluster
@@ -23,6 +23,8 @@ from streamlog.protocol.messages.data import (
 LATEST: Final = -1
 EARLIEST: Final = -2
 REPLICA_ID_OF_A_CONSUMER: Final = -1
+Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
+ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -33,13 +35,17 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 async def list_offsets(
-    cluster: Cluster, times: Mapping[TopicPartition, int]
+    cluster: Cluster,
+    times: Mapping[TopicPartition, int],
+    *,
+    isolation: Isolation = "read_uncommitted",
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """The first record at or after a time, per partition; offset -1 if there is none.
 
     Args:
         cluster: whom to ask.
         times: ms since the epoch, or `EARLIEST` or `LATEST`.
+        isolation: for whom the partition ends where the first open transaction begins.
 
     Raises:
         UnknownTopicOrPartition: a partition does not exist.
@@ -49,6 +55,7 @@ async def list_offsets(
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         for leader, wanted in (await by_leader(cluster, times)).items():
             request = _request(wanted)
+            request.isolation_level = ISOLATION_LEVELS[isolation]
             response = await cluster.call(leader, request, ListOffsetsResponse)
             found |= _found(cluster, response)
         return found

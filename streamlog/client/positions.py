@@ -17,6 +17,7 @@ from enum import Enum, auto
 from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, UsageError
 from streamlog.records.batch import Record, RecordBatch, split_batches
+from streamlog.records.control import ABORT, marker_of
 
 # No two eras are alike, not even of one partition that is taken away and given back: an answer to
 # a question from before would else be put behind records that nobody has asked for yet.
@@ -38,7 +39,7 @@ class PartitionState:
     """One assigned partition."""
 
     __slots__ = (
-        "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
+        "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
         "high_watermark", "in_flight", "not_before_ms", "paused", "position", "rest", "start",
     )  # fmt: skip
 
@@ -53,6 +54,8 @@ class PartitionState:
         self.not_before_ms = 0
         self.high_watermark: int | None = None
         self.batches: deque[RecordBatch] = deque()
+        self.aborted: set[int] = set()
+        """Base offsets of those of `batches` whose records nobody may see."""
         self.rest: list[Record] = []
         """Decoded, but there was no room for them in the last `take`."""
         self.after_rest = 0
@@ -68,6 +71,7 @@ class PartitionState:
         self.fetch_offset = position or 0
         self.start = start
         self.batches.clear()
+        self.aborted.clear()
         self.rest = []
         self.corrupt = None
         self.buffered_bytes = 0
@@ -120,8 +124,17 @@ class Positions:
             if state.position is not None
         }
 
-    def put(self, partition: TopicPartition, era: int, data: bytes | bytearray | memoryview) -> int:
+    def put(
+        self,
+        partition: TopicPartition,
+        era: int,
+        data: bytes | bytearray | memoryview,
+        aborted: Iterable[tuple[int, int]] = (),
+    ) -> int:
         """Buffer what was fetched; returns the number of bytes kept.
+
+        `aborted` tells where transactions in it begin whose records are to be left out, and of
+        which producers; each ends with that producer's next marker.
 
         Raises:
             CorruptData: the bytes are no batches.
@@ -130,10 +143,14 @@ class Positions:
         if state is None or state.era != era:
             return 0
         kept = 0
+        hidden = _Hidden(aborted)
         for batch in split_batches(data):
+            is_hidden = hidden.hides(batch)
             if batch.next_offset <= state.fetch_offset:
                 continue  # It was compacted away up to here, or sent twice.
             state.batches.append(batch)
+            if is_hidden:
+                state.aborted.add(batch.base_offset)
             state.fetch_offset = batch.next_offset
             kept += batch.size_bytes
         state.buffered_bytes += kept
@@ -186,11 +203,13 @@ def _take_from(partition: TopicPartition, state: PartitionState, room: int | Non
     while state.batches and (room is None or len(taken) < room):
         batch = state.batches[0]
         try:
-            records = _decoded(partition, batch)
+            aborted = batch.base_offset in state.aborted
+            records = [] if aborted else _decoded(partition, batch)
         except CorruptData as corrupt:
             state.corrupt = corrupt
             break
         state.batches.popleft()
+        state.aborted.discard(batch.base_offset)
         state.buffered_bytes -= batch.size_bytes
         position = state.position or 0
         if records and records[0].offset < position:
@@ -203,6 +222,31 @@ def _take_from(partition: TopicPartition, state: PartitionState, room: int | Non
         taken, state.rest = taken[:room], taken[room:]
         state.position = state.rest[0].offset
     return taken
+
+
+class _Hidden:
+    """Which batches of an answer belong to aborted transactions, asked in order."""
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._coming = sorted(aborted, reverse=True)
+        self._producers: set[int] = set()
+
+    def hides(self, batch: RecordBatch) -> bool:
+        """Whether nobody may see what is in it.
+
+        Raises:
+            CorruptData: it is a malformed marker.
+        """
+        while self._coming and self._coming[-1][0] <= batch.last_offset:
+            self._producers.add(self._coming.pop()[1])
+        if not self._producers:
+            return False
+        if batch.is_control:
+            marker = marker_of(batch)
+            if marker is not None and marker.kind == ABORT:
+                self._producers.discard(batch.producer_id)
+            return False
+        return batch.is_transactional and batch.producer_id in self._producers
 
 
 def _decoded(partition: TopicPartition, batch: RecordBatch) -> list[Record]:

@@ -1,0 +1,114 @@
+"""Our consumer among transactions that another client makes: what is aborted is not seen."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.client.offsets import Isolation
+from streamlog.client.positions import Positions
+from streamlog.errors import ConfigError
+from streamlog.log import Log
+from streamlog.records.batch import encode_batch, place_batch
+from streamlog.records.control import ABORT, COMMIT, Marker, encode_marker
+from tests.broker.process import BrokerProcess
+
+HERE = TopicPartition("t", 0)
+PATIENCE_S = 60
+
+
+def placed(*batches: bytes) -> bytes:
+    """One behind the other from offset 0 on; each has one record."""
+    placed_ones = [bytearray(batch) for batch in batches]
+    for offset, batch in enumerate(placed_ones):
+        place_batch(batch, offset, 0)
+    return b"".join(placed_ones)
+
+
+def record(value: bytes, producer_id: int = -1) -> bytes:
+    return encode_batch(
+        [(0, None, value, ())],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=producer_id >= 0,
+    )
+
+
+def marker(kind: int, producer_id: int) -> bytes:
+    return encode_marker(Marker(kind, 0), (producer_id, 0), timestamp_ms=0)
+
+
+def test_an_aborted_transaction_ends_with_its_marker() -> None:
+    positions = Positions()
+    positions.assign([HERE])
+    state = positions.state(HERE)
+    state.move(0)
+    data = placed(
+        record(b"a", 7),
+        record(b"plain"),
+        record(b"b", 8),
+        marker(ABORT, 7),
+        record(b"c", 7),
+        marker(COMMIT, 8),
+        marker(COMMIT, 7),
+    )
+    positions.put(HERE, state.era, data, [(0, 7)])
+    taken = positions.take(None)[HERE]
+    assert [each.value for each in taken] == [b"plain", b"b", b"c"]
+    assert (state.position, state.aborted) == (7, set())
+
+
+def test_another_level_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
+            with pytest.raises(ConfigError, match="read_committed"):
+                log.consumer(isolation_level="serializable")  # type: ignore[arg-type]
+
+    asyncio.run(main())
+
+
+def test_what_is_aborted_or_open_is_not_read(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+
+        async def read(isolation: Isolation) -> tuple[list[bytes | None], int]:
+            async with (
+                Log.open(f"kafka://{broker.address}") as log,
+                log.consumer(isolation_level=isolation) as consumer,
+            ):
+                consumer.assign([HERE])
+                consumer.seek(HERE, 0)
+                end = (await consumer.end_offsets([HERE]))[HERE]
+                found: list[bytes | None] = []
+                while await consumer.position(HERE) < end:
+                    for records in (await consumer.poll(timeout_ms=1_000)).values():
+                        found += [each.value for each in records]
+                return found, end
+
+        async def make_topic() -> None:
+            async with Log.open(f"kafka://{broker.address}") as log:
+                await log.admin().create_topics([NewTopic("t", partitions=1)])
+
+        asyncio.run(make_topic())
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": broker.address, "transactional.id": "tx"}
+        )
+        producer.init_transactions(PATIENCE_S)
+        for value, committed in ((b"1", True), (b"2", False), (b"3", True)):
+            producer.begin_transaction()
+            producer.produce("t", value, partition=0)
+            if committed:
+                producer.commit_transaction(PATIENCE_S)
+            else:
+                producer.flush(PATIENCE_S)
+                producer.abort_transaction(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce("t", b"open", partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        assert asyncio.run(read("read_committed")) == ([b"1", b"3"], 6)
+        assert asyncio.run(read("read_uncommitted")) == ([b"1", b"2", b"3", b"open"], 7)
