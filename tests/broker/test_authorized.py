@@ -12,9 +12,10 @@ from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.security.acls import Acl, Operation, Pattern, Permission, ResourceType
-from streamlog.broker.security.principals import IN_PROCESS
+from streamlog.broker.security.principals import ANONYMOUS, IN_PROCESS
 from streamlog.broker.security.rules import RULES
 from streamlog.broker.security_config import SecurityConfig
+from streamlog.broker.server import BrokerServer
 from streamlog.errors import ConfigError, NotAuthorized
 from streamlog.protocol.apis import APIS, api_of
 from streamlog.protocol.error_codes import ErrorCode
@@ -59,6 +60,7 @@ from streamlog.protocol.messages.coordination import (
     SyncGroupRequest,
 )
 from streamlog.protocol.messages.data import (
+    FetchRequest,
     FetchResponse,
     FetchTopic,
     ListOffsetsPartition,
@@ -119,6 +121,7 @@ from streamlog.protocol.messages.transactions import (
 )
 from streamlog.protocol.schema import Message, Struct
 from tests.broker.node import Node, at, batch, create, fetch_request, produce_request
+from tests.broker.test_server import peer
 
 TOPIC, GROUP, CLUSTER, TRANSACTION = (
     ResourceType.TOPIC,
@@ -784,3 +787,34 @@ def test_an_acl_is_a_value() -> None:
         permission=Permission.ALLOW,
     )
     assert Acl.of_kept(one.kept()) == one
+
+
+def test_what_is_taken_away_holds_for_the_next_request_that_looks_like_the_last() -> None:
+    """Requests that look alike are read by their likeness elsewhere, but not where each counts."""
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        for operation in (OP.READ, OP.WRITE):
+            await asked(
+                broker,
+                CreateAclsRequest(creations=[creation(*T, operation, principal=ANONYMOUS)]),
+                principal=IN_PROCESS,
+            )
+        async with BrokerServer(broker) as server, peer(server) as one:
+
+            async def twice() -> set[int]:
+                found: set[int] = set()
+                for _ in range(3):
+                    for request in (produce_request(batch(b"x")), fetch_request(at(0))):
+                        version = 12 if isinstance(request, FetchRequest) else None
+                        one.ask(request, 1, version)
+                        _, response = await one.answer(type(request), version)
+                        found |= codes(response)
+                return found
+
+            assert await twice() == {0}
+            await asked(broker, DeleteAclsRequest(filters=[anything()]), principal=IN_PROCESS)
+            assert await twice() == {0, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            assert broker.directory.log("t", 0).log_end_offset == 3
+
+    node().run(story)
