@@ -611,8 +611,8 @@ class PartitionLog:
         self._segments.report(self.recovery)
         self._segments.active.unseal()
         self._producers.restore()
-        if self.recovery.scanned_bytes:
-            self._sync(self._segments.last(self.recovery.scanned_segments))
+        if self.recovery.unsynced_segments:
+            self._sync(self._segments.last(self.recovery.unsynced_segments))
         # Of a damaged end it is known that more had been on disk.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 

@@ -28,10 +28,12 @@ class Recovery:
 
     scanned_bytes: int = 0
     scanned_segments: int = 0
-    """The last so many of the log: they, and their indexes, may be in the page cache only."""
+    """The last so many of the log."""
     truncated_bytes: int = 0
     damage: tuple[Damage, ...] = ()
     """Places that were found damaged; what was not scanned is not judged."""
+    unsynced_segments: int = 0
+    """The last so many: they, and their indexes, may be in the page cache only."""
 
 
 def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
@@ -58,7 +60,10 @@ def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
         last.cut()
         truncated_bytes += trailing_bytes
     damage = tuple(place for segment in segments for place in segment.damage)
-    return Recovery(scanned_bytes, len(segments[begin:]), truncated_bytes, damage)
+    scanned = unsynced = len(segments[begin:])
+    if unsynced == 1 and last.next_offset <= recovery_point:
+        unsynced = 0  # There is nothing new but its indexes, and they may wait.
+    return Recovery(scanned_bytes, scanned, truncated_bytes, damage, unsynced)
 
 
 def look_at_end(last: Segment) -> None:
