@@ -235,11 +235,11 @@ def test_our_client_proves_again_in_time_and_keeps_the_order() -> None:
             password=lambda: "wonderland",
         )
         transport = await TcpTransport.connect(
-            server.host, server.port, client_id="c", timeout_ms=10_000, security=security
+            server.host, server.port, client_id="c", timeout_ms=60_000, security=security
         )
         assert transport._due_s is not None
         transport._due_s = 0
-        calls = [transport.call(MetadataRequest(topics=None), timeout_ms=10_000) for _ in range(9)]
+        calls = [transport.call(MetadataRequest(topics=None), timeout_ms=60_000) for _ in range(9)]
         answers = await asyncio.gather(*calls)
         assert all(isinstance(each, MetadataResponse) for each in answers)
         assert transport._due_s > 0
@@ -265,7 +265,7 @@ def test_where_nobody_asks_nobody_has_to_prove_anything(caplog: pytest.LogCaptur
             )
             with pytest.raises(AuthenticationFailed, match="ILLEGAL_SASL_STATE"):
                 await TcpTransport.connect(
-                    server.host, server.port, client_id="c", timeout_ms=10_000, security=security
+                    server.host, server.port, client_id="c", timeout_ms=60_000, security=security
                 )
 
     caplog.set_level(logging.WARNING)

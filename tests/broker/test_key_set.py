@@ -192,12 +192,12 @@ def test_a_signed_token_opens_a_connection(tmp_path: Path) -> None:
                     protocol="SASL_PLAINTEXT", mechanism="OAUTHBEARER", token=lambda: token(key)
                 )
                 return await TcpTransport.connect(
-                    server.host, server.port, client_id="c", timeout_ms=10_000, security=client
+                    server.host, server.port, client_id="c", timeout_ms=60_000, security=client
                 )
 
             transport = await connect("a")
             assert transport._due_s is not None, "a session is no longer than its token"
-            answer = await transport.call(MetadataRequest(topics=None), timeout_ms=10_000)
+            answer = await transport.call(MetadataRequest(topics=None), timeout_ms=60_000)
             assert isinstance(answer, MetadataResponse)
             await transport.close()
             with pytest.raises(AuthenticationFailed, match="invalid_token"):

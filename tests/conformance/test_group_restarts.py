@@ -71,7 +71,7 @@ def test_members_come_back_and_nothing_committed_is_lost(
     mortal: BrokerProcess, protocol: str
 ) -> None:
     admin = AdminClient({"bootstrap.servers": mortal.address})
-    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(30)
+    admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(PATIENCE_S)
     first = Member(mortal.address, protocol)
     until(lambda: first.owns() == [0, 1, 2, 3], first)
     every = [TopicPartition("t", number) for number in range(PARTITIONS)]

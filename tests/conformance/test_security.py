@@ -29,7 +29,7 @@ from tests.conformance.clients import (
     Streamlog,
 )
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 PASSWORD = "through the looking-glass"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 LIBRARIES = (Confluent, KafkaPython, AioKafka, Streamlog)
