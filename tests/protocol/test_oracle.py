@@ -21,7 +21,7 @@ pytest.importorskip("kafka.protocol")
 
 THEIRS: dict[str, Any] = {
     name: value
-    for room in ("admin", "consumer", "metadata", "producer")
+    for room in ("admin", "consumer", "metadata", "producer", "sasl")
     for name, value in vars(importlib.import_module(f"kafka.protocol.{room}")).items()
 }
 
