@@ -7,7 +7,7 @@ HOT := $(wildcard streamlog/*/*.pxd) $(patsubst %.pxd,%.py,$(wildcard streamlog/
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate compile clean
+.PHONY: help demo test lint bench simulate conformance compile clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ bench: $(VENV)/.dev ## produce, consume, windowed count, memory: tables, and JSO
 
 simulate: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
+
+conformance: $(VENV)/.dev ## the clients of others through all features, on our broker and on a mock; writes docs/compatibility.md
+	@$(BIN)/python -m conformance $(ARGS)
 
 compile: $(VENV)/.dev ## the hot modules as C extensions, in place
 	$(BIN)/python setup.py --quiet build_ext --inplace

@@ -1,0 +1,129 @@
+"""Runs every client through every feature on both clusters, prints the tables, writes the document.
+
+`python -m conformance --clients kcat --features group --only streamlog` tries a part, and writes
+nothing. It exits with 1 if something fails on our broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from threading import Thread
+
+from conformance import document, kcat
+from conformance.clusters import mock_cluster, own_broker
+from conformance.document import Column, Table
+from conformance.features import FEATURES, Feature
+from conformance.program import CLIENTS, FAIL, MOCK, NOT_SERVED, Outcome
+from conformance.witness import served
+
+OURS = "streamlog"
+CLUSTERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
+    OURS: own_broker,
+    MOCK: mock_cluster,
+}
+TRIAL_S = 300
+"""A feature that takes longer hangs: each step within it has its own, shorter patience."""
+
+
+def results(client: str, address: str, cluster: str, names: Sequence[str]) -> Iterator[Outcome]:
+    """The outcomes of one client; a process that hangs is ended, and the next goes on behind it."""
+    left = list(names)
+    while left:
+        command = [sys.executable, "-m", "conformance.program", client, address, cluster, *left]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in _lines(process):
+                said = json.loads(line)
+                if "begins" not in said:
+                    yield Outcome(**said)
+                    left.remove(said["feature"])
+            process.kill()
+            code = process.wait()
+        if left:
+            reason = f"the client's process ended with {code}, or took longer than {TRIAL_S} s"
+            yield Outcome(left.pop(0), FAIL, reason)
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
+    """What it prints, until it ends or is silent for too long."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=TRIAL_S)
+        except queue.Empty:
+            return
+        if line is None:
+            return
+        yield line
+
+
+def _unserved(feature: Feature, cluster: str, keys: set[int]) -> str:
+    """Why this cluster can't be tried with it, or nothing."""
+    if cluster == MOCK and feature.beyond_mock:
+        return feature.beyond_mock
+    missing = sorted(feature.needs - keys)
+    return f"no API {', '.join(map(str, missing))}" if missing else ""
+
+
+def tried(cluster: str, clients: Sequence[str], features: Sequence[Feature]) -> Table:
+    """All clients on one cluster, one after the other."""
+    columns: list[Column] = []
+    with CLUSTERS[cluster]() as address:
+        keys = served(address)
+        for client in CLIENTS:
+            if client.name not in clients:
+                continue
+            if client is kcat.Kcat and kcat.program() is None:
+                columns.append(Column(client.name, f"not installed: {kcat.HOW_TO_INSTALL}", {}))
+                continue
+            why = {feature.name: _unserved(feature, cluster, keys) for feature in features}
+            cells = {name: Outcome(name, NOT_SERVED, reason) for name, reason in why.items()}
+            names = [name for name, reason in why.items() if not reason]
+            for found in results(client.name, address, cluster, names):
+                detail = f": {found.detail}" if found.detail else ""
+                print(f"{cluster}, {client.name}, {found.feature}: {found.result}{detail}")
+                cells[found.feature] = found
+            columns.append(Column(client.name, client.version(), cells))
+    return Table(cluster, columns)
+
+
+def main() -> int:
+    """Command line."""
+    names = [feature.name for feature in FEATURES]
+    clients = [client.name for client in CLIENTS]
+    parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
+    parser.add_argument("--clients", nargs="+", choices=clients, default=clients)
+    parser.add_argument("--features", nargs="+", choices=names, default=names)
+    parser.add_argument("--only", nargs="+", choices=CLUSTERS, default=list(CLUSTERS))
+    wanted = parser.parse_args()
+    features = [feature for feature in FEATURES if feature.name in wanted.features]
+    tables = [tried(cluster, wanted.clients, features) for cluster in wanted.only]
+    for table in tables:
+        print(f"\n{document.table(table)}")
+    if (wanted.clients, wanted.features, wanted.only) == (clients, names, list(CLUSTERS)):
+        print(f"written to {document.write(tables)}")
+    failed = [
+        cell
+        for table in tables
+        if table.cluster == OURS
+        for column in table.columns
+        for cell in column.cells.values()
+        if cell.result == FAIL
+    ]
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

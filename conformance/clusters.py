@@ -1,0 +1,58 @@
+"""The two clusters: our broker as a process of its own, and librdkafka's mock cluster."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import confluent_kafka
+
+from conformance.client import PATIENCE_S
+
+LISTENING = re.compile(r"listening on ([^ ]+:\d+)")
+
+
+@contextmanager
+def own_broker() -> Iterator[str]:
+    """`streamlog broker` over an empty directory; its address."""
+    with tempfile.TemporaryDirectory(prefix="streamlog-conformance-") as directory:
+        arguments = ["broker", "--data", directory, "--listen", "127.0.0.1:0", "--flush", "os"]
+        command = [sys.executable, "-m", "streamlog", *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield _address(process)
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.communicate(timeout=PATIENCE_S)
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    said = ""
+    for line in process.stdout or ():
+        said += line
+        found = LISTENING.search(line)
+        if found is not None:
+            return found[1]
+    raise ConnectionError(f"the broker did not start: {said}")
+
+
+@contextmanager
+def mock_cluster() -> Iterator[str]:
+    """One broker, in memory, alive as long as the producer that has brought it."""
+    settings: dict[str, object] = {"bootstrap.servers": "mock:1", "test.mock.num.brokers": 1}
+    producer = confluent_kafka.Producer(settings, logger=_Silence())
+    (broker,) = producer.list_topics(timeout=PATIENCE_S).brokers.values()
+    yield f"{broker.host}:{broker.port}"
+    producer.flush(PATIENCE_S)
+
+
+class _Silence:
+    """It warns that it replaces the bootstrap servers, which is the point."""
+
+    def log(self, *_: object) -> None:
+        """Say nothing."""

@@ -1,0 +1,263 @@
+"""Our own client, over TCP like the others.
+
+Its producers and consumers are left by the task that entered them, so each lives in a thread of its
+own, and the calls come from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from threading import Thread
+from typing import Generic, TypeVar
+
+from conformance.client import PATIENCE_S, Administrator, Client, Got, Reader, Sent, Writer
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import Admin, NewTopic
+from streamlog.client.consumer import Consumer, ConsumerOptions
+from streamlog.client.producer import Producer, ProducerOptions
+from streamlog.log import Log
+
+POLL_MS = 100
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _Room(Generic[T]):
+    """A context that is entered, used from outside, and left."""
+
+    def __init__(self, enter: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._entered: Future[T] = Future()
+        self._left: Future[None] = Future()
+        self._loop = asyncio.new_event_loop()
+        self._leave = asyncio.Event()
+        self._thread = Thread(target=self._run, args=(enter,), daemon=True)
+        self._thread.start()
+        self.tenant = self._entered.result(PATIENCE_S)
+
+    def _run(self, enter: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._live(enter))
+            except Exception as error:  # noqa: BLE001 - it is raised where the room is used
+                end = self._left if self._entered.done() else self._entered
+                end.set_exception(error)
+            else:
+                self._left.set_result(None)
+
+    async def _live(self, enter: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        async with enter() as tenant:
+            self._entered.set_result(tenant)
+            await self._leave.wait()
+
+    def run(self, coroutine: Coroutine[object, object, R]) -> R:
+        """Await it inside."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+
+    def call(self, function: Callable[[], R]) -> R:
+        """Call it inside."""
+
+        async def calling() -> R:
+            return function()
+
+        return self.run(calling())
+
+    def close(self) -> None:
+        """Leave."""
+        self._loop.call_soon_threadsafe(self._leave.set)
+        self._left.result(PATIENCE_S)
+
+
+class _Writer(Writer):
+    def __init__(self, room: _Room[Producer], *, is_acknowledged: bool) -> None:
+        self._room = room
+        self._is_acknowledged = is_acknowledged
+
+    def write(self, topic: str, records: Sequence[Sent]) -> list[int]:
+        producer = self._room.tenant
+
+        async def write() -> list[int]:
+            receipts = [
+                await producer.send(
+                    topic,
+                    record.value,
+                    key=record.key,
+                    partition=record.partition,
+                    timestamp_ms=record.timestamp_ms,
+                    headers=record.headers,
+                )
+                for record in records
+            ]
+            found = await asyncio.gather(*receipts)
+            return [each.offset for each in found] if self._is_acknowledged else []
+
+        return self._room.run(write())
+
+    def close(self) -> None:
+        self._room.close()
+
+
+class _Reader(Reader):
+    def __init__(self, room: _Room[Consumer]) -> None:
+        self._room = room
+        self._consumer = room.tenant
+
+    def assign(self, topic: str, offsets: Mapping[int, int]) -> None:
+        places = {TopicPartition(topic, number): offset for number, offset in offsets.items()}
+
+        def assign() -> None:
+            self._consumer.assign(places)
+            for place, offset in places.items():
+                self._consumer.seek(place, offset)
+
+        self._room.call(assign)
+
+    def subscribe(self, topic: str) -> None:
+        self._room.run(self._consumer.subscribe([topic]))
+
+    def poll(self) -> list[Got]:
+        found = self._room.run(self._consumer.poll(timeout_ms=POLL_MS))
+        return [
+            Got(
+                each.offset,
+                Sent(place.partition, each.key, each.value, each.timestamp_ms, each.headers),
+            )
+            for place, records in found.items()
+            for each in records
+        ]
+
+    def owns(self) -> set[int]:
+        return {each.partition for each in self._room.call(self._consumer.assignment)}
+
+    def commit(self) -> None:
+        self._room.run(self._consumer.commit())
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        place = TopicPartition(topic, partition)
+        return self._room.run(self._consumer.committed([place]))[place]
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        place = TopicPartition(topic, partition)
+        begins = self._room.run(self._consumer.begin_offsets([place]))
+        ends = self._room.run(self._consumer.end_offsets([place]))
+        return begins[place], ends[place]
+
+    def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        place = TopicPartition(topic, partition)
+        found = self._room.run(self._consumer.offsets_for_times({place: timestamp_ms}))[place]
+        assert found is not None, "no offset for the time"
+        return found.offset
+
+    def close(self) -> None:
+        self._room.close()
+
+
+class _Administrator(Administrator):
+    def __init__(self, room: _Room[Admin]) -> None:
+        self._room = room
+        self._admin = room.tenant
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        topic = NewTopic(name, partitions, configs=dict(configs))
+        self._room.run(self._admin.create_topics([topic]))
+
+    def partitions(self) -> dict[str, int]:
+        found = self._room.run(self._admin.list_topics())
+        return {each.name: each.partitions for each in found}
+
+    def add_partitions(self, name: str, count: int) -> None:
+        self._room.run(self._admin.create_partitions(name, count))
+
+    def delete_topic(self, name: str) -> None:
+        self._room.run(self._admin.delete_topics([name]))
+
+    def configs(self, topic: str) -> dict[str, str | None]:
+        found = self._room.run(self._admin.describe_configs(topic))
+        return {name: entry.value for name, entry in found.items()}
+
+    def set_config(self, topic: str, name: str, value: str) -> None:
+        self._room.run(self._admin.alter_configs({name: value}, topic=topic))
+
+    def delete_records(self, topic: str, partition: int, before: int) -> int:
+        place = TopicPartition(topic, partition)
+        return self._room.run(self._admin.delete_records({place: before}))[place]
+
+    def quotas(self, client_id: str) -> dict[str, float]:
+        found = self._room.run(self._admin.describe_client_quotas())
+        return {
+            name: rate
+            for each in found
+            if each.entity == {"client-id": client_id}
+            for name, rate in each.rates.items()
+        }
+
+    def set_quota(self, client_id: str, name: str, rate: float) -> None:
+        self._room.run(self._admin.alter_client_quotas({"client-id": client_id}, {name: rate}))
+
+    def close(self) -> None:
+        self._room.close()
+
+
+class Own(Client):
+    """As an app uses it against a cluster."""
+
+    name = "streamlog"
+
+    @classmethod
+    def version(cls) -> str:
+        return ""  # Of the commit that has the table.
+
+    @asynccontextmanager
+    async def _producer(self, options: ProducerOptions) -> AsyncIterator[Producer]:
+        async with Log.open(f"kafka://{self.address}") as log, log.producer(**options) as producer:
+            yield producer
+
+    @asynccontextmanager
+    async def _consumer(self, options: ConsumerOptions) -> AsyncIterator[Consumer]:
+        async with Log.open(f"kafka://{self.address}") as log, log.consumer(**options) as consumer:
+            yield consumer
+
+    @asynccontextmanager
+    async def _admin(self) -> AsyncIterator[Admin]:
+        async with Log.open(f"kafka://{self.address}") as log, log.admin() as admin:
+            yield admin
+
+    def writer(
+        self,
+        *,
+        codec: str = "none",
+        acks: str = "all",
+        idempotent: bool = False,
+        transactional_id: str | None = None,
+    ) -> Writer:
+        if transactional_id is not None:
+            return super().writer(transactional_id=transactional_id)
+        options: ProducerOptions = {"compression": codec, "idempotent": idempotent}
+        match acks:
+            case "0":
+                options["acks"] = 0
+            case "1":
+                options["acks"] = 1
+        return _Writer(_Room(lambda: self._producer(options)), is_acknowledged=acks != "0")
+
+    def reader(
+        self,
+        *,
+        group: str | None = None,
+        committed_only: bool = False,
+        coordinator_assigns: bool = False,
+    ) -> Reader:
+        if committed_only or coordinator_assigns:
+            return super().reader(coordinator_assigns=coordinator_assigns)
+        options: ConsumerOptions = {
+            "group_id": group,
+            "auto_offset_reset": "earliest",
+            "heartbeat_interval_ms": 500,
+        }
+        return _Reader(_Room(lambda: self._consumer(options)))
+
+    def admin(self) -> Administrator:
+        return _Administrator(_Room(self._admin))
