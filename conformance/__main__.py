@@ -1,7 +1,8 @@
 """Runs every client through every feature on both clusters, prints the tables, writes the document.
 
-`python -m conformance --clients kcat --features group --only streamlog` tries a part, and writes
-nothing. It exits with 1 if something fails on our broker.
+`python -m conformance --clients kcat --features group` tries a part, and writes nothing. `--only
+streamlog` leaves the mock cluster's table as it is. It exits with 1 if anything fails on our
+broker.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def main() -> int:
     tables = [tried(cluster, wanted.clients, features) for cluster in wanted.only]
     for table in tables:
         print(f"\n{document.table(table)}")
-    if (wanted.clients, wanted.features, wanted.only) == (clients, names, list(CLUSTERS)):
+    if (wanted.clients, wanted.features) == (clients, names):
         print(f"written to {document.write(tables)}")
     failed = [
         cell

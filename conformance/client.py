@@ -6,10 +6,11 @@ is here and raises `NotOffered`, which the table shows as such: it is neither a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
-PATIENCE_S = 60
+PATIENCE_S = int(os.environ.get("CONFORMANCE_PATIENCE_S", "60"))
 """How long anything may take that a broker does at once, on a machine with much else to do."""
 
 Headers = tuple[tuple[str, bytes | None], ...]

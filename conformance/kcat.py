@@ -1,7 +1,7 @@
 """kcat: a program for shells, built on an old librdkafka (2.0) in Debian.
 
-Each call is a process of its own; only a member of a group stays. A transaction is one process too:
-it commits at the end of its input and aborts when it is interrupted.
+Each call is a process of its own; only a member of a group stays. A transaction is one process too,
+which commits at the end of its input.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -22,7 +21,6 @@ NAMES = ("kcat", "kafkacat")
 HOW_TO_INSTALL = "apt-get install kcat"
 KEY_ENDS = "|"
 POLL_S = 0.1
-PAUSE_S = 0.05
 REBALANCED = re.compile(r"rebalanced \(memberid [^)]*\): (assigned|revoked): ?(.*)")
 PARTITION = re.compile(r" \[(\d+)\]")
 
@@ -100,47 +98,16 @@ class _Writer(Writer):
 
 
 class _TransactionalWriter(_Writer):
-    """Nothing is written before it is known how the transaction ends."""
-
-    def __init__(self, address: str, options: Sequence[str]) -> None:
-        super().__init__(address, options)
-        self._waiting: list[tuple[str, Sequence[Sent]]] = []
+    """It has no abort: an interrupted process leaves its transaction open."""
 
     def start(self) -> None:
         """Each process does it anew."""
 
     def begin(self) -> None:
-        self._waiting.clear()
-
-    def write(self, topic: str, records: Sequence[Sent]) -> list[int]:
-        self._waiting.append((topic, records))
-        return []
+        """Likewise."""
 
     def commit(self) -> None:
-        for topic, records in self._waiting:
-            super().write(topic, records)
-
-    def abort(self) -> None:
-        for topic, records in self._waiting:
-            for arguments, share in self._shares(topic, records):
-                self._interrupt(arguments, share, topic)
-
-    def _interrupt(self, arguments: list[str], share: Sequence[Sent], topic: str) -> None:
-        partition = share[0].partition
-        before = _offset(self._address, topic, partition, -1)
-        with subprocess.Popen(
-            _command(*arguments), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdin is not None
-            process.stdin.write(_lines(share))
-            process.stdin.flush()
-            until = time.monotonic() + PATIENCE_S
-            while _offset(self._address, topic, partition, -1) < before + len(share):
-                assert time.monotonic() < until, "the records do not arrive"
-                time.sleep(PAUSE_S)
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=PATIENCE_S)
-        assert "ERROR" not in said, said.strip()
+        """Each has done so at the end of its input."""
 
 
 def _offset(address: str, topic: str, partition: int, timestamp_ms: int) -> int:

@@ -185,6 +185,29 @@ class _Administrator(Administrator):
         place = TopicPartition(topic, partition)
         return self._room.run(self._admin.delete_records({place: before}))[place]
 
+    def groups(self) -> set[str]:
+        return {each.group_id for each in self._room.run(self._admin.list_groups())}
+
+    def members(self, group: str) -> tuple[str, int]:
+        (found,) = self._room.run(self._admin.describe_groups([group]))
+        return found.state.lower(), len(found.members)
+
+    def delete_group(self, group: str) -> None:
+        self._room.run(self._admin.delete_groups([group]))
+
+    def group_offsets(self, group: str, topic: str, partitions: int) -> dict[int, int]:
+        found = self._room.run(self._admin.group_offsets(group))
+        asked = (TopicPartition(topic, number) for number in range(partitions))
+        return {place.partition: found[place] for place in asked if place in found}
+
+    def set_group_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        place = TopicPartition(topic, partition)
+        self._room.run(self._admin.alter_group_offsets(group, {place: offset}))
+
+    def delete_group_offset(self, group: str, topic: str, partition: int) -> None:
+        place = TopicPartition(topic, partition)
+        self._room.run(self._admin.delete_group_offsets(group, [place]))
+
     def quotas(self, client_id: str) -> dict[str, float]:
         found = self._room.run(self._admin.describe_client_quotas())
         return {
