@@ -3,6 +3,5 @@
 `python -m conformance` (`make conformance`) starts both, sends each client through each feature and
 prints who passes; the tables are kept in `docs/compatibility.md`. A feature is one program, written
 once against the small face of `client.py`; each library has a module that puts it behind that
-face. `witness.py` looks at the log without any of them. `python -m conformance.borrowed` runs the
-integration tests of kafka-python, which are fetched and never kept here.
+face. `witness.py` looks at the log without any of them.
 """
