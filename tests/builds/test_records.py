@@ -256,6 +256,6 @@ def test_the_room_passes_interpreted() -> None:
     command = [sys.executable, "-c", INTERPRETED_RUN, " ".join(HOT)]
     files = ["tests/records/test_varint.py", "tests/records/test_batch.py"]
     run = subprocess.run(
-        [*command, *files], cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
+        [*command, *files], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1_000
     )
     assert run.returncode == 0, run.stdout + run.stderr
