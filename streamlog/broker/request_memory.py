@@ -4,7 +4,8 @@ A small request fits into the buffer that every connection has. A larger one nee
 of it before its bytes are read, or many that are half received would hold everything and none
 could be finished. So it is asked for here: whoever gets it can finish, whoever does not is not
 read from until it is their turn. Turns are in the order of asking, whatever the size, so nobody
-waits for ever; a request larger than the bound is received alone.
+waits for ever; a request larger than the bound is received alone, and if all that hold memory
+wait for more, the one that holds most gets it: over the bound by one request, not at a standstill.
 Rule of the file: it counts and says who may go on; reading, and hanging up on those who hold
 memory that others wait for and send next to nothing (`slow`), is the server's.
 """
@@ -63,7 +64,8 @@ class RequestMemory(Generic[M]):
     def want(self, member: M, size_bytes: int, *, wait: bool = True) -> bool:
         """Hold so much from now on, or if there is no room and with `wait`, as soon as there is.
 
-        Holding less than before is always granted.
+        Whoever has to wait is told by `go_on`, which may be before this returns. Holding less
+        than before is always granted.
         """
         if size_bytes <= self._held.get(member, 0):
             self._waiting.pop(member, None)
@@ -82,6 +84,7 @@ class RequestMemory(Generic[M]):
             return True
         if wait:
             self._waiting[member] = size_bytes
+            self._serve()  # It may hold what the others wait for.
         return False
 
     def leave(self, member: M) -> None:
@@ -122,10 +125,17 @@ class RequestMemory(Generic[M]):
 
     def _serve(self) -> None:
         """Whoever can go on, in the order of asking."""
-        while self._waiting:
-            member, size_bytes = next(iter(self._waiting.items()))
-            if not self._fits(member, size_bytes):
-                return
-            del self._waiting[member]
+        while (member := self._next()) is not None:
+            size_bytes = self._waiting.pop(member)
             self._hold(member, size_bytes)
             member.go_on(size_bytes)
+
+    def _next(self) -> M | None:
+        """Whose turn it is; None while those that hold memory have to finish first."""
+        first = next(iter(self._waiting), None)
+        if first is None or self._fits(first, self._waiting[first]):
+            return first
+        if any(holder not in self._waiting for holder in self._held):
+            return None
+        # Whoever holds some waits for more, so nobody would ever finish: one goes over the bound.
+        return max(self._held, key=self._held.__getitem__)
