@@ -85,7 +85,7 @@ class ProducePattern:
             end -= len(_NO_TAGS)
             if frame[end:] != _NO_TAGS:
                 return None
-        if size_bytes != end - position:
+        if not 0 < size_bytes == end - position:
             return None
         return _new_tuple(Alike, (self, correlation_id, frame[position:end]))
 
@@ -197,9 +197,10 @@ class ProducePatterns:
 
 
 def _is_plain(version: int, request: ProduceRequest) -> bool:
-    """Whether it is for one partition, outside of transactions, and wants an answer."""
+    """Whether it is of records for one partition, outside of transactions, and wants an answer."""
     if version < VERSION_MIN or request.transactional_id is not None or request.acks not in ACKS:
         return False
     if len(request.topic_data) != 1 or len(request.topic_data[0].partition_data) != 1:
         return False
-    return isinstance(request.topic_data[0].partition_data[0].records, memoryview)
+    records = request.topic_data[0].partition_data[0].records
+    return isinstance(records, memoryview) and len(records) > 0

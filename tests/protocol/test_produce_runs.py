@@ -111,8 +111,9 @@ def test_a_frame_with_another_byte_is_not_known_or_means_the_same_to_the_codec(
         lambda request: request.topic_data.append(request.topic_data[0]),
         lambda request: setattr(request.topic_data[0], "partition_data", []),
         lambda request: setattr(request.topic_data[0].partition_data[0], "records", None),
+        lambda request: setattr(request.topic_data[0].partition_data[0], "records", b""),
     ],
-    ids=["no answer", "no acks", "transaction", "nothing", "two topics", "no partition", "null"],
+    ids=["no answer", "no acks", "transaction", "nothing", "two topics", "none", "null", "empty"],
 )
 @pytest.mark.parametrize("version", range(VERSION_MIN, PRODUCE.max_version + 1))
 def test_what_is_not_plain_is_not_learnt(
@@ -122,6 +123,7 @@ def test_what_is_not_plain_is_not_learnt(
     change(request)
     frame = frame_of(request, version)
     assert learnt(frame).match(frame) is None
+    assert learnt(frame_of(produce(), version)).match(frame) is None
 
 
 def test_what_old_versions_say_is_not_learnt() -> None:
