@@ -141,7 +141,8 @@ def last_whole(
             if position == end:
                 break
     except CorruptData:
-        pass  # It is found, and told of, by who wants what is behind it.
+        # The whole batches before it are good; it is told of to whoever wants what is behind them.
+        return last, None
     return last, None
 
 
