@@ -22,6 +22,7 @@ from streamlog.client.background import Background
 from streamlog.client.cluster import Cluster
 from streamlog.client.fetcher import Fetcher, FetchSettings, Reset
 from streamlog.client.group import GroupSession
+from streamlog.client.group_metadata import GroupMetadata
 from streamlog.client.membership import GroupSettings, Phase
 from streamlog.client.offsets import (
     EARLIEST,
@@ -325,6 +326,18 @@ class Consumer:
     ) -> dict[TopicPartition, int | None]:
         """Where the group goes on, None where nothing is stored."""
         return await self._need_group().committed(list(partitions))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is to its group, for `Transaction.send_offsets`.
+
+        Take it when the offsets are sent, not earlier: it changes with every rebalance.
+
+        Raises:
+            ConfigError: there is no `group_id`.
+            UnknownMember: it has subscribed, and the group does not count on it now: what it
+                has read may be another's. Abort, and read on.
+        """
+        return self._need_group().metadata()
 
     async def begin_offsets(
         self, partitions: Iterable[TopicPartition]

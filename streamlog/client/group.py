@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from streamlog.assignors import Assignor, TopicPartition
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
+from streamlog.client.group_metadata import GroupMetadata
 from streamlog.client.membership import (
     CountPartitions,
     GroupMember,
@@ -31,6 +32,7 @@ from streamlog.errors import (
     RebalanceInProgress,
     RequestTimedOut,
     StreamlogError,
+    UnknownMember,
     UnknownTopicOrPartition,
 )
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -132,6 +134,25 @@ class GroupSession:
         if not offsets:
             return
         await self._cluster.retrying(lambda: self._commit(offsets), timeout_ms=timeout_ms)
+
+    def metadata(self) -> GroupMetadata:
+        """By what the group knows this consumer.
+
+        Raises:
+            UnknownMember: the group has given up on it, or does not know it yet.
+        """
+        member = self.member
+        if member is None:
+            return GroupMetadata(group_id=self._settings.group_id)
+        if not member.member_id or member.is_lost:
+            # Without a member it would be taken for one that assigns itself, and not be checked.
+            raise UnknownMember(f"{member} can't commit: its group does not count on it")
+        return GroupMetadata(
+            group_id=self._settings.group_id,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            instance_id=self._settings.instance_id,
+        )
 
     async def committed(
         self, partitions: Collection[TopicPartition]
