@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 from conformance.client import PATIENCE_S, Administrator, Client, Got, Reader, Sent, Writer
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import Admin, NewTopic
-from streamlog.client.consumer import Consumer, ConsumerOptions
+from streamlog.client.consumer import Consumer
+from streamlog.client.consumer_settings import ConsumerOptions
 from streamlog.client.producer import Producer, ProducerOptions
 from streamlog.log import Log
 

@@ -28,7 +28,8 @@ from streamlog.broker.storage.files import Buffer, OsFiles, directory_error
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import Address, Cluster, Connect
-from streamlog.client.consumer import Consumer, ConsumerOptions, ConsumerSettings
+from streamlog.client.consumer import Consumer
+from streamlog.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from streamlog.client.producer import Producer, ProducerOptions, ProducerSettings
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import (

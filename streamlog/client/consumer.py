@@ -2,95 +2,36 @@
 
 The owner's side: everything here runs in the owner's task and only looks at what the fetcher and
 the group session have prepared in theirs. That includes the callbacks of a rebalance: they are
-awaited within `poll`, so they never run beside the owner's own work, and the consumer joins the
-group again only after they are done. Auto-commit stores what earlier polls returned, at the next
-poll: a crash repeats records rather than losing them. `read_committed` comes with transactions.
+awaited within `poll` (`rebalance`), as auto-commit is (`commits`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeAlias, TypedDict
+from typing import Self
 
-from streamlog.assignors import Assignor, RangeAssignor, TopicPartition
+from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
 from streamlog.client.cluster import Cluster
-from streamlog.client.fetcher import Fetcher, FetchSettings, Reset
+from streamlog.client.commits import Commits
+from streamlog.client.consumer_settings import ConsumerSettings
+from streamlog.client.fetcher import Fetcher
 from streamlog.client.group import GroupSession
 from streamlog.client.group_metadata import GroupMetadata
 from streamlog.client.membership import GroupSettings, Phase
 from streamlog.client.offsets import (
     EARLIEST,
     LATEST,
-    Isolation,
     OffsetAndTimestamp,
     list_offsets,
 )
 from streamlog.client.positions import Positions, Start
+from streamlog.client.rebalance import OnRebalance, Rebalance
 from streamlog.errors import ConfigError, StreamlogError, UsageError
 from streamlog.records.batch import Record
-
-OnRebalance: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
-
-AUTO_COMMIT_TIMEOUT_MS = 5_000
-"""How long an auto-commit is retried: it holds up a poll or the end."""
-
-log = logging.getLogger(__name__)
-
-
-class ConsumerOptions(TypedDict, total=False):
-    """`ConsumerSettings` as keywords."""
-
-    group_id: str | None
-    auto_offset_reset: Reset
-    auto_commit: bool
-    auto_commit_interval_ms: int
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    rebalance_timeout_ms: int
-    group_instance_id: str | None
-    fetch_min_bytes: int
-    fetch_max_wait_ms: int
-    fetch_max_bytes: int
-    max_partition_fetch_bytes: int
-    isolation_level: Isolation
-    assignor: Assignor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings(FetchSettings):
-    """Settings of a consumer; names and meanings are Kafka's, and most defaults."""
-
-    group_id: str | None = None
-    """Whose committed offsets to use, and whose member to be after `subscribe`."""
-    auto_commit: bool = False
-    """Commit what earlier polls returned, every `auto_commit_interval_ms` and when closing."""
-    auto_commit_interval_ms: int = 5_000
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    rebalance_timeout_ms: int = 300_000
-    """How long a rebalance waits for this consumer's owner to poll."""
-    group_instance_id: str | None = None
-    """Makes a static member (KIP-345): one that is back under the same id within its session gets
-    what it had, without a rebalance. No two consumers of a group may have the same."""
-    assignor: Assignor = field(default_factory=RangeAssignor)
-
-    def __post_init__(self) -> None:
-        super(ConsumerSettings, self).__post_init__()
-        if self.auto_commit and self.group_id is None:
-            raise ConfigError("auto_commit stores offsets for a group: set group_id")
-        if self.group_instance_id is not None and not self.group_instance_id:
-            raise ConfigError("group_instance_id is empty: name the member, or leave it out")
-        if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
-            raise ConfigError(
-                f"heartbeat_interval_ms is {self.heartbeat_interval_ms}: it has to be positive and "
-                f"less than session_timeout_ms ({self.session_timeout_ms}), best a third of it"
-            )
 
 
 class Consumer:
@@ -117,11 +58,11 @@ class Consumer:
             cluster, self._positions, settings, self._background, tell=self._on_news
         )
         self._group = self._session()
-        self._on_assigned: OnRebalance | None = None
-        self._on_revoked: OnRebalance | None = None
-        self._on_lost: OnRebalance | None = None
-        self._commit_at_ms = 0
-        self._committed: dict[TopicPartition, int] = {}
+        self._commits: Commits | None = None
+        self._rebalance: Rebalance | None = None
+        if self._group is not None:
+            self._commits = Commits(self._group, self._positions, settings, cluster.clock)
+            self._rebalance = Rebalance(self._group, self._positions, self._commits)
 
     async def __aenter__(self) -> Self:
         await self._background.open()
@@ -129,7 +70,6 @@ class Consumer:
         self._background.start(self._fetcher.run())
         if self._group is not None:
             self._background.start(self._group.run())
-        self._commit_at_ms = self._cluster.clock.now_ms() + self._settings.auto_commit_interval_ms
         return self
 
     async def __aexit__(
@@ -142,8 +82,8 @@ class Consumer:
             return
         self._is_open = False
         try:
-            if exc is None:
-                await self._finish()
+            if exc is None and self._rebalance is not None and self._dead is None:
+                await self._rebalance.finish()
             if self._group is not None and not isinstance(exc, asyncio.CancelledError):
                 await self._group.leave()
         finally:
@@ -191,13 +131,12 @@ class Consumer:
             ConfigError: there is no `group_id`.
             UnknownTopicOrPartition: one of the topics does not exist.
         """
-        if self._group is None:
+        if self._group is None or self._rebalance is None:
             raise ConfigError("subscribe needs a group to share with: set group_id, or use assign")
         if isinstance(topics, str):
             raise UsageError(f"subscribe takes a list of topics: [{topics!r}]")
         await self._cluster.retrying(lambda: self._cluster.refresh(topics))
-        self._on_assigned, self._on_revoked = on_assigned, on_revoked
-        self._on_lost = on_revoked if on_lost is None else on_lost
+        self._rebalance.listen(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
         if self._group.member is None:
             self._positions.assign(())
         self._group.subscribe(topics)
@@ -245,8 +184,10 @@ class Consumer:
         while True:
             self._news.clear()
             self._raise_failure()
-            await self._settle()
-            await self._auto_commit()
+            if self._rebalance is not None and await self._rebalance.settle():
+                self._fetcher.look()
+            if self._commits is not None:
+                await self._commits.auto_commit()
             records = self._take(max_records) if self._may_read() else {}
             if records:
                 self._fetcher.look()
@@ -317,9 +258,7 @@ class Consumer:
             RebalanceInProgress: this consumer has no partitions just now.
             UnknownMember: the group has given up on this consumer.
         """
-        committed = self._positions.consumed() if offsets is None else dict(offsets)
-        await self._need_group().commit(committed)
-        self._committed.update(committed)
+        await self._need_commits().commit(offsets)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
@@ -395,6 +334,11 @@ class Consumer:
             raise ConfigError("committed offsets belong to a group: set group_id")
         return self._group
 
+    def _need_commits(self) -> Commits:
+        if self._commits is None:
+            raise ConfigError("offsets are committed for a group: set group_id")
+        return self._commits
+
     async def _offsets(
         self, partitions: Iterable[TopicPartition], time_ms: int
     ) -> dict[TopicPartition, int]:
@@ -412,23 +356,6 @@ class Consumer:
         await self._fetcher.resolve()
         self._fetcher.look()
 
-    async def _settle(self) -> None:
-        """Carry out a change of the assignment, with the owner's callbacks."""
-        member = self._group.member if self._group is not None else None
-        if self._group is None or member is None:
-            return
-        revoked = member.revoking
-        if revoked:
-            await self._revoke(revoked, lost=member.is_lost)
-            self._group.on_revoked(revoked)
-        if member.offered is not None:
-            added = self._group.on_assigned()
-            log.info("%s", member)
-            self._positions.assign(member.assignment)
-            if self._on_assigned is not None:
-                await self._on_assigned(added)
-            self._fetcher.look()
-
     def _take(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
         """Decode what is buffered, with the garbage collector at rest.
 
@@ -445,51 +372,6 @@ class Consumer:
 
     def _may_read(self) -> bool:
         return self._group is None or self._group.may_read()
-
-    async def _revoke(self, partitions: frozenset[TopicPartition], *, lost: bool = False) -> None:
-        told = self._on_lost if lost else self._on_revoked
-        if told is not None:
-            await told(partitions)
-        if self._settings.auto_commit and not lost:
-            await self._commit_consumed()
-        self._positions.assign(self._positions.assigned() - partitions)
-        for partition in partitions:
-            self._committed.pop(partition, None)
-
-    async def _auto_commit(self) -> None:
-        now_ms = self._cluster.clock.now_ms()
-        if self._group is None or not self._group.may_commit():
-            return  # In a cooperative rebalance; then it is done afterwards.
-        if self._settings.auto_commit and now_ms >= self._commit_at_ms:
-            self._commit_at_ms = now_ms + self._settings.auto_commit_interval_ms
-            await self._commit_consumed()
-
-    async def _commit_consumed(self) -> None:
-        """Commit what has moved; what the group refuses, its next owner reads again."""
-        moved = {
-            partition: offset
-            for partition, offset in self._positions.consumed().items()
-            if self._committed.get(partition) != offset
-        }
-        if not moved:
-            return
-        try:
-            await self._need_group().commit(moved, timeout_ms=AUTO_COMMIT_TIMEOUT_MS)
-            self._committed.update(moved)
-        except StreamlogError as error:
-            if error.fatal:
-                raise
-            log.warning("auto-commit: %s", error)
-
-    async def _finish(self) -> None:
-        """Hand back in good order what is assigned."""
-        member = self._group.member if self._group is not None else None
-        if self._dead is not None:
-            return
-        if member is not None and member.assignment:
-            await self._revoke(member.assignment)
-        elif self._settings.auto_commit:
-            await self._commit_consumed()
 
     async def _stop(self) -> None:
         try:

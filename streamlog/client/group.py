@@ -2,20 +2,20 @@
 
 The shell of `membership.py`: requests, time, and finding the coordinator. `run` is a task of the
 consumer, so heartbeats go on whatever the owner does with its records; but a rebalance waits for
-the owner (`revoking`, `offered`), who is asked from within `poll`. All requests to the
-coordinator share one connection, since a commit must not overtake the join that ends its
-generation.
+the owner (`revoking`, `offered`), who is asked from within `poll`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from streamlog.assignors import Assignor, TopicPartition
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
+from streamlog.client.committed import CommittedOffsets
+from streamlog.client.coordinator import Coordinator
 from streamlog.client.group_metadata import GroupMetadata
 from streamlog.client.membership import (
     CountPartitions,
@@ -28,14 +28,11 @@ from streamlog.client.membership import (
     Wait,
 )
 from streamlog.errors import (
-    ConnectionLost,
     RebalanceInProgress,
-    RequestTimedOut,
     StreamlogError,
     UnknownMember,
     UnknownTopicOrPartition,
 )
-from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages import coordination as wire
 from streamlog.protocol.schema import Message
 
@@ -66,7 +63,8 @@ class GroupSession:
         self._settings = settings
         self._assignor = assignor
         self._tell = tell
-        self._coordinator: int | None = None
+        self._coordinator = Coordinator(cluster, settings.group_id)
+        self._offsets = CommittedOffsets(self._coordinator)
         self._look = asyncio.Event()
         self._troubled_since_ms: int | None = None
 
@@ -158,16 +156,15 @@ class GroupSession:
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
         """What the group has committed, None where it has not."""
-        return await self._cluster.retrying(lambda: self._fetch_committed(partitions))
+        return await self._cluster.retrying(lambda: self._offsets.fetch(partitions))
 
     async def leave(self) -> None:
         """Tell the group that this consumer is done; it is no error if nobody hears it."""
         request = self.member.leave() if self.member is not None else None
-        if request is None or self._coordinator is None:
+        if request is None or not self._coordinator.is_known:
             return
         try:
-            await self._cluster.call(
-                self._coordinator,
+            await self._coordinator.call(
                 request,
                 wire.LeaveGroupResponse,
                 # Not behind a join that waits for the others.
@@ -180,8 +177,8 @@ class GroupSession:
     async def _step(self, member: GroupMember) -> None:
         """Do what is due."""
         clock = self._cluster.clock
-        if member.coordinator_lost or self._coordinator is None:
-            self._coordinator = await self._cluster.coordinator(self._settings.group_id)
+        if member.coordinator_lost or not self._coordinator.is_known:
+            await self._coordinator.find()
             member.on_coordinator_found()
         self._look.clear()
         match member.next(clock.now_ms()):
@@ -232,103 +229,14 @@ class GroupSession:
         return counts
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        member = self.member
         if not self.may_commit():
             raise RebalanceInProgress(
-                f"{member} can't commit now: its group is being assigned anew", retriable=False
+                f"{self.member} can't commit now: its group is being assigned anew",
+                retriable=False,
             )
-        request = wire.OffsetCommitRequest(
-            group_id=self._settings.group_id,
-            generation_id_or_member_epoch=-1 if member is None else member.generation_id,
-            member_id="" if member is None else member.member_id,
-            group_instance_id=None if member is None else self._settings.instance_id,
-            topics=[
-                wire.OffsetCommitRequestTopic(
-                    name=name,
-                    partitions=[
-                        wire.OffsetCommitRequestPartition(
-                            partition_index=partition,
-                            committed_offset=offsets[TopicPartition(name, partition)],
-                            committed_metadata="",
-                        )
-                        for partition in numbers
-                    ],
-                )
-                for name, numbers in _by_topic(offsets).items()
-            ],
-        )
-        response = await self._ask(request, wire.OffsetCommitResponse)
-        for topic in response.topics:
-            for each in topic.partitions:
-                where = f"commit of {topic.name}-{each.partition_index}"
-                self._check(each.error_code, where)
-
-    async def _fetch_committed(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int | None]:
-        numbers = _by_topic(partitions)
-        request = wire.OffsetFetchRequest(
-            group_id=self._settings.group_id,
-            topics=[
-                wire.OffsetFetchRequestTopic(name=name, partition_indexes=many)
-                for name, many in numbers.items()
-            ],
-            groups=[
-                wire.OffsetFetchRequestGroup(
-                    group_id=self._settings.group_id,
-                    topics=[
-                        wire.OffsetFetchRequestTopics(name=name, partition_indexes=many)
-                        for name, many in numbers.items()
-                    ],
-                )
-            ],
-        )
-        response = await self._ask(request, wire.OffsetFetchResponse)
-        found = response.groups[0] if response.groups else response
-        self._check(found.error_code, "committed offsets")
-        committed: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
-        for topic in found.topics:
-            for each in topic.partitions:
-                self._check(each.error_code, f"offset of {topic.name}-{each.partition_index}")
-                if each.committed_offset >= 0:
-                    partition = TopicPartition(topic.name, each.partition_index)
-                    committed[partition] = each.committed_offset
-        return committed
-
-    def _check(self, error_code: int, where: str) -> None:
-        if not error_code:
-            return
-        if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
-            self._coordinator = None
-        error = error_for(error_code, f"{where} in group {self._settings.group_id}")
-        if error_code == ErrorCode.REBALANCE_IN_PROGRESS:
-            # The rebalance waits for the owner, so the owner must not wait for the rebalance.
-            error.retriable = False
-        raise error
-
-    async def _ask(self, request: Message, answer: type[M]) -> M:
-        """Ask the coordinator, wherever it is."""
-        if self._coordinator is None:
-            self._coordinator = await self._cluster.coordinator(self._settings.group_id)
-        try:
-            return await self._call(request, answer)
-        except (ConnectionLost, RequestTimedOut):
-            self._coordinator = None
-            raise
+        await self._offsets.store(offsets, self.metadata())
 
     async def _call(self, request: Message, answer: type[M], timeout_ms: int | None = None) -> M:
-        node_id = self._coordinator
-        if node_id is None:
-            raise ConnectionLost(f"the coordinator of group {self._settings.group_id} was lost")
-        response = await self._cluster.call(
-            node_id, request, answer, lane=Lane.GROUP, timeout_ms=timeout_ms
-        )
+        response = await self._coordinator.call(request, answer, timeout_ms=timeout_ms)
         self._troubled_since_ms = None
         return response
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    numbers: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        numbers.setdefault(topic, []).append(partition)
-    return numbers

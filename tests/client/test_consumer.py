@@ -10,7 +10,8 @@ import pytest
 
 from streamlog.assignors import CooperativeStickyAssignor, RangeAssignor, TopicPartition
 from streamlog.client.admin import NewTopic
-from streamlog.client.consumer import Consumer, ConsumerSettings
+from streamlog.client.consumer import Consumer
+from streamlog.client.consumer_settings import ConsumerSettings
 from streamlog.errors import (
     ConfigError,
     LogError,

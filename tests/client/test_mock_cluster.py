@@ -19,7 +19,8 @@ import pytest
 from streamlog.assignors import TopicPartition
 from streamlog.client.accumulator import Fields
 from streamlog.client.cluster import Cluster
-from streamlog.client.consumer import Consumer, ConsumerSettings
+from streamlog.client.consumer import Consumer
+from streamlog.client.consumer_settings import ConsumerSettings
 from streamlog.client.producer import Producer, ProducerSettings
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import LogError, RequestTimedOut

@@ -1,0 +1,65 @@
+"""ConsumerSettings: what can be set of a consumer, with Kafka's names and meanings.
+
+`FetchSettings` are those of reading; here are those of groups and commits. All are checked when
+the consumer is made, so that a wrong one is told where it was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from streamlog.assignors import Assignor, RangeAssignor
+from streamlog.client.fetcher import FetchSettings, Reset
+from streamlog.client.offsets import Isolation
+from streamlog.errors import ConfigError
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """`ConsumerSettings` as keywords."""
+
+    group_id: str | None
+    auto_offset_reset: Reset
+    auto_commit: bool
+    auto_commit_interval_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    rebalance_timeout_ms: int
+    group_instance_id: str | None
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    isolation_level: Isolation
+    assignor: Assignor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings(FetchSettings):
+    """Settings of a consumer; names and meanings are Kafka's, and most defaults."""
+
+    group_id: str | None = None
+    """Whose committed offsets to use, and whose member to be after `subscribe`."""
+    auto_commit: bool = False
+    """Commit what earlier polls returned, every `auto_commit_interval_ms` and when closing."""
+    auto_commit_interval_ms: int = 5_000
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_timeout_ms: int = 300_000
+    """How long a rebalance waits for this consumer's owner to poll."""
+    group_instance_id: str | None = None
+    """Makes a static member (KIP-345): one that is back under the same id within its session gets
+    what it had, without a rebalance. No two consumers of a group may have the same."""
+    assignor: Assignor = field(default_factory=RangeAssignor)
+
+    def __post_init__(self) -> None:
+        super(ConsumerSettings, self).__post_init__()
+        if self.auto_commit and self.group_id is None:
+            raise ConfigError("auto_commit stores offsets for a group: set group_id")
+        if self.group_instance_id is not None and not self.group_instance_id:
+            raise ConfigError("group_instance_id is empty: name the member, or leave it out")
+        if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
+            raise ConfigError(
+                f"heartbeat_interval_ms is {self.heartbeat_interval_ms}: it has to be positive and "
+                f"less than session_timeout_ms ({self.session_timeout_ms}), best a third of it"
+            )
