@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamlog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from streamlog.broker.settings import Kind, Operation, Setting, Source, altered
@@ -31,6 +31,7 @@ from streamlog.protocol.messages.admin import (
     IncrementalAlterConfigsResponse,
 )
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
+from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.catalog import AlteredSettings
@@ -67,6 +68,14 @@ class ConfigRequests:
         """`on_altered` is called after the broker's settings have changed."""
         self._directory = directory
         self._on_altered = on_altered
+
+    def handlers(self, listener: Callable[[Any], Listener]) -> dict[Any, Callable[..., Message]]:
+        """Who answers what; `listener` tells where a client has reached this broker."""
+        return {
+            DescribeConfigsRequest: lambda request, at: self.describe(request, listener(at)),
+            IncrementalAlterConfigsRequest: lambda request, _: self.alter(request),
+            AlterConfigsRequest: lambda request, _: self.replace(request),
+        }
 
     # ---- describing ----
 

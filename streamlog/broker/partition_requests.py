@@ -8,7 +8,8 @@ A refusal of one topic is that one's answer and says what would be taken instead
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from streamlog.broker.config import PARTITIONS_MAX
 from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition
@@ -25,6 +26,7 @@ from streamlog.protocol.messages.partitions import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,13 @@ class PartitionRequests:
     def __init__(self, directory: LogDirectory, *, internal_topics: frozenset[str]) -> None:
         self._directory = directory
         self._internal_topics = internal_topics
+
+    def handlers(self) -> dict[Any, Callable[..., Message]]:
+        """Who answers what."""
+        return {
+            CreatePartitionsRequest: lambda request, _: self.create(request),
+            DescribeLogDirsRequest: lambda request, _: self.log_dirs(request),
+        }
 
     def create(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         """Give topics more partitions, or with `validate_only` say what would come of it."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamlog.broker.quota_table import ENTITY_TYPES, RATES, Entity, QuotaTable, entity_of
 from streamlog.broker.settings import LONG_MAX
@@ -31,6 +31,7 @@ from streamlog.protocol.messages.quotas import (
     QuotaOperation,
     QuotaValue,
 )
+from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
@@ -45,6 +46,13 @@ class QuotaRequests:
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
+
+    def handlers(self) -> dict[Any, Callable[..., Message]]:
+        """Who answers what."""
+        return {
+            DescribeClientQuotasRequest: lambda request, _: self.describe(request),
+            AlterClientQuotasRequest: lambda request, _: self.alter(request),
+        }
 
     def describe(self, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
         """The quotas that meet the filters; without filters, all."""

@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
-from streamlog.broker.broker import RequestContext, api_versions
+from streamlog.broker.broker import Broker, RequestContext, api_versions
 from streamlog.broker.connections import Connections
 from streamlog.broker.gate import NO_HEADER, Gate, bare
 from streamlog.broker.listeners import Listener
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import ssl
     from types import TracebackType
 
-    from streamlog.broker.broker import Answer, Broker
+    from streamlog.broker.durable import Answer
     from streamlog.broker.security.mechanisms import Tokens
     from streamlog.protocol.schema import Message, Piece
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from streamlog.broker.broker import CHECKPOINT_INTERVAL_MS, Broker
+from streamlog.broker.broker import Broker
+from streamlog.broker.upkeep import CHECKPOINT_INTERVAL_MS
 from streamlog.protocol.messages.admin import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

@@ -102,14 +102,14 @@ def test_a_consumer_has_a_session_as_long_as_it_reads(tmp_path: Path) -> None:
                         for records in (await consumer.poll(timeout_ms=100)).values():
                             read += [int(record.value or b"") for record in records]
                 assert read == [*range(60)]
-                assert len(broker._sessions) == 1
+                assert len(broker._fetches._sessions) == 1
                 # The broker forgets it, as it may: nothing is lost and nothing is told.
-                broker._sessions._end(next(iter(broker._sessions._sessions)))
+                broker._fetches._sessions._end(next(iter(broker._fetches._sessions._sessions)))
                 await producer.send("t", b"60", partition=7)
                 while read[-1] != 60:
                     for records in (await consumer.poll(timeout_ms=100)).values():
                         read += [int(record.value or b"") for record in records]
                 assert read == [*range(61)]
-            assert len(broker._sessions) == 0
+            assert len(broker._fetches._sessions) == 0
 
     asyncio.run(main())

@@ -130,6 +130,10 @@ class GroupRequests:
             ListGroupsRequest: lambda request, _: self.listed(request),
         }
 
+    def is_durable(self) -> bool:
+        """Whether everything that groups know may be told."""
+        return self._runtime.is_durable()
+
     def begin(
         self, request: GroupRequest, *, version: int, client_id: str, client_host: str
     ) -> Message | asyncio.Future[Message]:

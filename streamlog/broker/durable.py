@@ -1,0 +1,135 @@
+"""DurableAnswers: answers that are given once what they say is on disk.
+
+Produce, where records are acknowledged; ListOffsets, which shows the end of a log to who has sent
+without waiting for an answer; OffsetFetch, which shows what a group has committed. With
+nothing that is still under way they are given at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from streamlog.broker.produce_runs import append_run
+from streamlog.errors import ConnectionLost, StreamlogError
+from streamlog.protocol.error_codes import error_for
+from streamlog.protocol.messages.coordination import OffsetFetchRequest
+from streamlog.protocol.messages.data import ListOffsetsRequest, ProduceRequest, ProduceResponse
+from streamlog.protocol.produce_runs import ProduceRun
+from streamlog.protocol.schema import Message, Piece
+
+if TYPE_CHECKING:
+    from streamlog.broker.alarm import Alarm
+    from streamlog.broker.coordinator.requests import GroupRequests
+    from streamlog.broker.data import DataRequests
+    from streamlog.broker.replication.group_flush import GroupFlush
+    from streamlog.clock import Clock
+
+Pieces: TypeAlias = list[Piece]
+"""Answers as they are written, to what is read without the codec (`produce_runs`)."""
+R = TypeVar("R", Message, Pieces)
+Answer: TypeAlias = Message | Pieces | asyncio.Future[Message] | asyncio.Future[Pieces] | None
+"""A response, or where it will be, or nothing for a Produce that wants none."""
+
+
+class Versioned(Protocol):
+    """Who asks; see `RequestContext`."""
+
+    @property
+    def version(self) -> int:
+        """Of the request."""
+        ...
+
+
+class DurableAnswers:
+    """Answers what has to wait for the disk."""
+
+    def __init__(
+        self,
+        data: DataRequests,
+        groups: GroupRequests,
+        *,
+        flush: GroupFlush,
+        clock: Clock,
+        alarm: Alarm,
+    ) -> None:
+        self._data = data
+        self._groups = groups
+        self._flush = flush
+        self._clock = clock
+        self._alarm = alarm
+
+    def handlers(self) -> dict[Any, Callable[..., Answer]]:
+        """Who answers what."""
+        return {
+            ProduceRequest: self._produce,
+            ProduceRun: self._produce_run,
+            ListOffsetsRequest: self._list_offsets,
+            OffsetFetchRequest: self._positions,
+        }
+
+    def _produce(self, request: ProduceRequest, context: Versioned) -> Answer:
+        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
+        attempt = self._data.produce(request, context.version, now_ms, wall_ms)
+        self._flush_in_time()
+        if request.acks == 0:
+            _raise_first_error(attempt.response)
+            return None
+        if attempt.durable:
+            return attempt.response
+        return self._when_durable(lambda: attempt.response, attempt.failed)
+
+    def _produce_run(self, run: ProduceRun, _: Versioned) -> Answer:
+        attempt = append_run(self._data, run, self._clock.now_ms(), self._clock.wall_ms())
+        self._flush_in_time()
+        if attempt.durable:
+            return attempt.response()
+        return self._when_durable(attempt.response, attempt.failed)
+
+    def _flush_in_time(self) -> None:
+        """See to it that what was appended is flushed in time."""
+        flush_ms = self._flush.next_deadline_ms()
+        if flush_ms is not None:
+            self._alarm.by(flush_ms)
+
+    def _list_offsets(self, request: ListOffsetsRequest, _: Versioned) -> Answer:
+        """Who has sent without waiting for an answer, and asks for the end, is told it."""
+        if self._data.is_settled(request):
+            return self._data.list_offsets(request)
+        answer = partial(self._data.list_offsets, request)
+        return self._when_durable(answer, lambda _: answer())
+
+    def _positions(self, request: OffsetFetchRequest, context: Versioned) -> Answer:
+        answer = partial(self._groups.positions, request, context.version)
+        if self._groups.is_durable():
+            return answer()
+        return self._when_durable(answer, lambda _: self._groups.no_positions(request))
+
+    def _when_durable(
+        self, answer: Callable[[], R], failed: Callable[[StreamlogError], R]
+    ) -> asyncio.Future[R]:
+        """The answer once everything that was appended by now is on disk."""
+        response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+        def go_on(failure: StreamlogError | None) -> None:
+            if response.done():
+                return  # Nobody waits for it any more.
+            if isinstance(failure, ConnectionLost):
+                response.set_exception(failure)
+            else:
+                response.set_result(answer() if failure is None else failed(failure))
+
+        self._flush.then(go_on)
+        return response
+
+
+def _raise_first_error(response: ProduceResponse) -> None:
+    """Nobody reads this response: a refusal can only be told by hanging up, as Kafka does."""
+    for topic in response.responses:
+        for each in topic.partition_responses:
+            if each.error_code:
+                raise error_for(
+                    each.error_code, f"{topic.name}-{each.index}, acks=0: {each.error_message}"
+                )
