@@ -21,7 +21,7 @@ from streamlog.client.consumer_settings import ConsumerSettings
 from streamlog.client.fetcher import Fetcher
 from streamlog.client.group import GroupSession
 from streamlog.client.group_metadata import GroupMetadata
-from streamlog.client.membership import GroupSettings, Phase
+from streamlog.client.membership import Phase
 from streamlog.client.offsets import (
     EARLIEST,
     LATEST,
@@ -183,6 +183,7 @@ class Consumer:
         await asyncio.sleep(0)  # Let the background work even if records are always there.
         while True:
             self._news.clear()
+            self._owner_polls(waits=False)
             self._raise_failure()
             if self._rebalance is not None and await self._rebalance.settle():
                 self._fetcher.look()
@@ -195,10 +196,7 @@ class Consumer:
             remaining_ms = deadline_ms - self._cluster.clock.now_ms()
             if remaining_ms <= 0:
                 return {}
-            try:
-                async with asyncio.timeout(remaining_ms / 1000):
-                    await self._news.wait()
-            except TimeoutError:
+            if not await self._has_news(remaining_ms):
                 return {}
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -311,23 +309,27 @@ class Consumer:
         return len(found.leaders)
 
     def _session(self) -> GroupSession | None:
-        settings = self._settings
-        if settings.group_id is None:
+        group = self._settings.group
+        if group is None:
             return None
-        session = GroupSession(
-            self._cluster,
-            GroupSettings(
-                group_id=settings.group_id,
-                session_timeout_ms=settings.session_timeout_ms,
-                heartbeat_interval_ms=settings.heartbeat_interval_ms,
-                rebalance_timeout_ms=settings.rebalance_timeout_ms,
-                instance_id=settings.group_instance_id,
-            ),
-            settings.assignor,
-            tell=self._news.set,
-        )
+        session = GroupSession(self._cluster, group, self._settings.assignor, tell=self._news.set)
         self._fetcher.begin_at_committed(session.committed)
         return session
+
+    async def _has_news(self, timeout_ms: int) -> bool:
+        """Wait until something is to be done; False if the time is over before."""
+        self._owner_polls(waits=True)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._news.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._owner_polls(waits=False)
+
+    def _owner_polls(self, *, waits: bool) -> None:
+        if self._group is not None:
+            self._group.on_poll(waits=waits)
 
     def _need_group(self) -> GroupSession:
         if self._group is None:

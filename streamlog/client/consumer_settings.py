@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from streamlog.assignors import Assignor, RangeAssignor
 from streamlog.client.fetcher import FetchSettings, Reset
+from streamlog.client.membership import GroupSettings
 from streamlog.client.offsets import Isolation
 from streamlog.errors import ConfigError
 
@@ -24,7 +25,8 @@ class ConsumerOptions(TypedDict, total=False):
     auto_commit_interval_ms: int
     session_timeout_ms: int
     heartbeat_interval_ms: int
-    rebalance_timeout_ms: int
+    max_poll_interval_ms: int
+    rebalance_timeout_ms: int | None
     group_instance_id: str | None
     fetch_min_bytes: int
     fetch_max_wait_ms: int
@@ -45,8 +47,12 @@ class ConsumerSettings(FetchSettings):
     auto_commit_interval_ms: int = 5_000
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
-    rebalance_timeout_ms: int = 300_000
-    """How long a rebalance waits for this consumer's owner to poll."""
+    max_poll_interval_ms: int = 300_000
+    """How long the owner may take from one poll to the next. After that the consumer leaves its
+    group, so that others read on; the next poll awaits `on_lost` and joins again."""
+    rebalance_timeout_ms: int | None = None
+    """How long a rebalance waits for this consumer's owner to poll; None: as long as the owner may
+    take, `max_poll_interval_ms`."""
     group_instance_id: str | None = None
     """Makes a static member (KIP-345): one that is back under the same id within its session gets
     what it had, without a rebalance. No two consumers of a group may have the same."""
@@ -58,8 +64,26 @@ class ConsumerSettings(FetchSettings):
             raise ConfigError("auto_commit stores offsets for a group: set group_id")
         if self.group_instance_id is not None and not self.group_instance_id:
             raise ConfigError("group_instance_id is empty: name the member, or leave it out")
+        for name in ("max_poll_interval_ms", "rebalance_timeout_ms"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} is {value}: it has to be positive")
         if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
             raise ConfigError(
                 f"heartbeat_interval_ms is {self.heartbeat_interval_ms}: it has to be positive and "
                 f"less than session_timeout_ms ({self.session_timeout_ms}), best a third of it"
             )
+
+    @property
+    def group(self) -> GroupSettings | None:
+        """What a member of the group has to know, if there is one."""
+        if self.group_id is None:
+            return None
+        return GroupSettings(
+            group_id=self.group_id,
+            session_timeout_ms=self.session_timeout_ms,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms or self.max_poll_interval_ms,
+            instance_id=self.group_instance_id,
+        )

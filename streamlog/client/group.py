@@ -23,6 +23,7 @@ from streamlog.client.membership import (
     GroupSettings,
     Heartbeat,
     Join,
+    Leave,
     Phase,
     Sync,
     Wait,
@@ -74,7 +75,17 @@ class GroupSession:
             self.member = GroupMember(self._settings, self._assignor, topics)
         else:
             self.member.on_subscription(topics, self._cluster.clock.now_ms())
+        self.on_poll(waits=False)
         self._look.set()
+
+    def on_poll(self, *, waits: bool) -> None:
+        """The owner polls, and may take so long until the next time; or it `waits` in a poll."""
+        if self.member is None:
+            return
+        was_away = self.member.phase is Phase.AWAY
+        self.member.on_poll(self._cluster.clock.now_ms(), waits=waits)
+        if was_away:
+            self._look.set()
 
     def on_assigned(self) -> frozenset[TopicPartition]:
         """The owner takes over its part; returned is what is new of it."""
@@ -144,7 +155,8 @@ class GroupSession:
             return GroupMetadata(group_id=self._settings.group_id)
         if not member.member_id or member.is_lost:
             # Without a member it would be taken for one that assigns itself, and not be checked.
-            raise UnknownMember(f"{member} can't commit: its group does not count on it")
+            reason = member.absence or "its group does not count on it"
+            raise UnknownMember(f"{member} can't commit: {reason}")
         return GroupMetadata(
             group_id=self._settings.group_id,
             generation_id=member.generation_id,
@@ -161,6 +173,9 @@ class GroupSession:
     async def leave(self) -> None:
         """Tell the group that this consumer is done; it is no error if nobody hears it."""
         request = self.member.leave() if self.member is not None else None
+        await self._leave(request)
+
+    async def _leave(self, request: wire.LeaveGroupRequest | None) -> None:
         if request is None or not self._coordinator.is_known:
             return
         try:
@@ -198,10 +213,13 @@ class GroupSession:
                 member.on_heartbeat(beaten, clock.now_ms())
                 if not was_current:
                     self._tell()
+            case Leave(request):
+                log.warning("group %s: left it: %s", self._settings.group_id, member.absence)
+                await self._leave(request)
             case Wait(until_ms):
                 await self._wait(None if until_ms is None else until_ms - clock.now_ms())
 
-    async def _wait(self, for_ms: int | None) -> None:
+    async def _wait(self, for_ms: float | None) -> None:
         try:
             async with asyncio.timeout(None if for_ms is None else max(for_ms, 0) / 1000):
                 await self._look.wait()
@@ -229,10 +247,10 @@ class GroupSession:
         return counts
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        if not self.may_commit():
+        member = self.member
+        if member is not None and not member.absence and not self.may_commit():
             raise RebalanceInProgress(
-                f"{self.member} can't commit now: its group is being assigned anew",
-                retriable=False,
+                f"{member} can't commit now: its group is being assigned anew", retriable=False
             )
         await self._offsets.store(offsets, self.metadata())
 

@@ -7,7 +7,8 @@ Eagerly, a member gives up everything before it joins again, and joins only afte
 said that it is done with it (`on_revoked`); heartbeats go on meanwhile. With a cooperative
 assignor (KIP-429) it keeps what it has while it joins; what the answer leaves out is given up
 then, and the member joins once more, so that others can get it. What was lost to a new generation
-is given up at once. A static member (KIP-345) has an instance id and does not leave.
+is given up at once. A static member (KIP-345) has an instance id and does not leave. A member whose
+owner does not poll (`on_poll`) for too long leaves by itself, and joins when the owner is back.
 Not here: the protocol of KIP-848.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 from typing import Final, TypeAlias
 
 from streamlog.assignors import Assignor, Memory, StickyPort, TopicPartition
@@ -47,6 +49,8 @@ class Phase(Enum):
     """It has its part and sends heartbeats, until one of them says otherwise."""
     REVOKING = auto()
     """The owner finishes what it has begun; heartbeats go on; `on_revoked` ends it."""
+    AWAY = auto()
+    """It has left because its owner did not poll, and owns nothing; `on_poll` ends it."""
     LEFT = auto()
     """It has left, for good."""
 
@@ -100,13 +104,20 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """The owner does not poll: say so, and send this if there is anything to send."""
+
+    request: wire.LeaveGroupRequest | None
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing is due before this time, unless the owner calls; None: unless the owner calls."""
 
-    until_ms: int | None
+    until_ms: float | None
 
 
-Action: TypeAlias = Join | CountPartitions | Sync | Heartbeat | Wait
+Action: TypeAlias = Join | CountPartitions | Sync | Heartbeat | Leave | Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +128,8 @@ class GroupSettings:
     session_timeout_ms: int
     """Without a heartbeat for this long the coordinator takes the member for dead."""
     heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    """How long the owner may take from one poll to the next."""
     rebalance_timeout_ms: int
     """How long the others wait for a member to join again."""
     instance_id: str | None = None
@@ -140,6 +153,8 @@ class GroupMember:
         self.assignment: frozenset[TopicPartition] = frozenset()
         self.is_lost = False
         """What is to be given up is another's already: nothing can be committed for it."""
+        self.absence = ""
+        """Why it has left by itself, until it is a member again."""
         self._settings = settings
         self._assignor = assignor
         self._topics = tuple(sorted(set(topics)))
@@ -153,11 +168,16 @@ class GroupMember:
         self._not_before_ms = 0
         self._heartbeat_ms = 0
         self._heard_ms = 0
+        self._idle_since_ms: int | None = None
 
     def next(self, now_ms: int) -> Action:
         """What is due now."""
         action: Action = Wait(None)
+        if self.phase not in {Phase.AWAY, Phase.LEFT} and now_ms >= self._patience_ends_ms():
+            return self._step_aside()
         match self.phase:
+            case Phase.REVOKING if not self.member_id:
+                action = Wait(None)  # The group knows nobody who could be alive.
             case Phase.UNJOINED if now_ms >= self._not_before_ms:
                 self.phase = Phase.JOINING
                 action = Join(self._join_request())
@@ -172,8 +192,14 @@ class GroupMember:
                 self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
                 action = Heartbeat(self._heartbeat_request())
             case Phase.STABLE | Phase.REVOKING:
-                action = Wait(self._heartbeat_ms)
+                action = Wait(min(self._heartbeat_ms, self._patience_ends_ms()))
         return action
+
+    def on_poll(self, now_ms: int, *, waits: bool) -> None:
+        """The owner polls; from now on its time runs, unless it `waits` for what comes."""
+        self._idle_since_ms = None if waits else now_ms
+        if self.phase is Phase.AWAY:
+            self._unjoined(now_ms)
 
     @property
     def offered(self) -> frozenset[TopicPartition] | None:
@@ -208,6 +234,7 @@ class GroupMember:
         if response.error_code:
             self._react(response.error_code, now_ms)
             return
+        self.absence = ""
         self.member_id = response.member_id
         self.generation_id = response.generation_id
         self.is_leader = response.leader == response.member_id
@@ -298,20 +325,44 @@ class GroupMember:
 
         A static member does not tell: within its session it will be back.
         """
-        known, self.phase, self._offered = self.member_id, Phase.LEFT, None
-        if not known or self._settings.instance_id is not None:
-            return None
-        return wire.LeaveGroupRequest(
-            group_id=self._settings.group_id,
-            member_id=known,
-            members=[wire.MemberIdentity(member_id=known, reason="closed")],
-        )
+        request = self._leave_request("closed")
+        self.phase, self._offered = Phase.LEFT, None
+        return request
 
     def __str__(self) -> str:
         return (
             f"member {self.member_id or '(new)'} of group {self._settings.group_id}: "
             f"{self.phase.name.lower()}, generation {self.generation_id}, "
             f"{len(self.assignment)} partitions"
+        )
+
+    def _patience_ends_ms(self) -> float:
+        """When the owner has taken too long."""
+        if self._idle_since_ms is None:
+            return inf
+        return self._idle_since_ms + self._settings.max_poll_interval_ms
+
+    def _step_aside(self) -> Action:
+        """Leave what others can read meanwhile; the owner gives it up when it is back."""
+        limit_ms = self._settings.max_poll_interval_ms
+        self.absence = (
+            f"it was not polled for {limit_ms} ms (max_poll_interval_ms): "
+            "poll more often, take fewer records at once, or allow more time"
+        )
+        request = self._leave_request("not polled for max_poll_interval_ms")
+        self._forget()
+        self._idle_since_ms, self._offered = None, None
+        self.is_lost = bool(self.assignment)
+        self.phase = Phase.REVOKING if self.assignment else Phase.AWAY
+        return Leave(request)
+
+    def _leave_request(self, reason: str) -> wire.LeaveGroupRequest | None:
+        if not self.member_id or self._settings.instance_id is not None:
+            return None
+        return wire.LeaveGroupRequest(
+            group_id=self._settings.group_id,
+            member_id=self.member_id,
+            members=[wire.MemberIdentity(member_id=self.member_id, reason=reason)],
         )
 
     def _react(self, error_code: int, now_ms: int) -> None:

@@ -64,7 +64,7 @@ class Rebalance:
         """Hand back in good order what is assigned."""
         member = self._group.member
         if member is not None and member.assignment:
-            await self._revoke(member.assignment, lost=False)
+            await self._revoke(member.assignment, lost=member.is_lost)
         else:
             await self._commits.commit_consumed()
 

@@ -428,6 +428,8 @@ def test_an_error_in_the_block_goes_on_unwrapped_and_cancelling_stops_at_once(
         ({"auto_offset_reset": "newest"}, "'earliest', 'latest' or 'none'"),
         ({"auto_commit": True}, "set group_id"),
         ({"heartbeat_interval_ms": 50_000}, "less than session_timeout_ms"),
+        ({"max_poll_interval_ms": 0}, "max_poll_interval_ms"),
+        ({"rebalance_timeout_ms": 0}, "rebalance_timeout_ms"),
         ({"fetch_max_bytes": 0}, "fetch_max_bytes"),
         ({"fetch_min_bytes": -1}, "fetch_min_bytes"),
     ],

@@ -19,6 +19,7 @@ from streamlog.client.membership import (
     GroupSettings,
     Heartbeat,
     Join,
+    Leave,
     Phase,
     Sync,
     Wait,
@@ -29,6 +30,7 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import coordination as wire
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+PATIENCE_MS = 1_000
 INTERRUPTIONS = [
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.ILLEGAL_GENERATION,
@@ -44,6 +46,7 @@ def member(assignor: Assignor | None = None, instance_id: str | None = None) -> 
         group_id="g",
         session_timeout_ms=300,
         heartbeat_interval_ms=100,
+        max_poll_interval_ms=PATIENCE_MS,
         rebalance_timeout_ms=500,
         instance_id=instance_id,
     )
@@ -383,6 +386,56 @@ def test_a_fenced_member_is_told_by_whom() -> None:
         one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID), 0)
 
 
+def test_whose_owner_does_not_poll_leaves_and_is_back_with_the_next_poll() -> None:
+    one = stable(None, T0)
+    one.on_poll(0, waits=True)
+    one.on_heartbeat(wire.HeartbeatResponse(), 2 * PATIENCE_MS)
+    assert isinstance(one.next(2 * PATIENCE_MS), Heartbeat)  # To wait in a poll is to poll.
+    one.on_poll(3 * PATIENCE_MS, waits=False)
+    assert isinstance(one.next(4 * PATIENCE_MS - 50), Heartbeat)
+    assert one.next(4 * PATIENCE_MS - 49) == Wait(4 * PATIENCE_MS)
+    left = one.next(4 * PATIENCE_MS)
+    assert isinstance(left, Leave)
+    assert left.request is not None
+    assert left.request.member_id == "me"
+    assert (one.phase, one.is_lost, one.revoking) == (Phase.REVOKING, True, {T0})
+    assert "max_poll_interval_ms" in one.absence
+    assert one.next(9 * PATIENCE_MS) == Wait(None)
+    one.on_poll(9 * PATIENCE_MS, waits=False)
+    one.on_revoked(one.revoking, 9 * PATIENCE_MS)
+    action = one.next(9 * PATIENCE_MS)
+    assert isinstance(action, Join)
+    assert action.request.member_id == ""
+    one.on_join(joined("me"), 9 * PATIENCE_MS)
+    assert one.absence == ""
+
+
+def test_who_has_nothing_and_is_not_polled_waits_outside() -> None:
+    one = member()
+    one.on_poll(0, waits=False)
+    one.next(0)
+    one.on_join(joined("me", leader="other"), PATIENCE_MS)
+    assert isinstance(one.next(PATIENCE_MS), Leave)
+    assert (one.phase, one.next(2 * PATIENCE_MS)) == (Phase.AWAY, Wait(None))
+    one.on_poll(2 * PATIENCE_MS, waits=False)
+    assert isinstance(one.next(2 * PATIENCE_MS), Join)
+
+
+def test_a_static_member_that_is_not_polled_says_nothing() -> None:
+    one = stable(member(instance_id="i"), T0)
+    one.on_poll(0, waits=False)
+    assert one.next(PATIENCE_MS) == Leave(None)
+
+
+def poll(one: GroupMember, now_ms: int) -> None:
+    """The owner does what is due."""
+    one.on_poll(now_ms, waits=False)
+    if one.revoking:
+        one.on_revoked(one.revoking, now_ms)
+    if one.offered is not None:
+        one.on_assigned(now_ms)
+
+
 @pytest.mark.parametrize("assignor", [RangeAssignor(), CooperativeStickyAssignor()])
 @given(st.lists(st.tuples(st.sampled_from([0, *INTERRUPTIONS]), st.booleans()), max_size=40))
 def test_whatever_the_coordinator_answers_the_member_comes_back(
@@ -407,13 +460,11 @@ def test_whatever_the_coordinator_answers_the_member_comes_back(
                 one.on_sync(reply, now_ms)
             case Heartbeat():
                 one.on_heartbeat(wire.HeartbeatResponse(error_code=error_code), now_ms)
-            case Wait():
+            case Leave() | Wait():
                 pass
         if one.phase not in {Phase.STABLE, Phase.REVOKING} and isinstance(assignor, RangeAssignor):
             assert one.assignment == frozenset()
-        if owner_polls and one.revoking:
-            one.on_revoked(one.revoking, now_ms)
-        if owner_polls and one.offered is not None:
-            one.on_assigned(now_ms)
+        if owner_polls:
+            poll(one, now_ms)
     assert one.phase is Phase.STABLE
     assert one.assignment == {T0, T1}
