@@ -15,8 +15,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from streamlog.broker.storage.inspection import Finding, Inspection, Kind, Placed, Report
+from streamlog.broker.storage.findings import Finding, Kind, Report
+from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.mending import ADVICE, MENDED, mend
+from streamlog.broker.storage.stored import Placed
 from streamlog.cli.terminal import out, text_of
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch
@@ -141,7 +143,7 @@ def _verdict(report: Report) -> str:
     if damaged:
         return f"{damaged} damaged {'place' if damaged == 1 else 'places'}"
     if report.findings:
-        return "sound, but for unfinished writes, which opening the log cuts off"
+        return "sound, but for what a crash has left, which opening the log sees to"
     return "sound"
 
 

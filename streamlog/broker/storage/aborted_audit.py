@@ -9,7 +9,7 @@ may not have been written when a process went down.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from streamlog.broker.storage.aborted import ABORTED_SUFFIX, AbortedIndex, decode_entries
@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 
 
 class AbortedAudit:
-    """The indexes of some segments of a partition, by the paths of their logs.
+    """The indexes of some segments of a partition: their paths, by where the segments begin."""
 
-    `path_of` gives the path of a segment's file with a suffix.
-    """
-
-    def __init__(
-        self, files: Files, bases: Sequence[int], path_of: Callable[[int, str], str]
-    ) -> None:
-        self._entries = {base: _read(files, path_of(base, ABORTED_SUFFIX)) for base in bases}
+    def __init__(self, files: Files, paths: Mapping[int, str]) -> None:
+        self._entries = {base: _read(files, path) for base, path in paths.items()}
         self._told: dict[int, set[tuple[int, int]]] = {}
         self._markers: dict[int, set[tuple[int, int]]] = {}
         self._transactions = Transactions()

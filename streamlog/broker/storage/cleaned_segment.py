@@ -54,7 +54,7 @@ class CleanedSegment:
             yield from self._write()
 
     def finish(self, end_offset: int) -> Steps[None]:
-        """All of it, up to this offset, is on disk, its indexes but for the page cache.
+        """All of it, up to this offset, is on disk, with its indexes.
 
         Raises:
             CorruptData: it is not what was to be written.
@@ -112,3 +112,4 @@ class CleanedSegment:
         self.segment.trim_indexes()
         self.segment.sync()
         self.segment.close()
+        self.segment.keep_indexes()

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from struct import Struct
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
@@ -23,28 +24,20 @@ from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.aborted import ABORTED_SUFFIX
 from streamlog.broker.storage.aborted_audit import build_anew
 from streamlog.broker.storage.files import File, Files, make_durable_directory, write_whole
-from streamlog.broker.storage.inspection import (
-    INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    Finding,
-    Inspection,
-    Kind,
-    Report,
-    Stored,
-    Unsound,
-    segment_bases,
-    walk_file,
-)
+from streamlog.broker.storage.findings import Finding, Kind, Report
 from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.scan import OFFSETS_MAX, PREFIX_BYTES
-from streamlog.broker.storage.segment import LOG_SUFFIX, Segment
+from streamlog.broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from streamlog.broker.storage.stored import Stored, Unsound, walk_file
+from streamlog.broker.storage.swap import recover
 from streamlog.records.batch import HEADER_BYTES, RecordBatch
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.inspection import Inspection
 
 QUARANTINE_SUFFIX = ".quarantine"
 COPY_BYTES = 1024 * 1024
-MENDED = frozenset(
-    {Kind.DAMAGED, Kind.MISSING, Kind.UNFINISHED, Kind.OVERLAP, Kind.INDEX, Kind.SNAPSHOT}
-)
+MENDED = frozenset(Kind) - {Kind.ORDER}
 """What can be mended; for the rest nobody can tell what would be right."""
 ADVICE = {
     Kind.ORDER: "batches of a producer that are not in its order can't be mended: they are sound,"
@@ -57,6 +50,7 @@ ADVICE = {
 }
 """What to do about findings that mending leaves."""
 _REWRITTEN = frozenset({Kind.DAMAGED, Kind.MISSING, Kind.UNFINISHED})
+_LEFT_BY_SWAPS = frozenset({Kind.SWAP, Kind.LEFTOVER})
 _MENDING = ".mending"
 _MAGIC = 2
 # base offset, length, leader epoch, magic, CRC; then what the CRC covers: attributes, last offset
@@ -87,12 +81,25 @@ def mend(inspection: Inspection, report: Report) -> list[Mended]:
     for stored in inspection.partitions():
         here = (stored.topic, stored.partition)
         mine = [each for each in found if (each.topic, each.partition) == here]
+        if any(finding.kind in _LEFT_BY_SWAPS for finding in mine):
+            with inspection.disk():
+                done += _recovered(inspection.files, stored)
+            # Files have other names now.
+            mine = [finding for finding in inspection.findings(stored) if finding.kind in MENDED]
         if not mine:
             continue
         with inspection.disk():
             inspection.catalog.take_clean_mark()  # The next opening looks at the end by itself.
             done += _Mending(inspection.files, stored).mend(mine)
     return done
+
+
+def _recovered(files: Files, stored: Stored) -> list[Mended]:
+    """Do with compactions that were interrupted what an opening would."""
+    recovered = recover(files, stored.directory)
+    pairs = [(name, "has its place now") for name in recovered.finished]
+    pairs += [(name, "removed") for name in recovered.removed]
+    return [Mended(f"{stored.directory}/{name}", what) for name, what in pairs]
 
 
 class _Mending:
@@ -105,7 +112,7 @@ class _Mending:
 
     def mend(self, findings: list[Finding]) -> list[Mended]:
         make_durable_directory(self._files, self._stored.directory)
-        bases = segment_bases(self._files, self._stored) or [self._stored.log_start_offset]
+        bases = self._bases() or [self._stored.log_start_offset]
         rewritten = {each.path for each in findings if each.kind in _REWRITTEN}
         rewritten |= {
             each.path
@@ -123,7 +130,8 @@ class _Mending:
                 self._index(base)
                 self._done.append(Mended(path, "indexes built anew"))
         if rewritten or any(each.path.endswith(ABORTED_SUFFIX) for each in findings):
-            build_anew(self._files, self._batches(), self._stored.path)
+            batches = self._stored.batches(self._files)
+            build_anew(self._files, batches, self._stored.path)
         for each in findings:
             if each.kind is Kind.SNAPSHOT:
                 aside = self._free(each.path)
@@ -232,12 +240,9 @@ class _Mending:
         )
         segment.rescan()
 
-    def _batches(self) -> Iterator[tuple[int, RecordBatch]]:
-        """Every sound batch, and where its segment begins."""
-        for base in segment_bases(self._files, self._stored):
-            with closing(self._files.open(self._stored.path(base))) as file:
-                places = walk_file(file, base_offset=base, end=file.size())
-                yield from ((base, each[1]) for each in places if not isinstance(each, Unsound))
+    def _bases(self) -> list[int]:
+        names = self._stored.names(self._files)
+        return [segment.base_offset for segment in self._stored.segments(names)]
 
     def _free(self, path: str) -> str:
         """A name for a quarantined file that no earlier one has."""

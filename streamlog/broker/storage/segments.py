@@ -17,7 +17,7 @@ from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage import recovery
 from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.files import Files
-from streamlog.broker.storage.segment import DELETED_SUFFIX, Segment
+from streamlog.broker.storage.segment import Segment
 from streamlog.broker.storage.swap import CLEANED_SUFFIX, Link, Swap, begin_swap, chain_of
 from streamlog.broker.storage.transactions import Decided, Transactions
 from streamlog.errors import CorruptData, UnknownTopicOrPartition
@@ -70,9 +70,6 @@ class Segments:
         names = self._files.list(self._directory)
         found = [self._linked(link) for link in chain_of(names)]
         if not self._read_only:
-            for name in names:
-                if name.endswith(DELETED_SUFFIX):
-                    self._files.remove(f"{self._directory}/{name}")
             # Files that were to be deleted and not even renamed.
             while len(found) > 1 and found[1].base_offset <= start_offset:
                 found.pop(0).remove()

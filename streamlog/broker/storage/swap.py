@@ -45,6 +45,7 @@ CHECKPOINT = "cleaned-offset"
 """The file in a partition's folder that tells up to where its log is clean."""
 
 _FORMAT = 1
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX)
 
 _SWAP = re.compile(rf"(\d{{20}})-(\d{{20}}){re.escape(SWAP_SUFFIX)}")
 _SEGMENT_LOG = re.compile(rf"(\d{{20}}){re.escape(LOG_SUFFIX)}")
@@ -126,32 +127,61 @@ def chain_of(names: Iterable[str]) -> list[Link]:
     return sorted(links)
 
 
-def finish(files: Files, directory: str) -> None:
-    """Do what is left of swaps that count.
+def swap_end(name: str) -> int | None:
+    """Up to where a segment counts whose log has this name, if it waits for its place."""
+    match = _SWAP.fullmatch(name)
+    return int(match[2]) if match else None
+
+
+def left_over(names: Iterable[str]) -> list[str]:
+    """Those of the files in a directory that are no part of its log any more, or not yet."""
+    suffixes = (DELETED_SUFFIX, CLEANED_SUFFIX)
+    waiting = {
+        f"{match[1]}{suffix}{CLEANED_SUFFIX}"
+        for name in names
+        if (match := _SWAP.fullmatch(name))
+        for suffix in _INDEX_SUFFIXES
+    }
+    return sorted(name for name in names if name.endswith(suffixes) and name not in waiting)
+
+
+def finish(files: Files, directory: str) -> list[str]:
+    """Do what is left of swaps that count; returns the names of what has got its place.
 
     Raises:
         OSError: the disk refused; call it again before the log is used.
     """
     names = files.list(directory)
     logs = [int(match[1]) for name in names if (match := _SEGMENT_LOG.fullmatch(name))]
+    finished: list[str] = []
     for name in names:
         match = _SWAP.fullmatch(name)
         if match:
             base_offset, end_offset = int(match[1]), int(match[2])
             replaced = [base for base in logs if base_offset < base < end_offset]
             _finish(files, f"{directory}/{name}", base_offset, replaced)
+            finished.append(name)
+    return finished
 
 
-def recover(files: Files, directory: str) -> None:
-    """Finish the swaps that count, and remove what was made for others.
+class Recovered(NamedTuple):
+    """What was done about files, by their names."""
+
+    finished: list[str]
+    removed: list[str]
+
+
+def recover(files: Files, directory: str) -> Recovered:
+    """Finish the swaps that count, and remove what was made for others, or taken out of the log.
 
     Raises:
         OSError: the disk refused.
     """
-    finish(files, directory)
-    for name in files.list(directory):
-        if name.endswith(CLEANED_SUFFIX):
-            files.remove(f"{directory}/{name}")
+    finished = finish(files, directory)
+    removed = left_over(files.list(directory))
+    for name in removed:
+        files.remove(f"{directory}/{name}")
+    return Recovered(finished, removed)
 
 
 class CleanedOffset:
@@ -193,11 +223,11 @@ class CleanedOffset:
 def _finish(files: Files, path: str, base_offset: int, replaced: Iterable[int]) -> None:
     directory = parent_of(path)
     stem = f"{directory}/{base_offset:020d}"
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX):
+    for suffix in _INDEX_SUFFIXES:
         with suppress(FileNotFoundError):
             files.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix)
     for base in replaced:
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX, LOG_SUFFIX):
+        for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
             with suppress(FileNotFoundError):
                 files.remove(f"{directory}/{base:020d}{suffix}")
     files.sync_directory(directory)

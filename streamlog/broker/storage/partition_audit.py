@@ -1,0 +1,286 @@
+"""PartitionAudit: one look at every byte of a partition, without changing anything.
+
+Batches are compared with their checksums, each other, the indexes and their producers' numbers.
+Rule of the file: whether bytes behind the last sound batch are *unfinished* or *damaged* is
+decided as in `recovery`: what was known to be on disk can't be unfinished. If a broker has the
+directory open, what stands at the end of the log is not judged, for it may be a write in
+progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from streamlog.broker.storage.aborted import ABORTED_SUFFIX
+from streamlog.broker.storage.aborted_audit import AbortedAudit
+from streamlog.broker.storage.files import Files, read_file
+from streamlog.broker.storage.findings import Counts, Finding, Kind
+from streamlog.broker.storage.index_audit import IndexAudit
+from streamlog.broker.storage.partition_log import START_OFFSET
+from streamlog.broker.storage.producers import ProducerStates
+from streamlog.broker.storage.snapshots import SNAPSHOT_SUFFIX
+from streamlog.broker.storage.stored import Placed, Stored, StoredSegment, Unsound, walk_file
+from streamlog.broker.storage.swap import left_over, swap_end
+from streamlog.errors import CorruptData, LogError
+
+if TYPE_CHECKING:
+    from streamlog.records.batch import RecordBatch
+
+DISORDER_MAX = 20
+"""Batches out of order that are told of one partition: the first says what is wrong."""
+SWAP_REASON = (
+    "a compaction was interrupted: this is the log for these offsets, and the next start, or"
+    " repair, gives it its place"
+)
+LEFTOVER_REASON = "it is no part of the log; the next start, or repair, removes it"
+
+
+class PartitionAudit:
+    """One pass over the files of a partition; `is_open`: a broker may be writing to them."""
+
+    def __init__(self, files: Files, stored: Stored, *, is_open: bool) -> None:
+        self.counts = Counts()
+        self._files = files
+        self._stored = stored
+        self._is_open = is_open
+        self._names = stored.names(files)
+        self._segments = stored.segments(self._names)
+        self._producers = ProducerStates()
+        self._disordered = 0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether files have come or gone since it began, so that it may have misread them."""
+        return self._is_open and self._stored.names(self._files) != self._names
+
+    def findings(self) -> list[Finding]:
+        """Everything that is not sound.
+
+        Raises:
+            OSError: a file can't be read.
+        """
+        found: list[Finding] = []
+        self.counts.partitions += 1
+        last_path = ""
+        checked = self._segments[:-1] if self._is_open else self._segments
+        paths = {each.base_offset: each.index_path(ABORTED_SUFFIX) for each in checked}
+        aborted = AbortedAudit(self._files, paths)
+        # Before the log, which may only have more by then.
+        indexes = {each.path: IndexAudit(self._files, each) for each in checked}
+        for each in self.walk(START_OFFSET):
+            if isinstance(each, Finding):
+                found.append(each)
+                self._producers = ProducerStates()  # Nobody knows what was in there.
+                aborted.note_damage()
+                continue
+            if each.path != last_path:
+                self.counts.segments += 1
+                last_path = each.path
+            self._count(each.batch)
+            aborted.meet(each.segment_offset, each.batch)
+            if each.path in indexes:
+                indexes[each.path].meet(each.position, each.batch)
+            found += self._order(each)
+        damaged = {finding.path for finding in found if finding.kind is not Kind.ORDER}
+        for path, index in indexes.items():
+            if path not in damaged:  # Or the log's damage would be told twice.
+                found += [self._wrong(Kind.INDEX, *each) for each in index.findings()]
+        whole = self._stored.recovery_point
+        bases = [each.base_offset for each in self._segments]
+        complete = max((base for base in bases if base <= whole), default=START_OFFSET)
+        for base, why in aborted.findings(complete_before=complete):
+            found.append(self._wrong(Kind.INDEX, paths[base], why))
+        return [*found, *self._snapshots(), *self._left_behind()]
+
+    def _wrong(self, kind: Kind, path: str, why: str) -> Finding:
+        """Something about a file as a whole."""
+        return Finding(
+            kind=kind,
+            topic=self._stored.topic,
+            partition=self._stored.partition,
+            path=path,
+            reason=why,
+        )
+
+    def walk(self, offset: int) -> Iterator[Placed | Finding]:
+        """Everything from the batch with `offset` in it on, across segments.
+
+        Raises:
+            OSError: a file can't be read.
+        """
+        start = self._stored.log_start_offset
+        if not self._segments:
+            yield from self._end(start, None, self._stored.path(start))
+            return
+        first = self._segments[0]
+        # A broker that has the directory open may have moved the start on since it was read.
+        if first.base_offset > start and not self._is_open:
+            why = "no file begins before it"
+            yield self._missing(first.path, 0, start, first.base_offset, why)
+        for segment, following in pairwise([*self._segments, None]):
+            next_base = None if following is None else following.base_offset
+            if segment is None or (next_base is not None and next_base <= offset):
+                continue
+            yield from self._walk_segment(segment, next_base, offset)
+
+    def _walk_segment(
+        self, segment: StoredSegment, next_base: int | None, offset: int
+    ) -> Iterator[Placed | Finding]:
+        path = segment.path
+        try:
+            file = self._files.open(path)
+        except FileNotFoundError:
+            return  # A broker has removed it meanwhile.
+        reached = base = segment.base_offset
+        tail: Unsound | None = None
+        overlap_at: int | None = None
+        with closing(file):
+            end = file.size()
+            for each in walk_file(file, base_offset=base, end=end):
+                if isinstance(each, Unsound) and each.next_offset is None:
+                    tail = each
+                    continue
+                place = self._place(path, each)
+                if overlap_at is None and next_base is not None and reached >= next_base:
+                    overlap_at = place.position
+                reached = place.next_offset or reached
+                if reached > offset:
+                    yield place
+        if next_base is None:
+            yield from self._end(reached, tail, path, end)
+        elif tail is not None:
+            yield self._damaged(path, tail, next_base)
+        elif reached < next_base:
+            yield self._missing(path, end, reached, next_base, "the file ends before it")
+        elif reached > next_base:
+            yield Finding(
+                kind=Kind.OVERLAP,
+                topic=self._stored.topic,
+                partition=self._stored.partition,
+                path=path,
+                position=end if overlap_at is None else overlap_at,
+                size_bytes=0 if overlap_at is None else end - overlap_at,
+                first_offset=next_base,
+                next_offset=reached,
+                reason=f"the next file begins at offset {next_base}",
+            )
+
+    def _end(
+        self, reached: int, tail: Unsound | None, path: str, end: int = 0
+    ) -> Iterator[Finding]:
+        """What stands behind the last sound batch of the log."""
+        if self._is_open:
+            return
+        point = self._stored.recovery_point
+        if tail is None:
+            if reached < point:
+                yield self._missing(path, end, reached, point, "the file ends before it")
+        elif reached < point:
+            yield self._damaged(path, tail, None)
+        else:
+            yield Finding(
+                kind=Kind.UNFINISHED,
+                topic=self._stored.topic,
+                partition=self._stored.partition,
+                path=path,
+                position=tail.position,
+                size_bytes=tail.end_position - tail.position,
+                first_offset=reached,
+                reason=f"behind the last whole batch: {tail.reason}",
+            )
+
+    def _place(self, path: str, each: tuple[int, RecordBatch] | Unsound) -> Placed | Finding:
+        if isinstance(each, Unsound):
+            return self._damaged(path, each, each.next_offset)
+        return Placed(path, *each)
+
+    def _damaged(self, path: str, place: Unsound, next_offset: int | None) -> Finding:
+        return Finding(
+            kind=Kind.DAMAGED,
+            topic=self._stored.topic,
+            partition=self._stored.partition,
+            path=path,
+            position=place.position,
+            size_bytes=place.end_position - place.position,
+            first_offset=place.first_offset,
+            next_offset=next_offset,
+            reason=place.reason,
+        )
+
+    def _missing(self, path: str, position: int, first: int, following: int, why: str) -> Finding:
+        return Finding(
+            kind=Kind.MISSING,
+            topic=self._stored.topic,
+            partition=self._stored.partition,
+            path=path,
+            position=position,
+            first_offset=first,
+            next_offset=following,
+            reason=why,
+        )
+
+    def _count(self, batch: RecordBatch) -> None:
+        self.counts.batches += 1
+        self.counts.records += max(batch.record_count, 0)
+        self.counts.size_bytes += batch.size_bytes
+
+    def _order(self, placed: Placed) -> Iterator[Finding]:
+        """Compare a batch with what its producer wrote before, as the broker did."""
+        batch = placed.batch
+        if batch.record_count == 0:
+            self._producers = ProducerStates()  # It stands for batches that were lost.
+            return
+        if self._stored.is_compacted:
+            return
+        if batch.base_sequence < 0:
+            if batch.is_control:
+                self._producers.replay(batch, batch.base_offset)
+            return
+        why = ""
+        try:
+            if self._producers.check(batch) is not None:
+                why = f"producer {batch.producer_id}: sequence {batch.base_sequence} comes twice"
+        except LogError as error:
+            why = str(error)
+        self._producers.replay(batch, batch.base_offset)
+        if why and self._disordered < DISORDER_MAX:
+            self._disordered += 1
+            yield Finding(
+                kind=Kind.ORDER,
+                topic=self._stored.topic,
+                partition=self._stored.partition,
+                path=placed.path,
+                position=placed.position,
+                size_bytes=batch.size_bytes,
+                first_offset=batch.base_offset,
+                next_offset=batch.next_offset,
+                reason=why,
+            )
+
+    def _snapshots(self) -> Iterator[Finding]:
+        for name in sorted(self._names):
+            path = f"{self._stored.directory}/{name}"
+            if not name.endswith(SNAPSHOT_SUFFIX):
+                continue
+            try:
+                ProducerStates.restore(read_file(self._files, path))
+            except FileNotFoundError:
+                continue  # A broker has removed it meanwhile.
+            except CorruptData as error:
+                yield self._wrong(Kind.SNAPSHOT, path, str(error))
+
+    def _left_behind(self) -> Iterator[Finding]:
+        """What the next opening finishes or removes; a broker at work sees to it by itself."""
+        if self._is_open:
+            return
+        for segment in self._segments:
+            end = swap_end(segment.name)
+            if end is not None:
+                found = self._wrong(Kind.SWAP, segment.path, SWAP_REASON)
+                yield replace(found, first_offset=segment.base_offset, next_offset=end)
+        for name in left_over(self._names):
+            yield self._wrong(Kind.LEFTOVER, f"{self._stored.directory}/{name}", LEFTOVER_REASON)

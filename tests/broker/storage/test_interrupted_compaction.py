@@ -1,0 +1,202 @@
+"""A compaction is killed at every step: it is told offline, and mended as an opening does it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.broker.storage.findings import Finding, Kind, Report
+from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.mending import mend
+from streamlog.broker.storage.stored import Placed
+from tests.broker.storage.batches import read_records
+from tests.broker.storage.test_cleaning import COMPACTED, clean, keyed, seen
+from tests.broker.storage.test_swap import Killed, MortalFiles
+
+CONFIG = BrokerConfig(topic=COMPACTED)
+BATCHES = 18
+LEFT = {Kind.SWAP, Kind.LEFTOVER, Kind.UNFINISHED, Kind.SNAPSHOT}
+Values = dict[bytes | None, bytes]
+
+
+def opened(files: MemoryFiles | MortalFiles) -> LogDirectory:
+    return LogDirectory.open("data", files=files, config=CONFIG)
+
+
+def dirty_disk() -> MemoryFiles:
+    files = MemoryFiles()
+    directory = opened(files)
+    directory.create_topic("t", 1)
+    log = directory.log("t", 0)
+    for number in range(BATCHES):
+        log.append(keyed((f"k{number % 5}", str(number)), (f"u{number}", "x" * 40)), now_ms=0)
+    directory.flush()
+    directory.close()
+    files.sync_directory("data")
+    return files
+
+
+def verify(files: MemoryFiles) -> Report:
+    with Inspection.open("data", files=files) as inspection:
+        return inspection.verify()
+
+
+def repair(files: MemoryFiles | MortalFiles) -> list[str]:
+    with Inspection.open("data", files=files) as inspection:
+        return [done.path for done in mend(inspection, inspection.verify())]
+
+
+def values(files: MemoryFiles) -> Values:
+    """What a reader would have at the end."""
+    directory = opened(files)
+    try:
+        return seen(directory.log("t", 0))
+    finally:
+        directory.close()
+
+
+def stored(files: MemoryFiles) -> dict[str, bytes]:
+    """Every file of the partition that is not an index, which an opening may leave behind."""
+    (folder,) = [name for name in files.list("data") if name.startswith("p-")]
+    return {
+        name: read_file(files, f"data/{folder}/{name}")
+        for name in files.list(f"data/{folder}")
+        if not name.endswith(("index", ".snapshot", ".quarantine"))
+    }
+
+
+def dumped(files: MemoryFiles) -> list[int]:
+    """The offsets of the records that are there, seen without a broker."""
+    with Inspection.open("data", files=files) as inspection:
+        placed = list(inspection.batches(inspection.partition("t", 0)))
+    assert not any(isinstance(each, Finding) and each.is_damage for each in placed)
+    batches = [each.batch for each in placed if isinstance(each, Placed)]
+    return [record.offset for batch in batches for record in batch.records()]
+
+
+def killed_after(left: int, keep_bytes: int | None) -> MemoryFiles | None:
+    """A disk on which a compaction was killed after so many operations; None if it was done."""
+    files = dirty_disk()
+    mortal = MortalFiles(files, 1 << 30)
+    log = opened(mortal).log("t", 0)
+    mortal.left = left
+    try:
+        clean(log)
+    except Killed:
+        files.crash(keep_bytes=keep_bytes)
+        return files
+    return None
+
+
+@pytest.mark.parametrize("keep_bytes", [None, 0, 50], ids=["kill", "power cut", "torn"])
+def test_what_a_killed_compaction_has_left_is_told_and_mended(keep_bytes: int | None) -> None:
+    right = values(dirty_disk())
+    told: set[Kind] = set()
+    crashes = 0
+    while files := killed_after(crashes, keep_bytes):
+        crashes += 1
+        report = verify(files)
+        assert report.is_sound, report.findings
+        kinds = {finding.kind for finding in report.findings}
+        assert kinds <= LEFT
+        told |= kinds
+        by_opening = copy.deepcopy(files)
+        before = dumped(files)
+        repair(files)
+        assert verify(files).findings == ()
+        opened(by_opening).close()
+        assert stored(files) == stored(by_opening)
+        assert dumped(files) == before
+        assert values(files) == right
+    assert crashes > 20
+    assert {Kind.SWAP, Kind.LEFTOVER} <= told
+
+
+@pytest.mark.parametrize("keep_bytes", [None, 0], ids=["kill", "power cut"])
+def test_a_repair_that_is_killed_is_finished_by_the_next(keep_bytes: int | None) -> None:
+    right = values(dirty_disk())
+    crashes = 0
+    while files := killed_after(crashes, keep_bytes):
+        crashes += 7
+        left = 0
+        while True:
+            again = copy.deepcopy(files)
+            mortal = MortalFiles(again, left)
+            try:
+                repair(mortal)
+            except Killed:
+                left += 1
+                again.crash(keep_bytes=keep_bytes)
+                assert verify(again).is_sound
+                repair(again)
+                assert verify(again).findings == ()
+                assert values(again) == right
+            else:
+                break
+    assert crashes > 20
+
+
+def test_damage_in_a_segment_that_waits_for_its_place_is_told_and_mended() -> None:
+    files = waiting()
+    (finding,) = [each for each in verify(files).findings if each.kind is Kind.SWAP]
+    kept = dumped(files)
+    with Inspection.open("data", files=files) as inspection:
+        first = next(
+            each
+            for each in inspection.batches(inspection.partition("t", 0))
+            if isinstance(each, Placed) and each.batch.record_count
+        )
+    assert first.path == finding.path
+    file = files.open(finding.path, writable=True)
+    at = first.position + 30
+    file.write(bytes([file.read(1, at)[0] ^ 1]), at)
+    file.close()
+    report = verify(files)
+    assert not report.is_sound
+    assert {Kind.SWAP, Kind.DAMAGED} <= {each.kind for each in report.findings}
+    repair(files)
+    assert verify(files).findings == ()
+    lost = {record.offset for record in first.batch.records()}
+    assert dumped(files) == [offset for offset in kept if offset not in lost]
+
+
+def waiting() -> MemoryFiles:
+    """A disk on which a compacted segment has not got its place yet."""
+    for left in range(1000):
+        files = killed_after(left, None)
+        assert files is not None
+        names = [name for name in stored(files) if name.endswith(".swap")]
+        if names and not any(name.endswith("0.log") for name in stored(files)):
+            return files
+    raise AssertionError("no compaction was ever interrupted there")
+
+
+def test_beside_a_broker_an_unfinished_swap_is_read_and_not_told() -> None:
+    files = waiting()
+    before = dumped(files)
+    lock = files.lock("data/lock")
+    assert lock is not None
+    with Inspection.open("data", files=files) as inspection:
+        assert inspection.holder is not None
+        assert inspection.verify().findings == ()
+    assert dumped(files) == before
+
+
+def test_files_that_were_taken_out_are_no_damage_and_removed() -> None:
+    files = dirty_disk()
+    (folder,) = [name for name in files.list("data") if name.startswith("p-")]
+    path = f"data/{folder}/{0:020d}.log.deleted"
+    files.open(path, writable=True).close()
+    (finding,) = verify(files).findings
+    assert (finding.kind, finding.path) == (Kind.LEFTOVER, path)
+    assert "clean_shutdown" in files.list("data")
+    assert repair(files) == [path]
+    assert verify(files).findings == ()
+    assert "clean_shutdown" in files.list("data"), "nothing of the log was touched"
+    directory = opened(files)
+    assert len(read_records(directory.log("t", 0))) == 2 * BATCHES
+    directory.close()
