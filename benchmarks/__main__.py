@@ -23,26 +23,32 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import compaction, log, memory, windowed_count, wire
+from benchmarks import compaction, engine, log, memory, windowed_count, wire
+from benchmarks.engine.contest import Cost
+from benchmarks.engine.report import costs_table
 from benchmarks.harness import Figure, Reading
 
 PIPE_COLUMNS = 130
 RESULTS = Path(__file__).parent / "results"
-Benchmark: TypeAlias = Callable[[Path, int], AsyncIterator[Figure] | AsyncIterator[Reading]]
+Measured: TypeAlias = Figure | Reading | Cost
+Benchmark: TypeAlias = Callable[
+    [Path, int], AsyncIterator[Figure] | AsyncIterator[Reading] | AsyncIterator[Cost]
+]
 BENCHMARKS: dict[str, Benchmark] = {
     "wire": wire.figures,
     "log": log.figures,
     "compaction": compaction.figures,
     "windowed_count": windowed_count.figures,
+    "engine": engine.figures,
     "memory": memory.figures,
 }
 ONCE = {"memory"}
 """Runs for so long that a median of several says no more."""
 
 
-async def run(names: list[str], records: int, runs: int) -> list[Figure | Reading]:
+async def run(names: list[str], records: int, runs: int) -> list[Measured]:
     """The named benchmarks, `runs` times in turn, each with a fresh broker and directory."""
-    figures: list[Figure | Reading] = []
+    figures: list[Measured] = []
     for number in range(runs):
         for name in names:
             if number and name in ONCE:
@@ -97,7 +103,9 @@ def readings_table(readings: list[Reading]) -> Table:
     return printed
 
 
-def _told(figure: Figure | Reading) -> str:
+def _told(figure: Measured) -> str:
+    if isinstance(figure, Cost):
+        return f"{figure.cpu_ns:,.0f} ns of CPU a record"
     if isinstance(figure, Reading):
         return f"{figure.value:,.1f} {figure.unit}"
     return f"{figure.records_per_s:,.0f}/s"
@@ -126,7 +134,7 @@ def _held(figure: float, bar: float) -> str:
     return "holds" if figure <= bar else "missed"
 
 
-def write(figures: list[Figure | Reading]) -> Path:
+def write(figures: list[Measured]) -> Path:
     """All runs as JSON, with what they ran on."""
     now = datetime.now(UTC)
     path = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
@@ -152,6 +160,8 @@ def main() -> None:
         console.print(table(figures))
     if readings := [each for each in measured if isinstance(each, Reading)]:
         console.print(readings_table(readings))
+    if costs := [each for each in measured if isinstance(each, Cost)]:
+        console.print(costs_table(costs))
     console.print(f"every run: {write(measured)}")
 
 

@@ -1,0 +1,277 @@
+"""One participant, one job, log to log: what a record costs its process in CPU time.
+
+The participant is started on an empty input and given events for warming up until rows come out,
+so that imports, connections and rebalances are over. Then it is stopped by SIGSTOP, the input is
+loaded, its CPU time is read, and it goes on; the last reading is a commit interval after the last
+row has come out, so that the last commit counts. Every row is compared with the oracle's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, count, islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from benchmarks.engine import events
+from benchmarks.engine.events import START_MS, Loaded, Row
+from benchmarks.harness import cpu_of
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.log import Log
+from streamlog.records.batch import Record
+
+COMMIT_MS = 500
+"""For everybody; our own default."""
+STALL_TIMEOUT_S = 60
+"""No row for this long is a failure, at the start and later."""
+STOP_TIMEOUT_S = 20
+CHUNK = 10_000
+WARM_UP_EVERY_S = 0.5
+WARM_UP_EVENTS = 3
+"""At a time, in windows of their own: the first of them are closed by the last."""
+QUIET_S = 1.0
+LOOK_S = 0.05
+TABLE = TopicPartition("users", 0)
+SAID_CHARACTERS = 800
+
+
+class Failed(Exception):
+    """The participant did not do the job; the message says what happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """Who does jobs, and how it is started."""
+
+    name: str
+    command: tuple[str, ...]
+    """"{state}" in it stands for the state directory."""
+    row: Callable[[Record], Row]
+    """A record of the output as the oracle writes it."""
+    share: int = 1
+    """It gets one in so many of the events: slow ones would take minutes."""
+    prepare: Callable[[Path], None] = lambda _: None
+    """Told the state directory before the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one participant needed for one job."""
+
+    job: str
+    variant: str
+    """Typed values or dicts, built-in columns or the user's functions; empty for peers."""
+    participant: str
+    records: int
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Job, participant and variant."""
+        return " ".join(filter(None, (self.job, self.participant, self.variant)))
+
+    @property
+    def cpu_ns(self) -> float:
+        """Of the process, per record."""
+        return self.cpu_s * 1e9 / self.records
+
+
+class Contest:
+    """A log with the table of users, on which one participant after the other does its jobs."""
+
+    def __init__(self, log: Log, address: str, directory: Path) -> None:
+        self._log = log
+        self._address = address
+        self._directory = directory
+        self._numbers = count()
+
+    async def prepare(self) -> None:
+        """Load the table."""
+        await self._log.admin().create_topics([NewTopic(TABLE.topic, 1)])
+        await self._load(TABLE, events.users())
+
+    async def run(self, participant: Participant, cost: Cost) -> Cost:
+        """Let it do the job on that many events; the cost, filled in.
+
+        Raises:
+            Failed: nothing came out, it ended, or rows are wrong.
+        """
+        name = f"{cost.job}-{next(self._numbers)}"
+        topics = TopicPartition(f"events-{name}", 0), TopicPartition(f"output-{name}", 0)
+        await self._log.admin().create_topics([NewTopic(each.topic, 1) for each in topics])
+        directory = self._directory / name
+        (directory / "state").mkdir(parents=True)
+        participant.prepare(directory / "state")
+        settings = {
+            "ENGINE_BROKER": self._address,
+            "ENGINE_ID": f"engine-{name}",
+            "ENGINE_JOB": f"{cost.job} {cost.variant}".strip(),
+            "ENGINE_INPUT": topics[0].topic,
+            "ENGINE_OUTPUT": topics[1].topic,
+            "ENGINE_TABLE": TABLE.topic,
+            "ENGINE_STATE": str(directory / "state"),
+            "ENGINE_COMMIT_MS": str(COMMIT_MS),
+            "ENGINE_WINDOW_MS": str(events.WINDOW_MS),
+        }
+        try:
+            with _running(participant, settings, directory / "said") as process:
+                return await self._measured(process, participant.row, cost, topics)
+        finally:
+            await self._log.admin().delete_topics([each.topic for each in topics])
+
+    async def _measured(
+        self,
+        process: _Process,
+        row: Callable[[Record], Row],
+        cost: Cost,
+        topics: tuple[TopicPartition, TopicPartition],
+    ) -> Cost:
+        entry, output = topics
+        await self._warm_up(process, entry, output)
+        process.send(signal.SIGSTOP)
+        begin = await self._end(output)
+        loaded = map(events.event, range(cost.records))
+        await self._load(entry, chain(loaded, [events.closing_event(cost.records)]))
+        expected = _expected(cost.job, cost.records)
+        cpu_s, began_s = process.cpu_s(), perf_counter()
+        process.send(signal.SIGCONT)
+        rows = await self._rows(process, output, begin, row, sum(expected.values()))
+        wall_s = perf_counter() - began_s
+        await asyncio.sleep(1.5 * COMMIT_MS / 1000)
+        cost = replace(cost, cpu_s=process.cpu_s() - cpu_s, wall_s=wall_s)
+        if rows != expected:
+            raise Failed(_difference(rows, expected))
+        return cost
+
+    async def _warm_up(
+        self, process: _Process, entry: TopicPartition, output: TopicPartition
+    ) -> None:
+        """Events until rows come out, and then until no more do."""
+        began_s = perf_counter()
+        numbers = count()
+        while await self._end(output) == 0:
+            process.check(perf_counter() - began_s)
+            await self._load(entry, map(events.warm_up_event, islice(numbers, WARM_UP_EVENTS)))
+            await asyncio.sleep(WARM_UP_EVERY_S)
+        before = -1
+        while (end := await self._end(output)) != before:
+            before = end
+            await asyncio.sleep(QUIET_S)
+
+    async def _rows(
+        self,
+        process: _Process,
+        output: TopicPartition,
+        begin: int,
+        row: Callable[[Record], Row],
+        wanted: int,
+    ) -> Counter[Row]:
+        """The rows that belong to events behind the start; those of warming up are left out."""
+        moved_s = perf_counter()
+        end = begin
+        # Only the end is asked for while it works: reading along would take its processor.
+        while (now := await self._end(output)) < begin + wanted:
+            moved_s = perf_counter() if now > end else moved_s
+            end = now
+            process.check(perf_counter() - moved_s)
+            await asyncio.sleep(LOOK_S)
+        found: Counter[Row] = Counter()
+        async with self._log.consumer(auto_offset_reset="none") as consumer:
+            consumer.assign([output])
+            consumer.seek(output, begin)
+            while found.total() < wanted:
+                polled = await consumer.poll(timeout_ms=1_000)
+                rows = map(row, polled.get(output, ()))
+                found.update(each for each in rows if _is_counted(each))
+                moved_s = perf_counter() if polled else moved_s
+                process.check(perf_counter() - moved_s)
+        return found
+
+    async def _end(self, topic: TopicPartition) -> int:
+        async with self._log.consumer(auto_offset_reset="none") as consumer:
+            return (await consumer.end_offsets([topic]))[topic]
+
+    async def _load(self, topic: TopicPartition, records: Iterable[Loaded]) -> None:
+        remaining = iter(records)
+        async with self._log.producer() as producer:
+            while chunk := list(islice(remaining, CHUNK)):
+                await producer.send_many(*topic, chunk)
+            await producer.flush()
+
+
+class _Process:
+    """A participant at work."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], said: Path) -> None:
+        self._popen = popen
+        self._said = said
+
+    def cpu_s(self) -> float:
+        """User and system time so far."""
+        return cpu_of(self._popen.pid)
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal."""
+        self._popen.send_signal(number)
+
+    def check(self, waited_s: float) -> None:
+        """Raise if there is nothing more to be waited for."""
+        if self._popen.poll() is None and waited_s < STALL_TIMEOUT_S:
+            return
+        ended = self._popen.returncode
+        what = f"gave no row for {waited_s:.0f} s" if ended is None else f"ended with {ended}"
+        said = self._said.read_text(errors="replace")[-SAID_CHARACTERS:].strip()
+        raise Failed(f"{what}; it said: {said or 'nothing'}")
+
+
+@contextmanager
+def _running(participant: Participant, settings: dict[str, str], said: Path) -> Iterator[_Process]:
+    with said.open("wb") as file:
+        popen = subprocess.Popen(
+            [part.replace("{state}", settings["ENGINE_STATE"]) for part in participant.command],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **settings},
+        )
+    try:
+        yield _Process(popen, said)
+    finally:
+        popen.send_signal(signal.SIGCONT)
+        popen.terminate()
+        try:
+            popen.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            popen.wait()
+
+
+@lru_cache(maxsize=16)
+def _expected(job: str, records: int) -> Counter[Row]:
+    return Counter(events.EXPECTED[job](records))
+
+
+def _is_counted(row: Row) -> bool:
+    """Neither of warming up nor of the event that closes the last window."""
+    return row[0] != events.NOBODY and any(
+        isinstance(part, int) and part >= START_MS for part in row
+    )
+
+
+def _difference(rows: Counter[Row], expected: Counter[Row]) -> str:
+    missing: Any = next(iter(expected - rows), None)
+    more: Any = next(iter(rows - expected), None)
+    return (
+        f"wrong rows: {(expected - rows).total():,} of {expected.total():,} are missing, such as "
+        f"{missing}, and {(rows - expected).total():,} should not be there, such as {more}"
+    )

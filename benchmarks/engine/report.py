@@ -1,0 +1,89 @@
+"""The engine's table: medians, how many times as much each peer needs, and the bars.
+
+Ratios are of medians of the same session, and hold on any machine; nanoseconds only on the
+project's own ones, when nothing else runs there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+from rich.table import Table
+
+from benchmarks.engine.contest import Cost
+from benchmarks.engine.participants import FAUST, OURS, QUIX, WAX
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What one of our variants may cost, and how many times as much a peer has to need."""
+
+    cpu_ns: int
+    times: dict[str, float] = field(default_factory=dict)
+
+
+BARS = {
+    ("j1", "typed"): Bar(1_500, {QUIX: 7, WAX: 3.5, FAUST: 50}),
+    ("j1", "dicts"): Bar(1_900, {QUIX: 6}),
+    ("j2", "built-in"): Bar(2_000, {QUIX: 20, WAX: 2.5, FAUST: 50}),
+    ("j2", "dicts"): Bar(4_500, {QUIX: 9}),
+    ("j2-final", "built-in"): Bar(1_300, {QUIX: 30}),
+    ("j3", "typed"): Bar(2_800, {QUIX: 8, WAX: 2.5, FAUST: 50}),
+}
+TITLES = {
+    "j1": "J1 filter, map, produce",
+    "j2": "J2 count and sum per window, every update",
+    "j2-final": "J2 count and sum per window, final rows",
+    "j3": "J3 stream-table join",
+}
+
+
+def costs_table(costs: list[Cost]) -> Table:
+    """A row for every participant and job."""
+    medians = _medians(costs)
+    printed = Table(title="worker process, CPU ns a record, log to log", title_justify="left")
+    for name in ("job", "by"):
+        printed.add_column(name)
+    for name in ("runs", "records", "median", "range"):
+        printed.add_column(name, justify="right")
+    printed.add_column("bars", justify="right", no_wrap=True)
+    for (job, by, variant), runs in _grouped(costs).items():
+        all_ns = [run.cpu_ns for run in runs]
+        printed.add_row(
+            TITLES[job],
+            f"{by}, {variant}" if variant else by,
+            str(len(runs)),
+            f"{runs[0].records:,}",
+            f"{median(all_ns):,.0f}",
+            f"{min(all_ns):,.0f} - {max(all_ns):,.0f}",
+            "\n".join(_bars(job, variant, medians) if by == OURS else ()),
+        )
+    return printed
+
+
+def _grouped(costs: list[Cost]) -> dict[tuple[str, str, str], list[Cost]]:
+    grouped: dict[tuple[str, str, str], list[Cost]] = defaultdict(list)
+    for cost in costs:
+        grouped[cost.job, cost.participant, cost.variant].append(cost)
+    return grouped
+
+
+def _medians(costs: list[Cost]) -> dict[tuple[str, str, str], float]:
+    return {key: median(run.cpu_ns for run in runs) for key, runs in _grouped(costs).items()}
+
+
+def _bars(job: str, variant: str, medians: dict[tuple[str, str, str], float]) -> Iterator[str]:
+    """Nanoseconds first, then the peers that were there."""
+    bar, own_ns = BARS[job, variant], medians[job, OURS, variant]
+    yield f"{bar.cpu_ns:,} ns {_held(own_ns <= bar.cpu_ns)}"
+    for peer, least in bar.times.items():
+        if (job, peer, "") in medians:
+            times = medians[job, peer, ""] / own_ns
+            yield f"{peer} {times:.1f} x of {least:g} x {_held(times >= least)}"
+
+
+def _held(holds: bool) -> str:  # noqa: FBT001 - the one thing it says
+    return "holds" if holds else "missed"
