@@ -1,8 +1,9 @@
 """The codecs of a record batch: none, gzip, snappy, lz4 and zstd, as Kafka numbers them.
 
 Written as the Java client does: snappy in xerial framing (32 KiB blocks behind a magic header),
-lz4 in the frame format with independent blocks (Java refuses linked ones). Read as the others
-write: snappy raw too, several gzip members or zstd and lz4 frames in a row.
+lz4 in the frame format with independent blocks (Java refuses linked ones), put together here, for
+the library's own way to such frames holds the interpreter and keeps others from working. Read as
+the others write: snappy raw too, several gzip members or zstd and lz4 frames in a row.
 
 The rule of the file: a few hundred bytes can claim to be gigabytes. `decompress` is told how much
 it may yield and never holds more; more, or anything malformed, is `CorruptData`. No dictionaries;
@@ -13,16 +14,34 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from io import BytesIO
+from typing import TYPE_CHECKING
 
 import cramjam
 
 from streamlog.errors import ConfigError, CorruptData
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 GZIP_LEVEL = 6
 ZSTD_LEVEL = 3
 LZ4_LEVEL = 1
 XERIAL_BLOCK_BYTES = 32 * 1024
 
+LZ4_BLOCK_BYTES = 64 * 1024
+"""What the header below says."""
+
+# Magic; version 1, independent blocks and no checksums; blocks of 64 KiB; checksum of these two.
+_LZ4_HEADER = bytes.fromhex("04224d18604082")
+_LZ4_END = bytes(4)
+_LZ4_SIZE = struct.Struct("<I")
+_LZ4_STORED = 1 << 31
+"""Of a block's size: it is not compressed."""
+_LZ4_THOROUGH = 3
+"""The first level that searches for more than the first match."""
+_LZ4_FLAGS_AT = 4
+_LZ4_CONTENT_SIZE, _LZ4_DICTIONARY = 0x08, 0x01
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest compatible version
 _BLOCK_SIZE = struct.Struct(">I")
@@ -75,10 +94,7 @@ def compress(
     if codec is Compression.ZSTD:
         return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL if level is None else level))
     if codec is Compression.LZ4:
-        chosen = LZ4_LEVEL if level is None else level
-        frame = cramjam.lz4.Compressor(chosen, content_checksum=False, block_linked=False)
-        frame.compress(bytes(data))
-        return bytes(frame.finish())
+        return _compress_lz4(data, LZ4_LEVEL if level is None else level)
     return _compress_xerial(data)
 
 
@@ -122,17 +138,53 @@ def _decompress_framed(
     bound_bytes = min(size_bytes_max, len(data) * ratio_max)
     room_bytes = max(_FIRST_GUESS_BYTES, len(data) * _FIRST_GUESS_RATIO)
     while room_bytes < bound_bytes:
-        output = bytearray(room_bytes)
         try:
-            return _head(output, library.decompress_into(data, output))
+            return _decompress_within(library, data, room_bytes)
         except cramjam.DecompressionError:
             room_bytes *= _FIRST_GUESS_RATIO
-    output = bytearray(bound_bytes)
-    return _head(output, library.decompress_into(data, output))
+    return _decompress_within(library, data, bound_bytes)
 
 
-def _head(output: bytearray, size_bytes: int) -> bytes:
-    return bytes(memoryview(output)[:size_bytes])
+def _decompress_within(
+    library: ModuleType, data: bytes | bytearray | memoryview, room_bytes: int
+) -> bytes:
+    """Decompress into room that costs nothing as far as it is not used, and is not copied.
+
+    Fresh bytes are memory that the system clears when it is touched, which a bytearray is at
+    once, by this thread, while it holds up all others.
+    """
+    output = BytesIO(bytes(room_bytes))
+    with output.getbuffer() as view:
+        size_bytes = library.decompress_into(data, view)
+    output.truncate(size_bytes)
+    return output.getvalue()
+
+
+def _compress_lz4(data: bytes | bytearray | memoryview, level: int) -> bytes:
+    view = memoryview(data)
+    parts: list[bytes | memoryview] = [_LZ4_HEADER]
+    for start in range(0, len(view), LZ4_BLOCK_BYTES):
+        raw = view[start : start + LZ4_BLOCK_BYTES]
+        if level >= _LZ4_THOROUGH:
+            parts.append(_thorough_block(raw, level))
+            continue
+        block = bytes(cramjam.lz4.compress_block(raw, store_size=False))
+        if len(block) < len(raw):
+            parts += (_LZ4_SIZE.pack(len(block)), block)
+        else:
+            parts += (_LZ4_SIZE.pack(len(raw) | _LZ4_STORED), raw)
+    parts.append(_LZ4_END)
+    return b"".join(parts)
+
+
+def _thorough_block(raw: memoryview, level: int) -> bytes:
+    """A block, its size in front: the only one of a frame, as single ones know no levels."""
+    frame = bytes(cramjam.lz4.compress(raw, level))
+    flags = frame[_LZ4_FLAGS_AT]
+    begin = len(_LZ4_HEADER)
+    begin += 8 * bool(flags & _LZ4_CONTENT_SIZE) + 4 * bool(flags & _LZ4_DICTIONARY)
+    size_bytes = _LZ4_SIZE.unpack_from(frame, begin)[0] & ~_LZ4_STORED
+    return frame[begin : begin + _LZ4_SIZE.size + size_bytes]
 
 
 def _compress_xerial(data: bytes | bytearray | memoryview) -> bytes:

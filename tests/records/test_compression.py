@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import random
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -142,6 +143,22 @@ def test_snappy_is_written_in_xerial_blocks() -> None:
         blocks.append(snappy.decompress(coded[position - size_bytes : position]))
     assert b"".join(blocks) == TEXT
     assert {len(block) for block in blocks[:-1]} == {XERIAL_BLOCK_BYTES}
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 9, 12, 17])
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, random.Random(1).randbytes(200_000)])
+def test_other_readers_read_every_level_of_lz4(level: int, data: bytes) -> None:
+    coded = compress(Compression.LZ4, data, level=level)
+    assert lz4.frame.decompress(coded) == data
+    assert decompress(Compression.LZ4, coded, size_bytes_max=MIB) == data
+    assert len(coded) < len(data) + 100
+
+
+def test_a_higher_level_of_lz4_makes_less_of_it() -> None:
+    chance = random.Random(2)
+    data = b"".join(b"key-%d;" % chance.randrange(5000) for _ in range(20_000))
+    sizes = [len(compress(Compression.LZ4, data, level=level)) for level in (1, 3, 9)]
+    assert sizes[0] > sizes[1] > sizes[2]
 
 
 def test_lz4_blocks_do_not_lean_on_each_other() -> None:

@@ -76,6 +76,11 @@ class Retention:
         """Topic and partition of what this round has still to look at."""
         self._retired: list[_Retired] = []
         """A heap."""
+        self._keeping = 0
+        """How often log starts are being kept just now."""
+        self._shortened = 0
+        """Logs that this round has taken files out of, so far."""
+        self._files_out = 0
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do."""
@@ -119,7 +124,17 @@ class Retention:
                 due_ms = now_ms + topic.config.file_delete_delay_ms
                 over.append(_Over(log, log.log_start_offset, due_ms))
         if over:
+            self._keeping += 1
             self._keep(partial(self._on_kept, over))
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say what a round has come to, once it is over."""
+        if self._shortened and not self._keeping and not self._round:
+            _logger.info(
+                "retention: %d files of %d partitions are over", self._files_out, self._shortened
+            )
+            self._shortened = self._files_out = 0
 
     def _keep_in_place(self, then: Kept) -> None:
         try:
@@ -130,11 +145,13 @@ class Retention:
             then(None)
 
     def _on_kept(self, over: list[_Over], failure: StreamlogError | None) -> None:
+        self._keeping -= 1
         if failure is not None:
             _logger.warning("nothing is removed, as log starts can't be kept: %s", failure)
-            return
-        for each in over:
-            self._retire(each)
+        else:
+            for each in over:
+                self._retire(each)
+        self._tell()
 
     def _expire(self, name: str, number: int, *, now_ms: int, wall_ms: int) -> bool:
         """Whether there are files to be taken out of the log."""
@@ -154,5 +171,7 @@ class Retention:
         except StreamlogError as error:
             _logger.warning("%s: files that are over can't be taken out: %s", log.name, error)
             return
-        _logger.info("%s: begins at offset %d now", log.name, log.log_start_offset)
+        _logger.debug("%s: begins at offset %d now", log.name, log.log_start_offset)
+        self._shortened += 1
+        self._files_out += len(paths)
         self.take_over(paths, over.due_ms)

@@ -301,6 +301,36 @@ def test_a_head_that_was_deleted_is_no_damage_to_an_inspection(files: MemoryFile
     assert {finding.kind for finding in report.findings} == {Kind.LEFTOVER}
 
 
+@pytest.mark.parametrize("kept_at_once", [True, False])
+def test_a_round_is_told_in_one_line(
+    files: MemoryFiles, caplog: pytest.LogCaptureFixture, *, kept_at_once: bool
+) -> None:
+    directory = opened(files)
+    directory.create_topic("over", 2 * LOGS_AT_ONCE, {"retention.ms": "1000"})
+    directory.create_topic("stays", 2 * LOGS_AT_ONCE)
+    for log in directory.topics["over"].partitions:
+        log.append(batch(timestamp_ms=START_MS), now_ms=0)
+    later: list[Kept] = []
+    time = Time(directory)
+    if not kept_at_once:
+        time.retention = Retention(
+            directory,
+            now_ms=0,
+            high_watermark=lambda topic, number: directory.log(topic, number).log_end_offset,
+            keep=later.append,
+        )
+    with caplog.at_level("INFO"):
+        time.pass_ms(INTERVAL_MS)
+        assert bool(caplog.messages) == kept_at_once
+        while later:
+            later.pop(0)(None)
+        time.pass_ms(INTERVAL_MS)
+    assert caplog.messages == [
+        f"retention: {3 * 2 * LOGS_AT_ONCE} files of {2 * LOGS_AT_ONCE} partitions are over"
+    ]
+    directory.close()
+
+
 def test_a_round_is_made_in_portions(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("t", 2 * LOGS_AT_ONCE + 1, {"retention.ms": "1000"})
