@@ -278,7 +278,7 @@ class AdminRequests:
     # ---- creating ----
 
     def _create(self, topic: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
-        _check_name(topic.name)
+        check_name(topic.name)
         if topic.name in self._directory.topics:
             raise TopicExists(f"{topic.name} is there already: delete it first, or use it")
         count = self._partition_count(topic)
@@ -365,7 +365,7 @@ class AdminRequests:
         name = asked.name
         try:
             if name is not None and name not in self._directory.topics:
-                _check_name(name)
+                check_name(name)
                 if create and name not in self._internal_topics:
                     return self._described(
                         self._make(name, self._directory.config.num_partitions, {})
@@ -398,7 +398,12 @@ class AdminRequests:
         )
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Whether a topic may be called so.
+
+    Raises:
+        LogError: INVALID_TOPIC_EXCEPTION, it may not.
+    """
     if name in (".", "..") or TOPIC_NAME.fullmatch(name) is None:
         raise error_for(
             ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -59,6 +59,7 @@ class Authorized:
             version=context.version,
             exists=lambda name: self._partitions.topic_id(name) is not None,
             name_of=self._partitions.name_of,
+            topics=self._partitions.names,
         )
         return _judged(request, access, lambda: handler(request, context))
 

@@ -29,12 +29,14 @@ from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
 from streamlog.broker.partition_requests import PartitionRequests
 from streamlog.broker.quota_requests import QuotaRequests
+from streamlog.broker.replica_requests import ReplicaRequests
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.security.acls import Authorizer
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.topic_pages import TopicPages
 from streamlog.broker.upkeep import Upkeep
 from streamlog.broker.user_requests import UserRequests
 from streamlog.clock import Clock, SystemClock
@@ -296,6 +298,8 @@ class Broker:
             **self._groups.handlers(self._arm),
             **configs.handlers(self._listener),
             **PartitionRequests(self._directory, internal_topics=INTERNAL_TOPICS).handlers(),
+            **TopicPages(self._directory, internal_topics=INTERNAL_TOPICS).handlers(),
+            **ReplicaRequests(self._partitions, node_id=self._directory.node_id).handlers(),
             **QuotaRequests(self._directory).handlers(),
             **self._users.handlers(),
             **self._acls.handlers(),

@@ -1,4 +1,4 @@
-"""ConfigRequests: DescribeConfigs, IncrementalAlterConfigs and AlterConfigs.
+"""ConfigRequests: DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources.
 
 A setting is looked for in layers, the strongest first: the topic's own, this broker's and all
 brokers' that were altered while it ran, what the broker was started with, the default. What is
@@ -30,6 +30,11 @@ from streamlog.protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from streamlog.protocol.messages.config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
 from streamlog.protocol.schema import Message
 
@@ -39,6 +44,10 @@ if TYPE_CHECKING:
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+RESOURCE_TYPES = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, 8, 16, 32})
+"""What may be asked for: also loggers of brokers, metrics of clients, and groups."""
+RESOURCE_TYPES_VERSION = 1
+"""From this ListConfigResources version on types are asked for (KIP-1142)."""
 ADVERTISED = "advertised.listeners"
 ALL_BROKERS = ""
 """The name of the settings that hold for every broker of the cluster."""
@@ -75,7 +84,31 @@ class ConfigRequests:
             DescribeConfigsRequest: lambda request, at: self.describe(request, listener(at)),
             IncrementalAlterConfigsRequest: lambda request, _: self.alter(request),
             AlterConfigsRequest: lambda request, _: self.replace(request),
+            ListConfigResourcesRequest: lambda request, at: self.resources(request, at.version),
         }
+
+    def resources(
+        self, request: ListConfigResourcesRequest, version: int
+    ) -> ListConfigResourcesResponse:
+        """What has settings that can be described. Groups, clients' metrics and loggers have none.
+
+        Version 0 is about metrics alone.
+        """
+        if not set(request.resource_types) <= RESOURCE_TYPES:
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        types = set(request.resource_types) or RESOURCE_TYPES
+        if version < RESOURCE_TYPES_VERSION:
+            types = frozenset()
+        found: list[tuple[int, str]] = []
+        if TOPIC_RESOURCE in types:
+            found += ((TOPIC_RESOURCE, name) for name in self._directory.topics)
+        if BROKER_RESOURCE in types:
+            found.append((BROKER_RESOURCE, str(self._directory.node_id)))
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ConfigResource(resource_type=kind, resource_name=name) for kind, name in found
+            ]
+        )
 
     # ---- describing ----
 

@@ -316,6 +316,8 @@ class Cluster:
     async def _metadata(self, topics: list[MetadataRequestTopic] | None) -> MetadataResponse:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         response = await self.call_any(request, MetadataResponse)
+        if response.error_code:
+            raise error_for(response.error_code, "metadata")
         if self.cluster_id is not None and response.cluster_id != self.cluster_id:
             await self.close()
             self._brokers.clear()

@@ -32,6 +32,10 @@ from streamlog.protocol.messages.cluster import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from streamlog.protocol.messages.config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from streamlog.protocol.messages.consumer_group_description import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -89,6 +93,14 @@ from streamlog.protocol.messages.quotas import (
     DescribeClientQuotasResponse,
 )
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
+from streamlog.protocol.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from streamlog.protocol.messages.security import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -104,6 +116,10 @@ from streamlog.protocol.messages.security import (
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
+)
+from streamlog.protocol.messages.topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
 )
 from streamlog.protocol.messages.transaction_admin import (
     DescribeProducersRequest,
@@ -209,7 +225,10 @@ _SERVED: Final = (
     _api(36, SaslAuthenticateRequest, SaslAuthenticateResponse),
     _api(37, CreatePartitionsRequest, CreatePartitionsResponse),
     _api(42, DeleteGroupsRequest, DeleteGroupsResponse),
+    _api(43, ElectLeadersRequest, ElectLeadersResponse),
     _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    _api(45, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+    _api(46, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
     _api(47, OffsetDeleteRequest, OffsetDeleteResponse),
     _api(48, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
     _api(49, AlterClientQuotasRequest, AlterClientQuotasResponse),
@@ -221,6 +240,8 @@ _SERVED: Final = (
     _api(66, ListTransactionsRequest, ListTransactionsResponse),
     _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    _api(74, ListConfigResourcesRequest, ListConfigResourcesResponse),
+    _api(75, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

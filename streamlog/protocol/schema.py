@@ -316,9 +316,20 @@ def array(
     return cast("list[S]", field)
 
 
-def int32_array(versions: str) -> list[int]:
-    """Declare a list of numbers of four bytes."""
-    return cast("list[int]", Field(kind="array", versions=Versions.parse(versions), item="int32"))
+def int8_array(versions: str) -> list[int]:
+    """Declare a list of numbers of one byte."""
+    return cast("list[int]", Field(kind="array", versions=Versions.parse(versions), item="int8"))
+
+
+def int32_array(versions: str, *, nullable: str = "none") -> list[int]:
+    """Declare a list of numbers of four bytes; `list[int] | None` if some version has null."""
+    field = Field(
+        kind="array",
+        versions=Versions.parse(versions),
+        nullable=Versions.parse(nullable),
+        item="int32",
+    )
+    return cast("list[int]", field)
 
 
 def int64_array(versions: str) -> list[int]:

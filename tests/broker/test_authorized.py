@@ -41,6 +41,7 @@ from streamlog.protocol.messages.cluster import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from streamlog.protocol.messages.config_resources import ListConfigResourcesRequest
 from streamlog.protocol.messages.consumer_group_description import ConsumerGroupDescribeRequest
 from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from streamlog.protocol.messages.coordination import (
@@ -86,6 +87,12 @@ from streamlog.protocol.messages.quotas import (
 )
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest
 from streamlog.protocol.messages.replace_configs import AlterConfigsResource as ReplacedResource
+from streamlog.protocol.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    TopicPartitions,
+)
 from streamlog.protocol.messages.security import (
     AclCreation,
     AlterUserScramCredentialsRequest,
@@ -101,6 +108,8 @@ from streamlog.protocol.messages.security import (
     SaslHandshakeRequest,
     ScramCredentialDeletion,
 )
+from streamlog.protocol.messages.topic_partitions import DescribeTopicPartitionsRequest
+from streamlog.protocol.messages.topic_partitions import TopicRequest as NamedTopic
 from streamlog.protocol.messages.transaction_admin import (
     DescribeProducersRequest,
     DescribeTransactionsRequest,
@@ -337,6 +346,17 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     ),
     (lambda: CreateAclsRequest(creations=[creation(*T, OP.READ)]), (*C, OP.ALTER)),
     (lambda: DeleteAclsRequest(filters=[anything()]), (*C, OP.ALTER)),
+    (
+        lambda: ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])]),
+        (*C, OP.ALTER),
+    ),
+    (AlterPartitionReassignmentsRequest, (*C, OP.ALTER)),
+    (lambda: ListPartitionReassignmentsRequest(topics=None), (*C, OP.DESCRIBE)),
+    (ListConfigResourcesRequest, (*C, OP.DESCRIBE_CONFIGS)),
+    (
+        lambda: DescribeTopicPartitionsRequest(topics=[NamedTopic(name="t")]),
+        (*T, OP.DESCRIBE),
+    ),
 ]
 
 
@@ -552,7 +572,9 @@ def test_who_may_not_create_topics_makes_none_by_asking() -> None:
     async def story(broker: Broker) -> None:
         await allow(broker, (TOPIC, "new", OP.READ))
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
-        assert codes(await asked(broker, request)) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        assert codes((await asked(broker, request)).topics) == {
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        }
         assert "new" not in broker.directory.topics
         await allow(broker, (TOPIC, "new", OP.CREATE))
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])

@@ -24,6 +24,10 @@ from streamlog.protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from streamlog.protocol.messages.config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from streamlog.protocol.messages.coordination import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -329,5 +333,31 @@ def test_a_new_topic_is_told_where_its_settings_come_from(node: Node) -> None:
         assert shown["retention.ms"] == ("5", 1)
         assert shown["segment.bytes"] == ("4096", 3)
         assert shown["retention.bytes"] == ("-1", 5)
+
+    node.run(story)
+
+
+def test_what_has_settings_is_listed(node: Node) -> None:
+    async def listed(
+        broker: Broker, *types: int, version: int | None = None
+    ) -> list[tuple[int, str]]:
+        request = ListConfigResourcesRequest(resource_types=[*types])
+        answer = await ask(broker, request, ListConfigResourcesResponse, version)
+        assert answer.error_code == 0
+        return [(each.resource_type, each.resource_name) for each in answer.config_resources]
+
+    async def story(broker: Broker) -> None:
+        create(broker, "t")
+        create(broker, "u")
+        assert await listed(broker) == [(TOPIC, "t"), (TOPIC, "u"), (BROKER, "1")]
+        assert await listed(broker, BROKER) == [(BROKER, "1")]
+        assert await listed(broker, TOPIC, 32) == [(TOPIC, "t"), (TOPIC, "u")]
+        assert await listed(broker, 8, 16, 32) == []
+        assert await listed(broker, version=0) == [], "version 0 is about metrics of clients"
+        for kind, name in await listed(broker):
+            assert await described(broker, kind, name)
+        strange = ListConfigResourcesRequest(resource_types=[TOPIC, 3])
+        answer = await ask(broker, strange, ListConfigResourcesResponse)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 
     node.run(story)

@@ -8,7 +8,7 @@ import warnings
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as AioKafkaTopic
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -200,4 +200,57 @@ def test_kafka_python_adds_partitions_and_asks_for_sizes(broker: BrokerProcess) 
     KafkaPython().produce(broker.address, "grown.k", "none", RECORDS)
     sizes = str(admin.describe_log_dirs())
     assert "grown.k" in sizes
+    admin.close()
+
+
+def test_confluent_elects_leaders(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([ConfluentTopic("elected.c", 2, 1)])["elected.c"].result(PATIENCE_S)
+    partitions = [TopicPartition("elected.c", 1), TopicPartition("elected.c", 2)]
+    found = admin.elect_leaders(ElectionType.PREFERRED, partitions).result(PATIENCE_S)
+    codes = {each.partition: error.code() for each, error in found.items()}
+    assert codes == {
+        1: KafkaError.ELECTION_NOT_NEEDED,
+        2: KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+
+
+def test_kafka_python_looks_after_replicas(broker: BrokerProcess) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    admin.create_topics([KafkaPythonTopic("replicas.k", 2, 1)])
+    elected = admin.elect_leaders(0, {"replicas.k": [0, 1]})
+    (topic,) = elected.replica_election_results
+    assert [each.error_code for each in topic.partition_result] == [84, 84]
+    assert "replicas.k" in {each.topic for each in admin.elect_leaders(0).replica_election_results}
+    first, second = (KafkaPythonPartition("replicas.k", number) for number in (0, 1))
+    moved = admin.alter_partition_reassignments({first: [1], second: [7]})
+    assert moved[first] is None
+    assert moved[second].errno == 39
+    given_up = admin.alter_partition_reassignments({first: None})
+    assert given_up[first].errno == 85
+    assert admin.list_partition_reassignments() == {}
+    assert admin.list_partition_reassignments([first]) == {}
+    admin.close()
+
+
+def test_kafka_python_pages_through_topics_and_lists_what_has_settings(
+    broker: BrokerProcess,
+) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    admin.create_topics([KafkaPythonTopic("pages.k", 3, 1)])
+    page = admin.describe_topic_partitions(["pages.k"], response_partition_limit=2)
+    assert page["next_cursor"] == {"topic_name": "pages.k", "partition_index": 2}
+    rest = admin.describe_topic_partitions(["pages.k"], cursor=page["next_cursor"])
+    assert rest["next_cursor"] is None
+    numbers = [
+        partition["partition_index"]
+        for each in (page, rest)
+        for topic in each["topics"]
+        for partition in topic["partitions"]
+    ]
+    assert numbers == [0, 1, 2]
+    resources = admin.list_config_resources()
+    assert "pages.k" in resources["topic"]
+    assert resources["broker"] == ["1"]
+    assert admin.list_config_resources(["GROUP"]) == {}
     admin.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -9,36 +11,16 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from streamlog.protocol.messages import (
-    admin,
-    cluster,
-    consumer_group_description,
-    consumer_groups,
-    coordination,
-    data,
-    group_admin,
-    replace_configs,
-    security,
-    transaction_admin,
-    transactions,
-)
+import streamlog.protocol.messages
 from streamlog.protocol.schema import Field, Message, Struct, StructType
 
+ROOMS = [
+    importlib.import_module(f"streamlog.protocol.messages.{room.name}")
+    for room in pkgutil.iter_modules(streamlog.protocol.messages.__path__)
+]
 MESSAGES = [
     member
-    for room in (
-        data,
-        coordination,
-        group_admin,
-        consumer_groups,
-        consumer_group_description,
-        transactions,
-        transaction_admin,
-        admin,
-        replace_configs,
-        cluster,
-        security,
-    )
+    for room in ROOMS
     for member in vars(room).values()
     if isinstance(member, StructType) and issubclass(member, Message) and member is not Message
 ]

@@ -14,7 +14,7 @@ ADVERTISED = {
     "Produce": (0, 0, 11, 9),
     "Fetch": (1, 4, 16, 12),
     "ListOffsets": (2, 1, 10, 6),
-    "Metadata": (3, 0, 12, 9),
+    "Metadata": (3, 0, 13, 9),
     "OffsetCommit": (8, 2, 9, 8),
     "OffsetFetch": (9, 1, 9, 6),
     "FindCoordinator": (10, 0, 5, 3),
@@ -57,6 +57,11 @@ ADVERTISED = {
     "ListTransactions": (66, 0, 1, 0),
     "ConsumerGroupHeartbeat": (68, 0, 1, 0),
     "ConsumerGroupDescribe": (69, 0, 1, 0),
+    "ElectLeaders": (43, 0, 2, 2),
+    "AlterPartitionReassignments": (45, 0, 0, 0),
+    "ListPartitionReassignments": (46, 0, 0, 0),
+    "ListConfigResources": (74, 0, 1, 0),
+    "DescribeTopicPartitions": (75, 0, 0, 0),
 }
 
 

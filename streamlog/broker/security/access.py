@@ -45,6 +45,8 @@ class Access:
     """Whether there is a topic of this name."""
     name_of: Callable[[bytes], str | None]
     """The name of the topic with this id."""
+    topics: Callable[[], Iterable[str]]
+    """The names of all topics."""
 
     def topic(self, operation: Operation, name: str) -> bool:
         """Whether this may be done to a topic."""

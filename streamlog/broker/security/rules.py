@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streamlog.broker.security import group_rules, topic_rules, transaction_rules
+from streamlog.broker.security import group_rules, page_rules, topic_rules, transaction_rules
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
 from streamlog.broker.security.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
@@ -29,6 +29,10 @@ from streamlog.protocol.messages.cluster import (
     DescribeClusterRequest,
     MetadataRequest,
     OffsetForLeaderEpochRequest,
+)
+from streamlog.protocol.messages.config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from streamlog.protocol.messages.consumer_group_description import ConsumerGroupDescribeRequest
 from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
@@ -62,6 +66,16 @@ from streamlog.protocol.messages.quotas import (
     DescribeClientQuotasResponse,
 )
 from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
+from streamlog.protocol.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
 from streamlog.protocol.messages.security import (
     AclCreationResult,
     AlterUserScramCredentialsRequest,
@@ -79,6 +93,7 @@ from streamlog.protocol.messages.security import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from streamlog.protocol.messages.topic_partitions import DescribeTopicPartitionsRequest
 from streamlog.protocol.messages.transaction_admin import (
     DescribeProducersRequest,
     DescribeTransactionsRequest,
@@ -239,6 +254,25 @@ def _no_acls_deleted(request: DeleteAclsRequest) -> Message:
     return DeleteAclsResponse(filter_results=results)
 
 
+def not_elected(
+    request: ElectLeadersRequest, code: ErrorCode = DENIED, message: str = WHY
+) -> ElectLeadersResponse:
+    """The same refusal for every partition that is named."""
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=asked.topic,
+                partition_result=[
+                    PartitionResult(partition_id=number, error_code=code, error_message=message)
+                    for number in asked.partitions
+                ],
+            )
+            for asked in request.topic_partitions or ()
+        ],
+    )
+
+
 RULES: Final[Mapping[type[Message], Rule]] = {
     ProduceRequest: topic_rules.produce,
     FetchRequest: topic_rules.fetch,
@@ -296,4 +330,17 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     DescribeClusterRequest: topic_rules.describe_cluster,
     ConsumerGroupHeartbeatRequest: group_rules.heartbeat,
     ConsumerGroupDescribeRequest: group_rules.describe_consumer_groups,
+    ElectLeadersRequest: on_cluster(Operation.ALTER, not_elected),
+    AlterPartitionReassignmentsRequest: on_cluster(
+        Operation.ALTER,
+        lambda _: AlterPartitionReassignmentsResponse(error_code=DENIED, error_message=WHY),
+    ),
+    ListPartitionReassignmentsRequest: on_cluster(
+        Operation.DESCRIBE,
+        lambda _: ListPartitionReassignmentsResponse(error_code=DENIED, error_message=WHY),
+    ),
+    ListConfigResourcesRequest: on_cluster(
+        Operation.DESCRIBE_CONFIGS, lambda _: ListConfigResourcesResponse(error_code=DENIED)
+    ),
+    DescribeTopicPartitionsRequest: page_rules.describe_topic_partitions,
 }

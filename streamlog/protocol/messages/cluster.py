@@ -74,7 +74,7 @@ class MetadataRequestTopic(Struct):
     name: str | None = string("0+", nullable="10+")
 
 
-class MetadataRequest(Message, versions="0-12", flexible_from=9):
+class MetadataRequest(Message, versions="0-13", flexible_from=9):
     """Brokers, and topics with their leaders.
 
     Null topics: all. An empty list: none, but all in version 0, which has no null.
@@ -124,8 +124,11 @@ class MetadataResponseTopic(Struct):
     topic_authorized_operations: int = int32("8+", default=-2147483648)
 
 
-class MetadataResponse(Message, versions="0-12", flexible_from=9):
-    """Brokers and topics; `controller_id` has to be one of the brokers."""
+class MetadataResponse(Message, versions="0-13", flexible_from=9):
+    """Brokers and topics; `controller_id` has to be one of the brokers.
+
+    Errors: REBOOTSTRAP_REQUIRED (KIP-1102).
+    """
 
     throttle_time_ms: int = int32("3+")
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker, "0+")
@@ -133,6 +136,7 @@ class MetadataResponse(Message, versions="0-12", flexible_from=9):
     controller_id: int = int32("1+", default=-1)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic, "0+")
     cluster_authorized_operations: int = int32("8-10", default=-2147483648)
+    error_code: int = int16("13+")
 
 
 class DescribeClusterRequest(Message, versions="0-1", flexible_from=0):
