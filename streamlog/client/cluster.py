@@ -170,6 +170,24 @@ class Cluster:
                 raise error_for(topic.error_code, f"topic {topic.name!r}")
         return [self._learn(topic) for topic in response.topics]
 
+    async def survey(self, topics: Collection[str] | None = None) -> dict[str, TopicMetadata]:
+        """Those of these topics, or of all, that there are.
+
+        Raises:
+            LogError: retriable: of some it can't be said just now.
+        """
+        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        response = await self._metadata(asked)
+        found: dict[str, TopicMetadata] = {}
+        for topic in response.topics:
+            if not topic.error_code:
+                found[topic.name or ""] = self._learn(topic)
+                continue
+            error = error_for(topic.error_code, f"topic {topic.name!r}")
+            if error.retriable and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise error
+        return found
+
     async def call(
         self,
         node_id: int,

@@ -14,6 +14,10 @@ from streamlog.client.group_metadata import GroupMetadata
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages import coordination as wire
 
+# The rebalance waits for the owner, so the owner must not wait for the rebalance; and a topic that
+# was read and is not there any more does not come back while it is waited for.
+_FINAL = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
 
 class CommittedOffsets:
     """The committed offsets of one group."""
@@ -94,8 +98,7 @@ class CommittedOffsets:
         if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
             self._coordinator.forget()
         error = error_for(error_code, f"{where} in group {self._coordinator.group_id}")
-        if error_code == ErrorCode.REBALANCE_IN_PROGRESS:
-            # The rebalance waits for the owner, so the owner must not wait for the rebalance.
+        if error_code in _FINAL:
             error.retriable = False
         raise error
 

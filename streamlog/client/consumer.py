@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -30,8 +31,12 @@ from streamlog.client.offsets import (
 )
 from streamlog.client.positions import Positions, Start
 from streamlog.client.rebalance import OnRebalance, Rebalance
-from streamlog.errors import ConfigError, StreamlogError, UsageError
+from streamlog.client.subscription import Subscription, Topics
+from streamlog.client.topic_watch import TopicWatch
+from streamlog.errors import ConfigError, StreamlogError, UnknownTopicOrPartition, UsageError
 from streamlog.records.batch import Record
+
+log = logging.getLogger(__name__)
 
 
 class Consumer:
@@ -60,16 +65,20 @@ class Consumer:
         self._group = self._session()
         self._commits: Commits | None = None
         self._rebalance: Rebalance | None = None
+        self._watch: TopicWatch | None = None
         if self._group is not None:
             self._commits = Commits(self._group, self._positions, settings, cluster.clock)
             self._rebalance = Rebalance(self._group, self._positions, self._commits)
+            interval_ms = settings.metadata_max_age_ms
+            self._watch = TopicWatch(cluster, self._group, interval_ms=interval_ms)
 
     async def __aenter__(self) -> Self:
         await self._background.open()
         self._is_open = True
         self._background.start(self._fetcher.run())
-        if self._group is not None:
+        if self._group is not None and self._watch is not None:
             self._background.start(self._group.run())
+            self._background.start(self._watch.run())
         return self
 
     async def __aexit__(
@@ -109,7 +118,7 @@ class Consumer:
 
     async def subscribe(
         self,
-        topics: Sequence[str],
+        topics: Topics,
         *,
         on_assigned: OnRebalance | None = None,
         on_revoked: OnRebalance | None = None,
@@ -118,7 +127,9 @@ class Consumer:
         """Share these topics with the other members of the group.
 
         Args:
-            topics: whole topics by name.
+            topics: whole topics by name; or a pattern, such as `re.compile("orders-.*")`: all
+                whose whole name matches, those included that come later (they are looked for every
+                `metadata_max_age_ms`), but none of the log's own.
             on_assigned: awaited within `poll` with what this consumer may read from now on, before
                 it does. With a cooperative assignor that comes to what it has; else it is all.
             on_revoked: awaited within `poll`, or when the consumer is closed, with what it is to
@@ -129,17 +140,18 @@ class Consumer:
 
         Raises:
             ConfigError: there is no `group_id`.
-            UnknownTopicOrPartition: one of the topics does not exist.
+            UnknownTopicOrPartition: one of the names does not exist.
         """
-        if self._group is None or self._rebalance is None:
+        if self._group is None or self._rebalance is None or self._watch is None:
             raise ConfigError("subscribe needs a group to share with: set group_id, or use assign")
-        if isinstance(topics, str):
-            raise UsageError(f"subscribe takes a list of topics: [{topics!r}]")
-        await self._cluster.retrying(lambda: self._cluster.refresh(topics))
+        subscription = Subscription.of(topics)
+        found = await self._watch.topics(subscription)
+        self._watch.subscription = subscription
         self._rebalance.listen(on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
         if self._group.member is None:
             self._positions.assign(())
-        self._group.subscribe(topics)
+        self._group.subscribe(found)
+        self._group.on_poll(waits=False)
 
     def assignment(self) -> set[TopicPartition]:
         """What this consumer reads now."""
@@ -384,9 +396,18 @@ class Consumer:
             await self._cluster.close()
 
     def _on_news(self, error: StreamlogError | None) -> None:
-        if error is not None:
+        if isinstance(error, UnknownTopicOrPartition) and self._by_pattern():
+            log.debug("it is not read any more: %s", error)
+        elif error is not None:
             self._failure = error
         self._news.set()
+
+    def _by_pattern(self) -> bool:
+        """Whether topics may go; then it is looked which are left."""
+        if self._watch is None or self._watch.subscription.pattern is None:
+            return False
+        self._watch.look()
+        return True
 
     def _on_death(self, error: Exception) -> None:
         """A background task has ended: nothing works any more."""

@@ -74,8 +74,13 @@ class GroupSession:
         if self.member is None:
             self.member = GroupMember(self._settings, self._assignor, topics)
         else:
-            self.member.on_subscription(topics, self._cluster.clock.now_ms())
-        self.on_poll(waits=False)
+            self.member.on_subscription(topics)
+        self._look.set()
+
+    def on_counts(self, partitions: Mapping[str, int]) -> None:
+        """So many partitions the group's topics have now."""
+        if self.member is not None:
+            self.member.on_counts(partitions)
         self._look.set()
 
     def on_poll(self, *, waits: bool) -> None:

@@ -158,6 +158,9 @@ class GroupMember:
         self._settings = settings
         self._assignor = assignor
         self._topics = tuple(sorted(set(topics)))
+        self._joined_topics: tuple[str, ...] = ()
+        self._counts: Mapping[str, int] | None = None
+        self._has_other_counts = False
         self._offered: frozenset[TopicPartition] | None = None
         self._owned: frozenset[TopicPartition] = frozenset()
         self._owned_generation = -1
@@ -175,6 +178,8 @@ class GroupMember:
         action: Action = Wait(None)
         if self.phase not in {Phase.AWAY, Phase.LEFT} and now_ms >= self._patience_ends_ms():
             return self._step_aside()
+        if self.phase is Phase.STABLE and self._is_outdated:
+            self._give_up(now_ms, lost=False)
         match self.phase:
             case Phase.REVOKING if not self.member_id:
                 action = Wait(None)  # The group knows nobody who could be alive.
@@ -184,8 +189,7 @@ class GroupMember:
             case Phase.UNJOINED:
                 action = Wait(self._not_before_ms)
             case Phase.ASSIGNING:
-                wanted = {topic for each in self._subscriptions.values() for topic in each.topics}
-                action = CountPartitions(frozenset(wanted))
+                action = CountPartitions(self.read_together)
             case Phase.SYNCING:
                 action = Sync(self._sync_request())
             case Phase.STABLE | Phase.REVOKING if now_ms >= self._heartbeat_ms:
@@ -200,6 +204,13 @@ class GroupMember:
         self._idle_since_ms = None if waits else now_ms
         if self.phase is Phase.AWAY:
             self._unjoined(now_ms)
+
+    @property
+    def read_together(self) -> frozenset[str]:
+        """The topics of all members, which the leader is to assign; empty for the others."""
+        if not self.is_leader:
+            return frozenset()
+        return frozenset(topic for each in self._subscriptions.values() for topic in each.topics)
 
     @property
     def offered(self) -> frozenset[TopicPartition] | None:
@@ -238,7 +249,7 @@ class GroupMember:
         self.member_id = response.member_id
         self.generation_id = response.generation_id
         self.is_leader = response.leader == response.member_id
-        self._plan = {}
+        self._plan, self._counts = {}, None
         self._subscriptions = {
             member.member_id: _subscription(member.metadata) for member in response.members
         }
@@ -247,6 +258,7 @@ class GroupMember:
 
     def on_partitions(self, partitions: Mapping[str, int]) -> None:
         """The leader knows the topics: assign."""
+        self._counts = dict(partitions)
         members = {member: each.topics for member, each in self._subscriptions.items()}
         owned = _undisputed(
             {member: self._memory(each) for member, each in self._subscriptions.items()}
@@ -315,10 +327,17 @@ class GroupMember:
         else:
             self._joins_once_more = self._offered is not None
 
-    def on_subscription(self, topics: Sequence[str], now_ms: int) -> None:
-        """The owner wants other topics."""
+    def on_counts(self, partitions: Mapping[str, int]) -> None:
+        """So many partitions those of the topics of all members have that there are."""
+        if not self.is_leader or self.phase is not Phase.STABLE:
+            return
+        # A static leader that is back has not assigned, so it takes what it sees for that.
+        self._has_other_counts = self._counts is not None and self._counts != partitions
+        self._counts = dict(partitions)
+
+    def on_subscription(self, topics: Sequence[str]) -> None:
+        """The owner wants other topics: the member joins again as soon as it can."""
         self._topics = tuple(sorted(set(topics)))
-        self._react(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
 
     def leave(self) -> wire.LeaveGroupRequest | None:
         """The member is done; the request tells the others at once, if they know of it.
@@ -335,6 +354,11 @@ class GroupMember:
             f"{self.phase.name.lower()}, generation {self.generation_id}, "
             f"{len(self.assignment)} partitions"
         )
+
+    @property
+    def _is_outdated(self) -> bool:
+        """Whether the group was assigned for other topics than there are by now."""
+        return self._has_other_counts or self._joined_topics != self._topics
 
     def _patience_ends_ms(self) -> float:
         """When the owner has taken too long."""
@@ -404,6 +428,7 @@ class GroupMember:
 
     def _join_request(self) -> wire.JoinGroupRequest:
         owned = self.assignment if self._is_cooperative else self._owned
+        self._joined_topics, self._has_other_counts = self._topics, False
         subscription = wire.ConsumerProtocolSubscription(
             topics=list(self._topics),
             user_data=self._user_data(owned),

@@ -77,6 +77,8 @@ async def by_leader(
         topic = await cluster.topic(partition.topic)
         if partition.partition not in topic.leaders:
             cluster.forget([partition.topic])
+            topic = await cluster.topic(partition.topic)  # It may have grown.
+        if partition.partition not in topic.leaders:
             raise UnknownTopicOrPartition(
                 f"topic {partition.topic!r} has {len(topic.leaders)} partitions, "
                 f"so there is no partition {partition.partition}",

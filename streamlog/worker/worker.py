@@ -22,7 +22,7 @@ from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Timer
-from streamlog.errors import LogError
+from streamlog.errors import LogError, TopologyError
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
@@ -179,6 +179,7 @@ class _Shift:
         self, program: Program, counts: Mapping[str, int], surroundings: Surroundings
     ) -> None:
         self._program = program
+        self._counts = counts
         self._log = surroundings.log
         self._consumer = surroundings.consumer
         self._clock = surroundings.clock
@@ -285,6 +286,7 @@ class _Shift:
         await self._commit()
 
     async def _on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self._refuse_growth(partitions)
         self._assigned = True
         self._pauses.clear()
         self._committed.clear()
@@ -294,6 +296,17 @@ class _Shift:
         self._agents.assign({part: place.committed for part, place in places.items()})
         await self._tasks.assign(places)
         logger.info("rebalance: %s", _described(partitions, self._tasks.of(partitions)))
+
+    def _refuse_growth(self, partitions: frozenset[TopicPartition]) -> None:
+        """Tasks are made for as many partitions as there were when the worker started."""
+        for place in sorted(partitions):
+            known = self._counts[place.topic]
+            # What only agents read may grow.
+            if place.partition >= known and self._tasks.of([place]):
+                raise TopologyError(
+                    f"topic {place.topic!r} has grown, it had {known} partitions when this worker "
+                    "started: start it again"
+                )
 
     async def _look_up(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Place]:
         begins = await self._consumer.begin_offsets(partitions)
