@@ -20,6 +20,7 @@ from conformance import document, kcat
 from conformance.clusters import mock_cluster, own_broker
 from conformance.document import Column, Table
 from conformance.features import FEATURES, Feature
+from conformance.mock import beyond
 from conformance.program import CLIENTS, FAIL, MOCK, NOT_SERVED, Outcome
 from conformance.witness import served
 
@@ -70,12 +71,12 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[str]:
         yield line
 
 
-def _unserved(feature: Feature, cluster: str, keys: set[int]) -> str:
+def _unserved(feature: Feature, client: str, cluster: str, keys: set[int]) -> str:
     """Why this cluster can't be tried with it, or nothing."""
-    if cluster == MOCK and feature.beyond_mock:
-        return feature.beyond_mock
     missing = sorted(feature.needs - keys)
-    return f"no API {', '.join(map(str, missing))}" if missing else ""
+    if missing:
+        return f"no API {', '.join(map(str, missing))}"
+    return beyond(feature.name, client) if cluster == MOCK else ""
 
 
 def tried(cluster: str, clients: Sequence[str], features: Sequence[Feature]) -> Table:
@@ -89,7 +90,9 @@ def tried(cluster: str, clients: Sequence[str], features: Sequence[Feature]) -> 
             if client is kcat.Kcat and kcat.program() is None:
                 columns.append(Column(client.name, f"not installed: {kcat.HOW_TO_INSTALL}", {}))
                 continue
-            why = {feature.name: _unserved(feature, cluster, keys) for feature in features}
+            why = {
+                feature.name: _unserved(feature, client.name, cluster, keys) for feature in features
+            }
             cells = {name: Outcome(name, NOT_SERVED, reason) for name, reason in why.items()}
             names = [name for name, reason in why.items() if not reason]
             for found in results(client.name, address, cluster, names):

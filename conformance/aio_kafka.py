@@ -12,7 +12,17 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
-from conformance.client import PATIENCE_S, Administrator, Client, Got, Reader, Sent, Writer
+from conformance.client import (
+    HEARTBEAT_MS,
+    PATIENCE_S,
+    SESSION_MS,
+    Administrator,
+    Client,
+    Got,
+    Reader,
+    Sent,
+    Writer,
+)
 
 POLL_MS = 100
 CLASSIC_GROUP_STATE, CLASSIC_GROUP_MEMBERS = 2, 5
@@ -247,7 +257,8 @@ class AioKafka(Client):
             "group_id": group,
             "auto_offset_reset": "earliest",
             "enable_auto_commit": False,
-            "heartbeat_interval_ms": 500,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "session_timeout_ms": SESSION_MS,
             "isolation_level": "read_committed" if committed_only else "read_uncommitted",
         }
         return _Reader(self._loop, settings)

@@ -10,9 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import confluent_kafka
-
 from conformance.client import PATIENCE_S
+from conformance.mock import MockCluster
 
 LISTENING = re.compile(r"listening on ([^ ]+:\d+)")
 
@@ -43,16 +42,6 @@ def _address(process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def mock_cluster() -> Iterator[str]:
-    """One broker, in memory, alive as long as the producer that has brought it."""
-    settings: dict[str, object] = {"bootstrap.servers": "mock:1", "test.mock.num.brokers": 1}
-    producer = confluent_kafka.Producer(settings, logger=_Silence())
-    (broker,) = producer.list_topics(timeout=PATIENCE_S).brokers.values()
-    yield f"{broker.host}:{broker.port}"
-    producer.flush(PATIENCE_S)
-
-
-class _Silence:
-    """It warns that it replaces the bootstrap servers, which is the point."""
-
-    def log(self, *_: object) -> None:
-        """Say nothing."""
+    """One broker, in memory."""
+    with MockCluster() as cluster:
+        yield cluster.address

@@ -11,7 +11,17 @@ import confluent_kafka
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka import admin as admin_side
 
-from conformance.client import PATIENCE_S, Administrator, Client, Got, Reader, Sent, Writer
+from conformance.client import (
+    HEARTBEAT_MS,
+    PATIENCE_S,
+    SESSION_MS,
+    Administrator,
+    Client,
+    Got,
+    Reader,
+    Sent,
+    Writer,
+)
 
 _ADMIN: Any = admin_side  # It does not say which of its names are for others.
 
@@ -234,7 +244,8 @@ class Confluent(Client):
         if coordinator_assigns:
             settings["group.protocol"] = "consumer"
         else:
-            settings["heartbeat.interval.ms"] = 500
+            settings["heartbeat.interval.ms"] = HEARTBEAT_MS
+            settings["session.timeout.ms"] = SESSION_MS
         return _Reader(settings)
 
     def admin(self) -> Administrator:

@@ -50,13 +50,15 @@ def _notes(found: Table) -> list[str]:
         for cell in column.cells.values()
         if cell.result == FAIL
     ]
-    unserved = {
-        cell.feature: cell.detail
-        for column in found.columns
-        for cell in column.cells.values()
-        if cell.result == NOT_SERVED
-    }
-    return notes + [f"- {name} is not served: {detail}" for name, detail in unserved.items()]
+    unserved: dict[tuple[str, str], list[str]] = {}
+    for column in found.columns:
+        for cell in column.cells.values():
+            if cell.result == NOT_SERVED:
+                unserved.setdefault((cell.feature, cell.detail), []).append(column.client)
+    for (name, detail), clients in unserved.items():
+        whom = "" if len(clients) == len(found.columns) else f" to {', '.join(clients)}"
+        notes.append(f"- {name} is not served{whom}: {detail}")
+    return notes
 
 
 def write(tables: Sequence[Table]) -> Path:

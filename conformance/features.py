@@ -68,8 +68,6 @@ class Feature:
     program: Callable[[Trial], None]
     needs: frozenset[int]
     """Keys of the APIs that it can't do without."""
-    beyond_mock: str = ""
-    """Why librdkafka's mock cluster can't be tried with it, although it has the APIs."""
 
 
 class Trial:
@@ -219,7 +217,7 @@ def _share(trial: Trial, *, coordinator_assigns: bool) -> None:
         with closing(member()) as second:
             second.subscribe(trial.topic)
             for _ in patience("rebalance to two and two"):
-                found += first.poll() + second.poll()
+                found += second.poll() + first.poll()
                 if len(first.owns()) == len(second.owns()) == PARTITIONS // 2:
                     break
             assert first.owns() | second.owns() == everything
@@ -241,11 +239,22 @@ def _share(trial: Trial, *, coordinator_assigns: bool) -> None:
                 break
         trial.same(wrote + both, [got.record for got in found])
         first.commit()
+    _comes_back(trial, member())
+
+
+def _comes_back(trial: Trial, again: Reader) -> None:
+    """Who comes into the group later goes on where it has stopped."""
     last = records(tag="later ")
     trial.witness.write(trial.topic, last)
-    with closing(member()) as again:
+    with closing(again):
         again.subscribe(trial.topic)
         trial.same(last, [got.record for got in trial.read(again, COUNT)])
+
+
+def group_of_one(trial: Trial) -> None:
+    """One member, and after it another: what the one has committed the other does not read."""
+    _committed_group(trial).close()
+    _comes_back(trial, trial.client.reader(group=trial.name))
 
 
 def group(trial: Trial) -> None:
@@ -469,28 +478,28 @@ def quotas(trial: Trial) -> None:
 
 
 _READ = frozenset({PRODUCE, FETCH, METADATA})
-NO_MARKERS = "its brokers write no markers and show aborted records"
 
 FEATURES = (
     Feature("produce", produce, _READ),
     Feature("all codecs", codecs, _READ),
     Feature("consume", consume, _READ),
     Feature("begin and end", bounds, _READ | {LIST_OFFSETS}),
-    Feature("offset of a time", times, _READ | {LIST_OFFSETS}, "it looks up no times"),
+    Feature("offset of a time", times, _READ | {LIST_OFFSETS}),
+    Feature("group of one", group_of_one, _READ | CLASSIC),
     Feature("group", group, _READ | CLASSIC),
     Feature("KIP-848 group", server_group, _READ | {68}),
     Feature("idempotence", idempotence, _READ | {INIT_PRODUCER_ID}),
     Feature("transactions", transactions, _READ | TRANSACTIONS),
-    Feature("offsets in a transaction", positions, _READ | CLASSIC | TRANSACTIONS, NO_MARKERS),
-    Feature("aborts unseen", aborts, _READ | TRANSACTIONS, NO_MARKERS),
-    Feature("fencing", fencing, _READ | TRANSACTIONS, NO_MARKERS),
+    Feature("offsets in a transaction", positions, _READ | CLASSIC | TRANSACTIONS),
+    Feature("aborts unseen", aborts, _READ | TRANSACTIONS),
+    Feature("fencing", fencing, _READ | TRANSACTIONS),
     Feature("topics", topics, frozenset({METADATA, 19, 20, 37})),
     Feature("configs", configs, frozenset({19, 32})),
     Feature("delete records", deletion, _READ | {21}),
     Feature("groups", groups, _READ | CLASSIC | {15, 16}),
     Feature("delete groups", group_deletion, _READ | CLASSIC | {16, 42}),
     Feature("group offsets", group_offsets, _READ | CLASSIC),
-    Feature("move group offsets", moving, _READ | CLASSIC, "only members may commit there"),
+    Feature("move group offsets", moving, _READ | CLASSIC),
     Feature("delete group offsets", forgetting, _READ | CLASSIC | {47}),
     Feature("quotas", quotas, frozenset({48, 49})),
 )

@@ -6,7 +6,17 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conformance.client import PATIENCE_S, Administrator, Client, Got, Reader, Sent, Writer
+from conformance.client import (
+    HEARTBEAT_MS,
+    PATIENCE_S,
+    SESSION_MS,
+    Administrator,
+    Client,
+    Got,
+    Reader,
+    Sent,
+    Writer,
+)
 
 with warnings.catch_warnings():
     # It reads its own files in a way that Python has deprecated.
@@ -217,7 +227,8 @@ class KafkaPython(Client):
             "group_id": group,
             "auto_offset_reset": "earliest",
             "enable_auto_commit": False,
-            "heartbeat_interval_ms": 500,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "session_timeout_ms": SESSION_MS,
             "isolation_level": "read_committed" if committed_only else "read_uncommitted",
         }
         return _Reader(self._settings() | settings)

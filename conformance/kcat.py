@@ -15,12 +15,22 @@ from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from conformance.client import PATIENCE_S, Client, Got, Reader, Sent, Writer
+from conformance.client import (
+    HEARTBEAT_MS,
+    PATIENCE_S,
+    SESSION_MS,
+    Client,
+    Got,
+    Reader,
+    Sent,
+    Writer,
+)
 
 NAMES = ("kcat", "kafkacat")
 HOW_TO_INSTALL = "apt-get install kcat"
 KEY_ENDS = "|"
 POLL_S = 0.1
+TIMES = ("-X", f"heartbeat.interval.ms={HEARTBEAT_MS}", "-X", f"session.timeout.ms={SESSION_MS}")
 REBALANCED = re.compile(r"rebalanced \(memberid [^)]*\): (assigned|revoked): ?(.*)")
 PARTITION = re.compile(r" \[(\d+)\]")
 
@@ -167,7 +177,7 @@ class _Member:
     """A process that stays in a group, and tells of rebalances on its standard error."""
 
     def __init__(self, group: str, topic: str, options: Sequence[str]) -> None:
-        settings = ("-X", "auto.offset.reset=earliest", "-X", "heartbeat.interval.ms=500", "-u")
+        settings = ("-X", "auto.offset.reset=earliest", "-u", *TIMES)
         self.owned: set[int] = set()
         self._found: SimpleQueue[Got] = SimpleQueue()
         self._errors: list[str] = []

@@ -13,7 +13,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from threading import Thread
 from typing import Generic, TypeVar
 
-from conformance.client import PATIENCE_S, Administrator, Client, Got, Reader, Sent, Writer
+from conformance.client import (
+    HEARTBEAT_MS,
+    PATIENCE_S,
+    SESSION_MS,
+    Administrator,
+    Client,
+    Got,
+    Reader,
+    Sent,
+    Writer,
+)
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.client.consumer import Consumer
@@ -197,9 +207,9 @@ class _Administrator(Administrator):
         self._room.run(self._admin.delete_groups([group]))
 
     def group_offsets(self, group: str, topic: str, partitions: int) -> dict[int, int]:
-        found = self._room.run(self._admin.group_offsets(group))
-        asked = (TopicPartition(topic, number) for number in range(partitions))
-        return {place.partition: found[place] for place in asked if place in found}
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        found = self._room.run(self._admin.group_offsets(group, places))
+        return {place.partition: offset for place, offset in found.items()}
 
     def set_group_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         place = TopicPartition(topic, partition)
@@ -279,7 +289,8 @@ class Own(Client):
         options: ConsumerOptions = {
             "group_id": group,
             "auto_offset_reset": "earliest",
-            "heartbeat_interval_ms": 500,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "session_timeout_ms": SESSION_MS,
         }
         return _Reader(_Room(lambda: self._consumer(options)))
 

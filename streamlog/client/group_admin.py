@@ -111,12 +111,30 @@ class GroupAdmin:
                 if result.error_code:
                     raise error_for(result.error_code, f"delete group {group_id!r}")
 
-    async def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
-        """The next offset that a group reads, per partition; nothing if it is not known."""
+    async def group_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """The next offset that a group reads, of these partitions, or of all it has committed.
+
+        A partition without one is left out, so a group that is not known has none.
+        """
+        numbers = None if partitions is None else _by_topic(partitions).items()
         request = wire.OffsetFetchRequest(
             group_id=group_id,
-            topics=None,
-            groups=[wire.OffsetFetchRequestGroup(group_id=group_id, topics=None)],
+            topics=None
+            if numbers is None
+            else [wire.OffsetFetchRequestTopic(name=n, partition_indexes=i) for n, i in numbers],
+            groups=[
+                wire.OffsetFetchRequestGroup(
+                    group_id=group_id,
+                    topics=None
+                    if numbers is None
+                    else [
+                        wire.OffsetFetchRequestTopics(name=n, partition_indexes=i)
+                        for n, i in numbers
+                    ],
+                )
+            ],
         )
         response = await self._ask(group_id, request, wire.OffsetFetchResponse)
         found = response.groups[0] if response.groups else response

@@ -7,7 +7,8 @@ and returns the message and the position after it.
 Rule of the file: no length from the wire is believed. A count is held against the bytes that
 are left before anything is made of it; a text or an opaque field that leads past the end is
 noticed by the next read, or by the caller, because the position never goes back. Tags nobody
-knows are skipped (KIP-482).
+knows are skipped (KIP-482). A null where there can be none is corrupt, but for arrays and opaque
+fields of answers: there are brokers that write it for an empty one, beside an error above all.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from streamlog.protocol.source import (
 Reader = Callable[[memoryview, int], tuple[Message, int]]
 """May raise CorruptData, IndexError, UnicodeDecodeError and struct.error, or end too far."""
 
+_EMPTY: Final = {"array": "[]", "bytes": "b''"}
 _UVARINT_BYTES_MAX: Final = 5
 _UINT32_MAX: Final = 0xFFFF_FFFF
 _GOES_ON: Final = 0x80
@@ -58,7 +60,12 @@ def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
 def compile_reader(message_type: type[Message], version: int) -> Reader:
     """The function that reads one version of a message."""
     source = Source(_SCOPE)
-    compiler = _ReaderCompiler(source, version, flexible=message_type.is_flexible(version))
+    compiler = _ReaderCompiler(
+        source,
+        version,
+        flexible=message_type.is_flexible(version),
+        is_answer=message_type.__name__.endswith("Response"),
+    )
     with source.block("def read(data, pos):"):
         source.line("size = len(data)")
         source.line(f"return {compiler.struct(message_type)}, pos")
@@ -92,10 +99,11 @@ _SCOPE: Final[dict[str, object]] = {
 class _ReaderCompiler:
     """Writes the lines that read one version."""
 
-    def __init__(self, source: Source, version: int, *, flexible: bool) -> None:
+    def __init__(self, source: Source, version: int, *, flexible: bool, is_answer: bool) -> None:
         self._source = source
         self._version = version
         self._flexible = flexible
+        self._is_answer = is_answer
         # Neighbours of a fixed size that are still to be read: struct's code, where to.
         self._pending: list[tuple[str, str]] = []
 
@@ -168,6 +176,8 @@ class _ReaderCompiler:
         with self._source.block(f"if {is_null}:"):
             if self._version in field.nullable:
                 self._source.line(f"{target} = None")
+            elif self._is_answer and field.kind in _EMPTY:
+                self._source.line(f"{target} = {_EMPTY[field.kind]}")
             else:
                 self._source.line(f"bad_null({qualified(declared, field)!r})")
         with self._source.block("else:"):

@@ -73,6 +73,8 @@ def test_offsets_of_a_group_without_members_are_moved(open_log: OpenLog) -> None
             assert await admin.group_offsets("g") == {}
             await admin.alter_group_offsets("g", {T0: 5, T1: 6})
             assert await admin.group_offsets("g") == {T0: 5, T1: 6}
+            assert await admin.group_offsets("g", [T1, TopicPartition("t", 2)]) == {T1: 6}
+            assert await admin.group_offsets("g", []) == {}
             await admin.delete_group_offsets("g", [T1])
             assert await admin.group_offsets("g") == {T0: 5}
             with pytest.raises(UnknownTopicOrPartition):

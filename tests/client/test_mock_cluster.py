@@ -1,21 +1,18 @@
 """Our client against librdkafka's mock cluster: three brokers in C, with faults to order.
 
-The mock knows no admin requests and misreads the flexible versions of the group requests, so
-those are kept below. It does not look at sequence numbers, so it writes what follows a batch
-that it has refused: the order after refusals is tested by `test_accumulator.py`.
+It does not look at sequence numbers, so it writes what follows a batch that it has refused: the
+order after refusals is tested by `test_accumulator.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-import confluent_kafka
 import pytest
 
+from conformance.mock import MockCluster
 from streamlog.assignors import TopicPartition
 from streamlog.client.accumulator import Fields
 from streamlog.client.cluster import Cluster
@@ -28,9 +25,7 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.transport.connection import TcpTransport
 
 PRODUCE, FETCH, HEARTBEAT, INIT_PRODUCER_ID = 0, 1, 12, 22
-KEPT_BELOW_FLEXIBLE = {11: 5, 12: 3, 13: 3, 14: 3}
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
-RD_KAFKA_PRODUCER = 0
 
 
 class Skipping(SystemClock):
@@ -42,66 +37,16 @@ class Skipping(SystemClock):
         return super().now_ms() + self.skipped_ms
 
 
-class MockCluster:
-    """Brokers 1 to 3 and topic t with four partitions."""
+class MockedClients(MockCluster):
+    """Brokers 1 to 3, topic t with four partitions, and our clients on them."""
 
     def __init__(self) -> None:
-        folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
-        self.library = ctypes.CDLL(str(next(folder.glob("librdkafka-*.so*"))))
-        for name in ("conf_new", "new", "mock_cluster_new", "mock_cluster_bootstraps"):
-            getattr(self.library, f"rd_kafka_{name}").restype = ctypes.c_void_p
-        conf = ctypes.c_void_p(self.library.rd_kafka_conf_new())
-        text = ctypes.create_string_buffer(512)
-        self.client = ctypes.c_void_p(
-            self.library.rd_kafka_new(RD_KAFKA_PRODUCER, conf, text, len(text))
-        )
-        assert self.client, text.value
-        self.cluster = ctypes.c_void_p(self.library.rd_kafka_mock_cluster_new(self.client, 3))
-        self.library.rd_kafka_mock_topic_create(self.cluster, b"t", 4, 3)
-        self.library.rd_kafka_mock_group_initial_rebalance_delay_ms(self.cluster, 0)
-        for key, version in KEPT_BELOW_FLEXIBLE.items():
-            self.serve(key, 0, version)
-        places = ctypes.c_char_p(self.library.rd_kafka_mock_cluster_bootstraps(self.cluster))
-        assert places.value is not None
+        super().__init__(brokers=3)
+        self.make_topic("t", 4, 3)
         self.addresses = [
-            (place.rpartition(":")[0], int(place.rpartition(":")[2]))
-            for place in places.value.decode().split(",")
+            (host, int(port))
+            for host, _, port in (place.rpartition(":") for place in self.address.split(","))
         ]
-
-    def serve(self, api_key: int, low: int, high: int) -> None:
-        """Serve these versions from now on; -1 for none."""
-        self.library.rd_kafka_mock_set_apiversion(
-            self.cluster,
-            ctypes.c_int16(api_key),
-            ctypes.c_int16(low),
-            ctypes.c_int16(high),
-        )
-
-    def refuse(self, api_key: int, *codes: int) -> None:
-        """Answer the next requests of this kind with these errors."""
-        errors = (ctypes.c_int * len(codes))(*codes)
-        self.library.rd_kafka_mock_push_request_errors_array(
-            self.cluster, ctypes.c_int16(api_key), ctypes.c_size_t(len(codes)), errors
-        )
-
-    def lead(self, partition: TopicPartition, broker: int) -> None:
-        """Move a partition to another broker."""
-        self.library.rd_kafka_mock_partition_set_leader(
-            self.cluster, partition.topic.encode(), partition.partition, broker
-        )
-
-    def down(self, broker: int) -> None:
-        """Stop a broker."""
-        self.library.rd_kafka_mock_broker_set_down(self.cluster, broker)
-
-    def up(self, broker: int) -> None:
-        """Start it again."""
-        self.library.rd_kafka_mock_broker_set_up(self.cluster, broker)
-
-    def close(self) -> None:
-        """Stop all."""
-        self.library.rd_kafka_mock_cluster_destroy(self.cluster)
-        self.library.rd_kafka_destroy(self.client)
 
     def connection(self, clock: Clock | None = None) -> Cluster:
         """As our clients see it."""
@@ -129,14 +74,13 @@ class MockCluster:
 
 
 @pytest.fixture
-def mock() -> Iterator[MockCluster]:
-    cluster = MockCluster()
-    yield cluster
-    cluster.close()
+def mock() -> Iterator[MockedClients]:
+    with MockedClients() as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_three_brokers_take_and_give(mock: MockCluster, compression: str) -> None:
+def test_three_brokers_take_and_give(mock: MockedClients, compression: str) -> None:
     async def main() -> None:
         async with mock.producer(compression=compression) as producer:
             for number in range(400):
@@ -146,7 +90,7 @@ def test_three_brokers_take_and_give(mock: MockCluster, compression: str) -> Non
     asyncio.run(main())
 
 
-def test_refused_batches_go_again_and_once(mock: MockCluster) -> None:
+def test_refused_batches_go_again_and_once(mock: MockedClients) -> None:
     async def main() -> None:
         refusals = [
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -164,7 +108,7 @@ def test_refused_batches_go_again_and_once(mock: MockCluster) -> None:
     asyncio.run(main())
 
 
-def test_leaders_move_under_producer_and_consumer(mock: MockCluster) -> None:
+def test_leaders_move_under_producer_and_consumer(mock: MockedClients) -> None:
     async def main() -> None:
         part = PARTITIONS[1]
         async with mock.producer(linger_ms=0) as producer, mock.consumer() as consumer:
@@ -172,7 +116,7 @@ def test_leaders_move_under_producer_and_consumer(mock: MockCluster) -> None:
             seen: list[int] = []
             for number in range(9):
                 if number % 3 == 2:
-                    mock.lead(part, 1 + number % 3)
+                    mock.lead(*part, 1 + number % 3)
                 await (await producer.send("t", b"%d" % number, partition=part.partition))
                 while len(seen) <= number:
                     records = (await consumer.poll(timeout_ms=60_000))[part]
@@ -182,10 +126,10 @@ def test_leaders_move_under_producer_and_consumer(mock: MockCluster) -> None:
     asyncio.run(main())
 
 
-def test_a_broker_that_is_down_holds_up_only_its_own_partitions(mock: MockCluster) -> None:
+def test_a_broker_that_is_down_holds_up_only_its_own_partitions(mock: MockedClients) -> None:
     async def main() -> None:
         for part in PARTITIONS:
-            mock.lead(part, 1 + part.partition % 3)
+            mock.lead(*part, 1 + part.partition % 3)
         async with mock.producer(linger_ms=0) as producer:
             for part in PARTITIONS:
                 await (await producer.send("t", b"0", partition=part.partition))
@@ -200,7 +144,7 @@ def test_a_broker_that_is_down_holds_up_only_its_own_partitions(mock: MockCluste
     asyncio.run(main())
 
 
-def test_what_can_not_be_delivered_fails_in_time_with_the_reason(mock: MockCluster) -> None:
+def test_what_can_not_be_delivered_fails_in_time_with_the_reason(mock: MockedClients) -> None:
     async def main() -> None:
         clock, timeout_ms = Skipping(), 120_000
         async with mock.producer(clock, linger_ms=0, delivery_timeout_ms=timeout_ms) as producer:
@@ -216,7 +160,7 @@ def test_what_can_not_be_delivered_fails_in_time_with_the_reason(mock: MockClust
     asyncio.run(main())
 
 
-def test_a_broker_without_idempotence_is_told_apart(mock: MockCluster) -> None:
+def test_a_broker_without_idempotence_is_told_apart(mock: MockedClients) -> None:
     mock.serve(INIT_PRODUCER_ID, -1, -1)
 
     async def main() -> None:
@@ -235,7 +179,7 @@ def test_a_broker_without_idempotence_is_told_apart(mock: MockCluster) -> None:
     asyncio.run(main())
 
 
-def test_fetch_errors_are_waited_out(mock: MockCluster) -> None:
+def test_fetch_errors_are_waited_out(mock: MockedClients) -> None:
     async def main() -> None:
         async with mock.producer() as producer:
             await producer.send_many("t", 0, [(n, None, b"%d" % n, ()) for n in range(10)])
@@ -245,7 +189,7 @@ def test_fetch_errors_are_waited_out(mock: MockCluster) -> None:
     asyncio.run(main())
 
 
-def test_a_group_survives_what_its_coordinator_says(mock: MockCluster) -> None:
+def test_a_group_survives_what_its_coordinator_says(mock: MockedClients) -> None:
     async def main() -> None:
         async with mock.producer() as producer:
             for number in range(100):

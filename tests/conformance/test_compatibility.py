@@ -49,6 +49,10 @@ def test_nothing_fails_on_our_broker() -> None:
     assert {name for name, cells in rows("streamlog").items() if FAIL in cells} == set()
 
 
+def test_nothing_of_ours_fails_on_the_mock_cluster() -> None:
+    assert {name for name, cells in rows("mock").items() if FAIL in cells} == set()
+
+
 def test_what_is_not_served_really_is_not(broker: BrokerProcess) -> None:
     keys = served(broker.address)
     assert keys == set(APIS)
@@ -98,17 +102,21 @@ def test_the_notes_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "b": Outcome("b", FAIL, "no such thing"),
         "c": Outcome("c", NOT_SERVED, "no API 9"),
     }
-    document.write([Table("here", [Column("one", "1.0", cells)])])
+    others = dict(cells, c=Outcome("c", PASS), d=Outcome("d", NOT_SERVED, "chance"))
+    columns = [Column("one", "1.0", cells), Column("two", "2.0", others)]
+    document.write([Table("here", columns)])
     text = path.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
     for line in (
-        "| | one 1.0 |",
-        "| a | pass |",
-        "| b | fail |",
+        "| | one 1.0 | two 2.0 |",
+        "| a | pass | pass |",
+        "| b | fail | fail |",
+        "| d | not tried | not served |",
         "- one, b: no such thing",
-        "- c is not served: no API 9",
+        "- c is not served to one: no API 9",
+        "- d is not served to two: chance",
     ):
         assert line in text.splitlines()
     with pytest.raises(LookupError, match="no place for there"):

@@ -29,6 +29,7 @@ from streamlog.protocol.messages.cluster import (
 from streamlog.protocol.messages.coordination import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
+    FindCoordinatorResponse,
     GroupMetadataKey,
     GroupMetadataValue,
     HeartbeatRequest,
@@ -36,6 +37,8 @@ from streamlog.protocol.messages.coordination import (
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    OffsetFetchResponse,
+    SyncGroupResponse,
     TopicPartition,
 )
 from streamlog.protocol.messages.data import (
@@ -211,6 +214,14 @@ def test_null_where_there_is_none_is_corrupt() -> None:
         decode_versioned(ConsumerProtocolAssignment, bytes.fromhex("000000000001ffff00000000"))
     with pytest.raises(CorruptData, match=r"DeleteTopicsRequest\.topic_names is null"):
         decode(DeleteTopicsRequest, 4, bytes.fromhex("02 00 00000000 00".replace(" ", "")))
+
+
+def test_null_in_an_answer_is_empty_but_for_texts() -> None:
+    assert decode(OffsetFetchResponse, 1, bytes.fromhex("ffffffff")).topics == []
+    assert decode(SyncGroupResponse, 0, bytes.fromhex("002a ffffffff")).assignment == b""
+    assert decode(SyncGroupResponse, 4, bytes.fromhex("00000000 002a 00 00")).assignment == b""
+    with pytest.raises(CorruptData, match=r"FindCoordinatorResponse\.host is null"):
+        decode(FindCoordinatorResponse, 0, bytes.fromhex("0000 00000001 ffff 00000001"))
 
 
 def test_a_text_that_is_not_utf8_is_corrupt() -> None:
