@@ -33,6 +33,10 @@ Three flags are the whole retry policy; no caller looks at class names or texts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 
 class StreamlogError(Exception):
     """Base of every error raised by streamlog."""
@@ -73,6 +77,8 @@ class LogError(StreamlogError):
 
     code: int = -1
     exit_code = 3
+    refusals: Mapping[Any, LogError] = MappingProxyType({})
+    """Everything of the same request that was refused, this included, by what it was about."""
 
     def __init__(
         self, message: str, *, code: int | None = None, retriable: bool | None = None

@@ -10,6 +10,7 @@ import pytest
 
 import streamlog
 from streamlog import App, Grouped, Stream, Table, Topic, WindowedStream, agg
+from streamlog.client.admin import Admin
 
 NAMES = [
     "Agent",
@@ -48,6 +49,17 @@ METHODS = {
     agg: ["count", "max", "mean", "min", "sum"],
 }  # fmt: skip
 
+ADMIN = [
+    "abort_transaction", "alter_client_quotas", "alter_configs", "alter_group_offsets",
+    "alter_partition_reassignments", "create_acls", "create_partitions", "create_topics",
+    "delete_acls", "delete_group_offsets", "delete_groups", "delete_records", "delete_topics",
+    "describe_acls", "describe_client_quotas", "describe_cluster", "describe_configs",
+    "describe_groups", "describe_log_dirs", "describe_producers", "describe_topics",
+    "describe_transactions", "elect_leaders", "group_offsets", "list_config_resources",
+    "list_groups", "list_partition_reassignments", "list_topics", "list_transactions",
+    "list_users", "remove_user", "set_password",
+]  # fmt: skip
+
 
 def test_the_names_of_the_package() -> None:
     assert sorted(streamlog.__all__) == NAMES
@@ -60,6 +72,12 @@ def test_the_methods_of_a_class(kind: type) -> None:
     assert public == METHODS[kind]
     for name in public:
         assert inspect.getdoc(getattr(kind, name)), f"{kind.__name__}.{name} has no docstring"
+
+
+def test_the_calls_of_an_admin() -> None:
+    assert sorted(name for name in dir(Admin) if not name.startswith("_")) == ADMIN
+    for name in ADMIN:
+        assert inspect.getdoc(getattr(Admin, name)), f"Admin.{name} has no docstring"
 
 
 @pytest.mark.parametrize("module", ["streamlog.app", "streamlog.dsl.stream"])

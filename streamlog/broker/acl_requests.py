@@ -12,23 +12,25 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog.broker.security.acls import (
-    ANY_NAME,
-    CLUSTER,
-    OPERATIONS,
     Acl,
     AclFilter,
     Acls,
     Authorizer,
-    Operation,
-    Pattern,
-    Permission,
-    ResourceType,
     is_principal,
     super_users_of,
 )
 from streamlog.broker.security_config import AUTHORIZER_NONE
 from streamlog.broker.storage.catalog import ACLS
 from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.acls import (
+    ANY_NAME,
+    CLUSTER,
+    OPERATIONS,
+    Operation,
+    Pattern,
+    Permission,
+    ResourceType,
+)
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.security import (
     AclCreation,

@@ -49,6 +49,8 @@ Connect: TypeAlias = Callable[[str, int], Awaitable[Transport]]
 REQUEST_TIMEOUT_MS = 30_000
 RETRY_TIMEOUT_MS = 60_000
 """How long an operation of the user is retried before its error is the user's."""
+GROUP = 0
+"""What a key is the name of, unless it is something else; the number is Kafka's."""
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MS_MAX = 1_000
 METADATA_AGE_MS_MAX = 300_000
@@ -250,17 +252,17 @@ class Cluster:
         await self._metadata([])
         return sorted(self._brokers)
 
-    async def coordinator(self, group_id: str) -> int:
-        """The broker that coordinates a group.
+    async def coordinator(self, key: str, *, key_type: int = GROUP) -> int:
+        """The broker that coordinates a group, or a transactional id (`key_type` 1).
 
         Raises:
             LogError: retriable while there is none.
         """
-        request = FindCoordinatorRequest(key=group_id, coordinator_keys=[group_id])
+        request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
         response = await self.call_any(request, FindCoordinatorResponse)
         found = response.coordinators[0] if response.coordinators else response
         if found.error_code:
-            raise error_for(found.error_code, f"coordinator of group {group_id}")
+            raise error_for(found.error_code, f"coordinator of {key!r}")
         await self._learn_broker(found.node_id, (found.host, found.port))
         return found.node_id
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.cluster import Cluster
+from streamlog.client.admin_room import AdminRoom
 from streamlog.errors import CorruptData, UnsupportedVersion
 from streamlog.protocol import codec
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -63,11 +63,8 @@ class GroupDescription:
     """The broker that coordinates it."""
 
 
-class GroupAdmin:
+class GroupAdmin(AdminRoom):
     """Manages groups."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
 
     async def list_groups(self, *, states: Collection[str] = ()) -> list[GroupListing]:
         """All groups by name, or those in one of these states, in any case of letters."""

@@ -11,12 +11,13 @@ import pytest
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.group_config import GroupConfig
-from streamlog.broker.security.acls import Acl, Operation, Pattern, Permission, ResourceType
+from streamlog.broker.security.acls import Acl
 from streamlog.broker.security.principals import ANONYMOUS, IN_PROCESS
 from streamlog.broker.security.rules import RULES
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.server import BrokerServer
 from streamlog.errors import ConfigError, NotAuthorized
+from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.apis import APIS, api_of
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (

@@ -9,9 +9,16 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.admin import NewTopic
-from streamlog.errors import LogError, OffsetOutOfRange, TopicExists, UnknownTopicOrPartition
+from streamlog.client.admin import Append, ClientQuota, ConfigResource, NewTopic, Subtract
+from streamlog.errors import (
+    LogError,
+    OffsetOutOfRange,
+    TopicExists,
+    UnknownTopicOrPartition,
+    UsageError,
+)
 from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 
@@ -134,5 +141,123 @@ def test_a_reader_below_the_log_start_goes_on_where_the_log_begins(open_log: Ope
                     polled = await consumer.poll(timeout_ms=100)
                     found += [record.offset for record in polled.get(partition, [])]
                 assert found == [3, 4]
+
+    asyncio.run(main())
+
+
+def test_a_refusal_has_all_of_them(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1, u=1) as log, log.admin() as admin:
+            with pytest.raises(TopicExists) as info:
+                await admin.create_topics(
+                    [NewTopic("t", 1), NewTopic("v", 1), NewTopic("u", 1), NewTopic("a b", 1)]
+                )
+            refusals = info.value.refusals
+            assert set(refusals) == {"t", "u", "a b"}
+            assert refusals["t"] is info.value
+            assert refusals["a b"].code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            with pytest.raises(UnknownTopicOrPartition) as gone:
+                await admin.delete_topics(["v", "w"])
+            assert set(gone.value.refusals) == {"w"}
+            assert [topic.name for topic in await admin.list_topics()] == ["t", "u"]
+
+    asyncio.run(main())
+
+
+def test_what_would_come_of_it_is_told_without_doing_it(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.admin() as admin:
+            await admin.create_topics([NewTopic("u", 1)], validate_only=True)
+            with pytest.raises(TopicExists):
+                await admin.create_topics([NewTopic("t", 1)], validate_only=True)
+            await admin.create_partitions("t", 3, validate_only=True)
+            with pytest.raises(LogError, match="it has to be more"):
+                await admin.create_partitions("t", 1, validate_only=True)
+            await admin.alter_configs({"retention.ms": "5"}, topic="t", validate_only=True)
+            with pytest.raises(LogError, match=r"retention\.ms"):
+                await admin.alter_configs({"retention.ms": "no"}, topic="t", validate_only=True)
+            rates = {"producer_byte_rate": 5.0}
+            await admin.alter_client_quotas({"user": "u"}, rates, validate_only=True)
+            assert await admin.describe_client_quotas() == []
+            (topic,) = await admin.list_topics()
+            assert (topic.name, topic.partitions) == ("t", 1)
+            assert (await admin.describe_configs("t"))["retention.ms"].source == "default"
+
+    asyncio.run(main())
+
+
+def test_lists_grow_and_shrink(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.admin() as admin:
+            await admin.alter_configs({"cleanup.policy": Append("compact")}, topic="t")
+            shown = await admin.describe_configs("t")
+            assert shown["cleanup.policy"].value == "delete,compact"
+            await admin.alter_configs({"cleanup.policy": Subtract("delete")}, topic="t")
+            shown = await admin.describe_configs("t")
+            assert shown["cleanup.policy"].value == "compact"
+
+    asyncio.run(main())
+
+
+def test_settings_of_one_broker_and_of_all(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log() as log, log.admin() as admin:
+            await admin.alter_configs({"num.partitions": "5"}, broker="all")
+            assert (await admin.describe_configs(broker="all"))["num.partitions"].value == "5"
+            own = (await admin.describe_configs(broker=1))["num.partitions"]
+            assert (own.value, own.source) == ("5", "all brokers")
+            assert (await admin.describe_configs())["ssl.key.password"].is_sensitive
+            with pytest.raises(LogError, match="no settings of '9'"):
+                await admin.describe_configs(broker=9)
+            with pytest.raises(UsageError, match="a topic's or a broker's"):
+                await admin.describe_configs("t", broker=1)
+
+    asyncio.run(main())
+
+
+def test_what_has_settings_is_listed(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.admin() as admin:
+            assert await admin.list_config_resources() == [
+                ConfigResource("topic", "t"),
+                ConfigResource("broker", "1"),
+            ]
+
+    asyncio.run(main())
+
+
+def test_internal_topics_are_listed_on_demand(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.admin() as admin:
+            async with log.consumer(group_id="g") as consumer:
+                await consumer.committed([])
+            listed = await admin.list_topics(internal=True)
+            assert [(each.name, each.is_internal) for each in listed] == [
+                ("__consumer_offsets", True),
+                ("t", False),
+            ]
+
+    asyncio.run(main())
+
+
+def test_quotas_of_one_entity(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log() as log, log.admin() as admin:
+            alice: dict[str, str | None] = {"user": "alice"}
+            both: dict[str, str | None] = {"user": "alice", "client-id": None}
+            await admin.alter_client_quotas(alice, {"producer_byte_rate": 10})
+            await admin.alter_client_quotas(both, {"consumer_byte_rate": 20})
+            assert await admin.describe_client_quotas(alice) == [
+                ClientQuota(alice, {"producer_byte_rate": 10})
+            ]
+            assert await admin.describe_client_quotas(both) == [
+                ClientQuota(both, {"consumer_byte_rate": 20})
+            ]
+            assert await admin.describe_client_quotas({"user": None}) == []
+            assert len(await admin.describe_client_quotas()) == 2
+            with pytest.raises(
+                LogError, match=r"alter quotas of user=alice, client-id=\(default\)"
+            ):
+                await admin.alter_client_quotas(both, {"no_such_rate": 1})
 
     asyncio.run(main())

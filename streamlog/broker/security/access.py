@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from streamlog.broker.security.acls import CLUSTER, Authorizer, Operation, ResourceType
+from streamlog.broker.security.acls import Authorizer
+from streamlog.protocol.acls import CLUSTER, Operation, ResourceType
 from streamlog.protocol.schema import Message
 
 T = TypeVar("T")

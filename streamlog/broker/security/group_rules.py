@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
-from streamlog.broker.security.acls import Operation, ResourceType
+from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import consumer_group_description as described
 from streamlog.protocol.messages.consumer_groups import (

@@ -7,7 +7,7 @@ narrowed before the page is made, and not the page afterwards.
 from __future__ import annotations
 
 from streamlog.broker.security.access import Access, Verdict, split
-from streamlog.broker.security.acls import Operation, ResourceType
+from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.topic_partitions import (
     DescribeTopicPartitionsRequest,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from streamlog.broker.security import group_rules, page_rules, topic_rules, transaction_rules
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
-from streamlog.broker.security.acls import Operation
+from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
     AlterConfigsResourceResponse,

@@ -7,8 +7,8 @@ may not be described is not in Metadata for all topics.
 from __future__ import annotations
 
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
-from streamlog.broker.security.acls import CLUSTER, Operation, ResourceType
 from streamlog.errors import NotAuthorized
+from streamlog.protocol.acls import CLUSTER, Operation, ResourceType
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
     CreatableTopicResult,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
-from streamlog.broker.security.acls import Operation
 from streamlog.broker.transaction_answers import (
     code_answer,
     offsets_answer,
     partitions_answer,
 )
+from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.transaction_admin import (
     DescribeProducersRequest,

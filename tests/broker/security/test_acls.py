@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.security.acls import (
-    Acl,
-    AclFilter,
-    Acls,
-    Authorizer,
-    Operation,
-    Pattern,
-    Permission,
-    ResourceType,
-    super_users_of,
-)
+from streamlog.broker.security.acls import Acl, AclFilter, Acls, Authorizer, super_users_of
 from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.errors import ConfigError
+from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 
 ALICE = ("User:alice", "10.0.0.1")
 TOPIC = ResourceType.TOPIC
