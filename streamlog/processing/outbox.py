@@ -1,14 +1,16 @@
 """Outbox: what a task wants to be done after it has taken in some records.
 
 Plain data between the engine and its runner, in the order in which it was produced. Rule of
-the file: nothing here says how it is done. A runner sends `sinks`, remembers `offsets`, and
-counts `drops`; the state's changes are not here but in `Task.checkpoint`, since one
-checkpoint may cover many outboxes.
+the file: nothing here says how it is done. A runner sends `writes` (or `sinks`, the same record
+by record), remembers `offsets`, and counts `drops`; the state's changes are not here but in
+`Task.checkpoint`, since one checkpoint may cover many outboxes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Literal, NamedTuple
 
 from streamlog.record import Headers
@@ -24,6 +26,25 @@ class SinkRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+
+
+class SinkBatch(NamedTuple):
+    """Records to be written to one topic, as columns."""
+
+    topic: str
+    partition: int | None
+    """None: by the keys, as the producer does it."""
+    timestamps: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None = None
+    """None: no record has any."""
+
+    def records(self) -> Iterator[SinkRecord]:
+        """One by one."""
+        headers = repeat(()) if self.headers is None else self.headers
+        columns = zip(self.timestamps, self.keys, self.values, headers, strict=False)
+        return (SinkRecord(self.topic, self.partition, *fields) for fields in columns)
 
 
 Reason = Literal["late", "null key", "null value", "duplicate"]
@@ -44,8 +65,13 @@ class Drop:
 class Outbox:
     """Everything that one call of `Task.process` gave."""
 
-    sinks: list[SinkRecord] = field(default_factory=list)
+    writes: list[SinkBatch] = field(default_factory=list)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     """The next offset to read, for each input partition of which records were taken in."""
     drops: list[Drop] = field(default_factory=list)
     """Late records that went to a topic or a function are not among them."""
+
+    @property
+    def sinks(self) -> list[SinkRecord]:
+        """What is to be written, record by record."""
+        return [record for batch in self.writes for record in batch.records()]

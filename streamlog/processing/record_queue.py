@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from streamlog.durations import when_ms
 from streamlog.errors import CorruptData, SerdeError
 from streamlog.processing.columns import Batch, Feed, Origin, failed, until_error
+from streamlog.processing.serialized import loads_all
 from streamlog.record import Headers
 from streamlog.records.batch import Record
 from streamlog.topology import TopicSpec
@@ -79,10 +80,12 @@ def _decoded(
     partition: int,
     offsets: Sequence[int],
 ) -> list[Any]:
-    loads = topic.key.loads if what == "key" else topic.value.loads
-    if None not in raw:
-        decoded, error = until_error(loads, raw)
-    else:
+    serde = topic.key if what == "key" else topic.value
+    try:
+        return loads_all(serde, raw)
+    except Exception:  # noqa: BLE001 - a serde of the user: found and raised again below
+        # Which one was it, and why? Again one by one.
+        loads = serde.loads
         decoded, error = until_error(lambda data: None if data is None else loads(data), raw)
     if error is not None:
         cause = SerdeError(f"{what}: {error}")

@@ -9,15 +9,15 @@ any other; on a table's changes it is a deletion, which those steps do not show 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import repeat
 from typing import Any
 
 from streamlog.errors import TopologyError
 from streamlog.processing.columns import Batch, Feed
-from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import MARK, PROVENANCE, Mark, pack_mark, pack_record
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
+from streamlog.records.columns import has_none
 from streamlog.topology import (
     Filter,
     FlatMapValues,
@@ -197,16 +197,16 @@ class SinkStep(Step):
     def process(self, batch: Batch) -> None:
         """Records as bytes into the outbox; the partition follows from the key."""
         headers = batch.origin.headers
-        columns = zip(
-            repeat(self._topic.name),
-            repeat(None),
-            batch.timestamps,
-            batch.raw_keys(self._topic.key, self.name),
-            batch.raw_values(self._topic.value, self.name),
-            repeat(()) if headers is None else batch.of_origin(headers),
-            strict=False,
+        self._collector.send(
+            SinkBatch(
+                self._topic.name,
+                None,
+                batch.timestamps,
+                batch.raw_keys(self._topic.key, self.name),
+                batch.raw_values(self._topic.value, self.name),
+                None if headers is None else batch.of_origin(headers),
+            )
         )
-        self._collector.send(map(SinkRecord._make, columns))
 
 
 class RepartitionStep(Step):
@@ -232,20 +232,20 @@ class RepartitionStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Records as bytes into the outbox; those without a key have no place to go."""
-        if None in batch.keys:
+        if has_none(batch.keys):
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)
-        columns = zip(
-            repeat(self._topic.name),
-            repeat(None),
-            batch.timestamps,
-            batch.raw_keys(self._topic.key, self.name),
-            batch.raw_values(self._topic.value, self.name),
-            self._headers(batch),
-            strict=False,
+        self._collector.send(
+            SinkBatch(
+                self._topic.name,
+                None,
+                batch.timestamps,
+                batch.raw_keys(self._topic.key, self.name),
+                batch.raw_values(self._topic.value, self.name),
+                self._headers(batch),
+            )
         )
-        self._collector.send(map(SinkRecord._make, columns))
 
     def mark(self) -> None:
         """Tell every partition how far each feed has come, if that is news."""
@@ -257,10 +257,12 @@ class RepartitionStep(Step):
             self._marked[feed] = mark
             headers = ((MARK, pack_mark(mark, feed.identity)),)
             timestamp_ms = max(mark.time_ms, 0)
-            self._collector.send(
-                SinkRecord(self._topic.name, partition, timestamp_ms, None, None, headers)
-                for partition in range(self._partitions)
-            )
+            for partition in range(self._partitions):
+                self._collector.send(
+                    SinkBatch(
+                        self._topic.name, partition, [timestamp_ms], [None], [None], [headers]
+                    )
+                )
 
     def _headers(self, batch: Batch) -> list[Headers]:
         origin = batch.origin

@@ -7,10 +7,8 @@ that of the records. What steps put into the task's outbox goes through the `Col
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from streamlog.processing.columns import Batch
-from streamlog.processing.outbox import Drop, Outbox, Reason, SinkRecord
+from streamlog.processing.outbox import Drop, Outbox, Reason, SinkBatch
 
 
 class Collector:
@@ -20,9 +18,9 @@ class Collector:
         self.outbox = Outbox()
         self._drops: dict[tuple[str, Reason], Drop] = {}
 
-    def send(self, records: Iterable[SinkRecord]) -> None:
+    def send(self, batch: SinkBatch) -> None:
         """To be written by the runner, in this order."""
-        self.outbox.sinks.extend(records)
+        self.outbox.writes.append(batch)
 
     def drop(self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0) -> None:
         """Count records that a node leaves out; none is fine."""

@@ -26,7 +26,7 @@ from typing import Any
 from streamlog.durations import moment
 from streamlog.processing.aggregate import ROWS_CACHED_MAX, Row, RowFormat, without_nulls
 from streamlog.processing.columns import Batch, Feed, Origin
-from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Late, Windowed
 from streamlog.tables.store import (
@@ -219,16 +219,14 @@ class WindowedAggregateStep(Step):
             record = batch.record(at)
             value = Late(record.value, timedelta(milliseconds=late_by_ms), moment(end_ms))
             self._collector.send(
-                [
-                    SinkRecord(
-                        late.name,
-                        None,
-                        batch.timestamps[at],
-                        late.key.dumps(record.key),
-                        late.value.dumps(value),
-                        record.headers,
-                    )
-                ]
+                SinkBatch(
+                    late.name,
+                    None,
+                    [batch.timestamps[at]],
+                    [late.key.dumps(record.key)],
+                    [late.value.dumps(value)],
+                    [record.headers],
+                )
             )
         else:
             late(batch.record(at))

@@ -14,18 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.partitioner import partition_of_key
+from streamlog.client.partitioner import partitions_of_keys
 from streamlog.client.producer import Producer
 from streamlog.client.sender import RecordMetadata
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
-from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
+from streamlog.records.columns import has_none
 from streamlog.worker.restore import (
     POLL_MS,
     STALL_MS,
@@ -54,18 +56,21 @@ class SinkWriter:
         self._sent: list[asyncio.Future[RecordMetadata]] = []
         self._partitions: dict[str, int] = {}
 
-    async def write(self, records: Iterable[SinkRecord]) -> None:
+    async def write(self, batches: Iterable[SinkBatch]) -> None:
         """Hand the records over; waits only while the producer's buffer is full."""
         together: defaultdict[TopicPartition, list[Sendable]] = defaultdict(list)
-        for record in records:
-            partition = record.partition
-            if partition is None and record.key is not None:
-                partition = partition_of_key(record.key, await self._count(record.topic))
-            if partition is None:
-                self._remember(await self._send_anywhere(record))
+        for batch in batches:
+            headers = repeat(()) if batch.headers is None else batch.headers
+            fields = zip(batch.timestamps, batch.keys, batch.values, headers, strict=False)
+            count = await self._count(batch.topic)
+            if count == 1 or batch.partition is not None:
+                together[TopicPartition(batch.topic, batch.partition or 0)].extend(fields)
                 continue
-            sendable = (record.timestamp_ms, record.key, record.value, record.headers)
-            together[TopicPartition(record.topic, partition)].append(sendable)
+            for partition, record in zip(_partitions(batch.keys, count), fields, strict=True):
+                if partition is None:
+                    self._remember(await self._send_anywhere(batch.topic, record))
+                else:
+                    together[TopicPartition(batch.topic, partition)].append(record)
         for (topic, partition), many in together.items():
             self._remember(await self._producer.send_many(topic, partition, many))
 
@@ -89,13 +94,17 @@ class SinkWriter:
             self._partitions[topic] = await self._producer.partitions(topic)
         return self._partitions[topic]
 
-    async def _send_anywhere(self, record: SinkRecord) -> asyncio.Future[RecordMetadata]:
-        return await self._producer.send(
-            record.topic,
-            record.value,
-            timestamp_ms=record.timestamp_ms,
-            headers=record.headers,
-        )
+    async def _send_anywhere(self, topic: str, record: Sendable) -> asyncio.Future[RecordMetadata]:
+        timestamp_ms, _, value, headers = record
+        return await self._producer.send(topic, value, timestamp_ms=timestamp_ms, headers=headers)
+
+
+def _partitions(keys: Sequence[bytes | None], count: int) -> Sequence[int | None]:
+    """Where each key belongs; None without a key."""
+    keyed = partitions_of_keys((b"" if key is None else key for key in keys), count)
+    if not has_none(keys):
+        return keyed
+    return [None if key is None else at for key, at in zip(keys, keyed, strict=True)]
 
 
 class Checkpoints:

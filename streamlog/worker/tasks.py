@@ -225,7 +225,7 @@ class Tasks:
             if high_watermark is not None:
                 running.ends[place] = max(high_watermark, running.ends[place])
         outbox = running.task.process(arrived, now_ms, ends=running.ends)
-        await self._sinks.write(outbox.sinks)
+        await self._sinks.write(outbox.writes)
         for (topic, partition), offset in outbox.offsets.items():
             self._offsets[TopicPartition(topic, partition)] = offset
         self._drops.count(outbox.drops)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_doctor_and_setup_name_the_same_modules() -> None:
-    line = re.search(r"HOT_MODULES = \((.*)\)", (ROOT / "setup.py").read_text())
+    line = re.search(r"HOT_MODULES = \((.*?)\)", (ROOT / "setup.py").read_text(), re.DOTALL)
     assert line is not None
     compiled = [path.replace("/", ".") for path in re.findall(r'"([^"]+)"', line[1])]
     assert list(HOT_MODULES) == compiled

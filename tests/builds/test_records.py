@@ -24,7 +24,12 @@ from hypothesis import strategies as st
 from streamlog.records.compression import Compression
 
 ROOT = Path(__file__).parent.parent.parent
-HOT = ("streamlog.records.varint", "streamlog.records.batch")
+HOT = (
+    "streamlog.records.varint",
+    "streamlog.records.batch",
+    "streamlog.records.columns",
+    "streamlog.records.murmur2",
+)
 NOW_MS = 1_700_000_000_000
 
 COMPILED = {name: importlib.import_module(name) for name in HOT}
@@ -61,6 +66,8 @@ def interpreted_all() -> dict[str, ModuleType]:
 SOURCES = interpreted_all()
 VARINT = (SOURCES[HOT[0]], COMPILED[HOT[0]])
 BATCH = (SOURCES[HOT[1]], COMPILED[HOT[1]])
+COLUMNS = (SOURCES[HOT[2]], COMPILED[HOT[2]])
+MURMUR2 = (SOURCES[HOT[3]], COMPILED[HOT[3]])
 Act = Callable[[ModuleType], Any]
 
 content = st.none() | st.binary(max_size=200)
@@ -259,3 +266,15 @@ def test_the_room_passes_interpreted() -> None:
         [*command, *files], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1_000
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5), st.integers(-1, 2**31))
+@example([b"\xff" * 4, b"\xff" * 5, b"\xff" * 7], 3)
+def test_keys_find_the_same_partition(keys: list[bytes], partitions: int) -> None:
+    same(MURMUR2, lambda module: [module.murmur2(key) for key in keys])
+    same(MURMUR2, lambda module: module.partitions_of_keys(iter(keys), partitions))
+
+
+@given(st.lists(st.none() | st.integers(), max_size=3))
+def test_what_is_missing_is_missed_alike(column: list[int | None]) -> None:
+    assert same(COLUMNS, lambda module: module.has_none(column)) == (None in column)

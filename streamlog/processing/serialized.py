@@ -1,0 +1,43 @@
+"""Columns to bytes and back, by the shortest way that the serde has.
+
+Serdes of ours offer a function in C that does what `loads` or `dumps` does and tells less when it
+fails; whoever calls this goes one by one then, to find the entry and the reason. A serde of the
+user's is called as it is. Rule of the file: None stands for no bytes, on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from streamlog.records.columns import has_none
+from streamlog.serdes import IntSerde, JsonSerde, Serde, StrSerde
+
+_READ = (StrSerde, JsonSerde)
+_WRITTEN = (StrSerde, IntSerde, JsonSerde)
+
+
+def loads_all(serde: Serde[Any], column: Sequence[bytes | None]) -> list[Any]:
+    """`loads` of each entry.
+
+    Raises:
+        Exception: one of them does not fit.
+    """
+    # By the class itself: one that is derived from it may read otherwise.
+    decode: Callable[[Any], Any] = serde.decode if type(serde) in _READ else serde.loads  # type: ignore[attr-defined]
+    if not has_none(column):
+        return list(map(decode, column))
+    return [None if data is None else decode(data) for data in column]
+
+
+def dumps_all(serde: Serde[Any], column: Sequence[Any]) -> list[bytes | None]:
+    """`dumps` of each entry.
+
+    Raises:
+        Exception: one of them does not fit.
+    """
+    # A value of another type might be written as well, but is to be refused.
+    if type(serde) in _WRITTEN and serde.exact.issuperset(map(type, column)):  # type: ignore[attr-defined]
+        return list(map(serde.encode, column))  # type: ignore[attr-defined]
+    dumps = serde.dumps
+    return [None if item is None else dumps(item) for item in column]

@@ -1,0 +1,52 @@
+"""Kafka's murmur2 of keys: which partition a record with a key goes to.
+
+The one hash that producers in all languages agree on, so that the same key lies in the same
+partition whoever wrote it. The rule of the file: it may be compiled; every number is cut to 32
+bits before it is used on, so that both builds count alike. Records without a key have no place
+here: who chooses for them is `client/partitioner`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["murmur2", "partitions_of_keys"]
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIER = 0x5BD1E995
+_SEED = 0x9747B28C
+_POSITIVE = 0x7FFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's murmur2 of `data`, as an unsigned 32-bit number.
+
+    Example:
+        >>> murmur2(b"foobar")
+        3504634814
+    """
+    view = data
+    length = len(data)
+    hashed = (_SEED ^ length) & _MASK
+    whole = length - length % 4
+    for at in range(0, whole, 4):
+        word = view[at] | (view[at + 1] << 8) | (view[at + 2] << 16) | (view[at + 3] << 24)
+        word = (word * _MULTIPLIER) & _MASK
+        word = ((word ^ (word >> 24)) * _MULTIPLIER) & _MASK
+        hashed = ((hashed * _MULTIPLIER) & _MASK) ^ word
+    if whole < length:
+        word = 0
+        for at in range(length - 1, whole - 1, -1):
+            word = (word << 8) | view[at]
+        hashed = ((hashed ^ word) * _MULTIPLIER) & _MASK
+    hashed = ((hashed ^ (hashed >> 13)) * _MULTIPLIER) & _MASK
+    return hashed ^ (hashed >> 15)
+
+
+def partitions_of_keys(keys: Iterable[bytes], partitions: int) -> list[int]:
+    """The partition of each key in a topic with that many of them, 1 or more."""
+    count = max(partitions, 1)
+    return [(murmur2(key) & _POSITIVE) % count for key in keys]

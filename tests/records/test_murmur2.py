@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from streamlog.records.murmur2 import murmur2, partitions_of_keys
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    # From the tests of Kafka's own Utils.murmur2.
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_it_is_kafkas(key: bytes, hashed: int) -> None:
+    assert murmur2(key) == hashed & 0xFFFFFFFF
+
+
+def test_a_column_of_keys_is_each_of_them() -> None:
+    keys = [str(number).encode() for number in range(500)]
+    assert partitions_of_keys(keys, 7) == [(murmur2(key) & 0x7FFFFFFF) % 7 for key in keys]
+    assert set(partitions_of_keys(keys, 1)) == {0}
