@@ -202,10 +202,10 @@ class TransactionAdmin(AdminRoom):
             for leader in await by_leader(self._cluster, {partition: 0}):
                 request = WriteTxnMarkersRequest(markers=[marker])
                 response = await self._cluster.call(leader, request, WriteTxnMarkersResponse)
-                for each in response.markers:
-                    for topic in each.topics:
-                        for result in topic.partitions:
-                            check(f"abort in {partition}", result.error_code)
+                topics = [topic for each in response.markers for topic in each.topics]
+                for result in [result for topic in topics for result in topic.partitions]:
+                    where = f"{partition.topic}-{partition.partition}"
+                    check(f"abort the transaction in {where}", result.error_code)
 
         await self._cluster.retrying(attempt)
 
