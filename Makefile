@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The modules that setup.py compiles: a compiled module hides its source, so a changed source means a new build.
-HOT := $(wildcard streamlog/*/*.pxd) $(patsubst %.pxd,%.py,$(wildcard streamlog/*/*.pxd))
+TYPES := $(wildcard streamlog/*/*.pxd streamlog/*/*/*.pxd)
+HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help

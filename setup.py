@@ -13,6 +13,8 @@ HOT_MODULES = (
     "streamlog/records/batch",
     "streamlog/records/columns",
     "streamlog/records/murmur2",
+    "streamlog/protocol/produce_runs",
+    "streamlog/broker/storage/runs",
 )
 DIRECTIVES = {
     "language_level": "3",

@@ -222,8 +222,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._contexts: dict[int, RequestContext] = {}
         self._patterns = ProducePatterns()
         self._fetch_pattern: FetchPattern | None = None
-        self._run = ProduceRun()
-        """What is to be taken up together; empty when no bytes are being looked at."""
         self._queue: deque[_Slot] = deque()
         self._queued_bytes = 0
         """Memory of answers behind one that waits; ranges of files take none."""
@@ -388,39 +386,25 @@ class _Connection(asyncio.BufferedProtocol):
         self._read_on(self._has_room() and self._has_memory())
 
     def _take_up_frames(self) -> None:
-        if not self._has_room():
-            return
-        try:
-            for frame in self._reader.frames():
-                if not self._joins_run(frame):
-                    self._take_up_run()
-                    self._take_up(frame)
-                elif not self._run.is_full:
-                    continue
-                else:
-                    self._take_up_run()
-                if not self._has_room():
-                    return
-        finally:
-            self._take_up_run()  # Also if what follows is no frame.
+        while self._has_room():
+            if self._take_up_run():
+                continue
+            frame = self._reader.next_frame()
+            if frame is None:
+                return
+            self._take_up(frame)
 
-    def _joins_run(self, frame: memoryview) -> bool:
-        """Whether the frame is taken up together with those around it; see `produce_runs`."""
+    def _take_up_run(self) -> bool:
+        """Whether the next requests were taken up together; see `produce_runs`."""
         if self._connections.has_quotas:
             return False  # Each request may be the one that is too much.
-        alike = self._patterns.match(frame)
-        if alike is None:
+        run = self._patterns.take(self._reader)
+        if run is None:
             return False
-        self._run.requests.append(alike)
-        return True
-
-    def _take_up_run(self) -> None:
-        if not self._run.requests:
-            return
-        run, self._run = self._run, ProduceRun()
         pattern = run.requests[0].pattern
         context = self._context(pattern.version, pattern.client_id)
         self._take_answer(_Slot(run), self._broker.begin(run, context))
+        return True
 
     def _has_room(self) -> bool:
         return (

@@ -20,6 +20,8 @@ HOT_MODULES = (
     "streamlog.records.batch",
     "streamlog.records.columns",
     "streamlog.records.murmur2",
+    "streamlog.protocol.produce_runs",
+    "streamlog.broker.storage.runs",
 )
 """What `setup.py` compiles."""
 

@@ -41,6 +41,7 @@ _SERVED: Final = {
 }
 """What is understood, found by one look, and whether its header is flexible."""
 _NO_TAGS: Final = b"\x00"
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 _NULL: Final = -1
 
 
@@ -52,6 +53,16 @@ class Request(NamedTuple):
     correlation_id: int
     client_id: str | None
     message: Message
+
+
+class Held(NamedTuple):
+    """Bytes of a stream in their buffer, from `start` to before `end`."""
+
+    data: bytearray
+    view: memoryview
+    """Of all of `data`."""
+    start: int
+    end: int
 
 
 class FrameReader:
@@ -66,7 +77,8 @@ class FrameReader:
     def __init__(self, *, size_bytes_max: int) -> None:
         self.size_bytes_max = size_bytes_max
         """May be changed: it holds for frames of which nothing has come yet."""
-        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._bytes = bytearray(READ_BYTES)
+        self._buffer = memoryview(self._bytes)
         self._start = 0
         self._end = 0
         self._wanted_bytes = _SIZE.size
@@ -78,7 +90,7 @@ class FrameReader:
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > KEPT_BYTES_MAX:
-                self._buffer = memoryview(bytearray(READ_BYTES))
+                self._take_buffer(READ_BYTES)
                 self._filled = False
         end_bytes = max(self._start + self._wanted_bytes, self._end + 1)
         if end_bytes > len(self._buffer) or (self._filled and self._grown_bytes):
@@ -108,7 +120,7 @@ class FrameReader:
     def trim(self, *, kept_bytes: int = KEPT_BYTES_MAX) -> None:
         """Give a buffer back that is empty and larger than that. Frames of it are gone then."""
         if self._start == self._end and len(self._buffer) > kept_bytes:
-            self._buffer = memoryview(bytearray(READ_BYTES))
+            self._take_buffer(READ_BYTES)
             self._start = self._end = 0
             self._filled = False
 
@@ -133,26 +145,49 @@ class FrameReader:
         Raises:
             CorruptData: a size is negative or too large. The stream can't be read on.
         """
-        while self._end - self._start >= _SIZE.size:
-            size_bytes = _SIZE.unpack_from(self._buffer, self._start)[0]
-            if not 0 <= size_bytes <= self.size_bytes_max:
-                raise CorruptData(
-                    f"a frame of {size_bytes} bytes, at most {self.size_bytes_max} are taken: "
-                    f"{what_speaks(size_bytes)}"
-                )
-            first = self._start + _SIZE.size
-            if self._end - first < size_bytes:
-                self._wanted_bytes = _SIZE.size + size_bytes
-                return
-            self._wanted_bytes = _SIZE.size
-            self._start = first + size_bytes
-            yield self._buffer[first : self._start]
+        while (frame := self.next_frame()) is not None:
+            yield frame
+
+    def next_frame(self) -> memoryview | None:
+        """The next frame, if it is complete by now.
+
+        Raises:
+            CorruptData: its size is negative or too large. The stream can't be read on.
+        """
+        held_bytes = self._end - self._start
+        if held_bytes < _SIZE.size:
+            return None
+        size_bytes = _SIZE.unpack_from(self._buffer, self._start)[0]
+        if not 0 <= size_bytes <= self.size_bytes_max:
+            raise CorruptData(
+                f"a frame of {size_bytes} bytes, at most {self.size_bytes_max} are taken: "
+                f"{what_speaks(size_bytes)}"
+            )
+        if held_bytes - _SIZE.size < size_bytes:
+            self._wanted_bytes = _SIZE.size + size_bytes
+            return None
+        first = self._start + _SIZE.size
+        self.skip(_SIZE.size + size_bytes)
+        return self._buffer[first : self._start]
+
+    def held(self) -> Held:
+        """What has come and was not taken: frames with their sizes, the last maybe a part."""
+        return _new_tuple(Held, (self._bytes, self._buffer, self._start, self._end))
+
+    def skip(self, size_bytes: int) -> None:
+        """Whole frames at the front were taken by somebody who has looked at `held`."""
+        self._wanted_bytes = _SIZE.size
+        self._start += size_bytes
 
     @property
     def _grown_bytes(self) -> int:
         """The size to grow to for a peer that sends fast; 0 if the buffer is large enough."""
         twice = 2 * len(self._buffer)
         return twice if twice <= READ_BYTES_MAX else 0
+
+    def _take_buffer(self, size_bytes: int) -> None:
+        self._bytes = bytearray(size_bytes)
+        self._buffer = memoryview(self._bytes)
 
     def _move(self) -> None:
         """Bring what is held to the front, of a larger buffer if its frame needs that."""
@@ -163,7 +198,7 @@ class FrameReader:
             self._filled = False
         if needed_bytes > len(self._buffer):
             # Twice as large where whole frames are waiting to be taken, so that it grows seldom.
-            self._buffer = memoryview(bytearray(max(needed_bytes, 2 * len(held))))
+            self._take_buffer(max(needed_bytes, 2 * len(held)))
         self._buffer[: len(held)] = held
         self._start, self._end = 0, len(held)
 

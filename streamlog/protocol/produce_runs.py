@@ -8,7 +8,8 @@ and are copies of one that the codec wrote.
 
 Rule of the file: it knows no field's place by itself. A request becomes a pattern only if the
 codec writes it with the same bytes, so nothing here has to be kept in step with a version's
-layout; whatever is no exact repetition is left to the codec.
+layout; whatever is no exact repetition is left to the codec. And it may be compiled, where an
+index is not checked: nothing is looked at that is not known to be before the end.
 """
 
 from __future__ import annotations
@@ -16,15 +17,13 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from streamlog.errors import CorruptData
-from streamlog.protocol.frame import Request, encode_request, encode_response
+from streamlog.protocol.frame import FrameReader, Request, encode_request, encode_response
 from streamlog.protocol.messages.data import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from streamlog.protocol.reader import read_uvarint
 from streamlog.protocol.schema import one_buffer
 from streamlog.protocol.writer import uvarint
 
@@ -38,56 +37,92 @@ VERSION_MIN: Final = 7
 """Older ones are not allowed every codec, which somebody has to look at."""
 
 _INT32: Final = struct.Struct(">i")
-_START: Final = struct.Struct(">ii")
-"""Of a request: API and version, which are compared as one number, and the correlation id."""
 _INT64: Final = struct.Struct(">q")
-_ALIKE_AT: Final = _START.size
-"""Behind the correlation id: from here to the records all requests of a pattern are the same."""
-_NO_TAGS: Final = bytes(3)
-"""Behind the records of a flexible request: of the partition, the topic and the request."""
 _OFFSET_MARK: Final = 0x7EED_FACE_FEED_0FF5
 """A base offset that nothing else in an answer looks like: names are text, numbers small."""
 _new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
+
+# C integers when compiled.
+_RUN_MAX = RUN_MAX
+_INT32_BYTES = 4
+_INT32_END = 2**31
+_UINT32_MAX = 2**32 - 1
+_CONTINUES = 0x80
+_VARINT_SHIFT_MAX = 28
+_CORRELATION_ID_AT = 4
+_ALIKE_AT = 8
+"""Behind the correlation id: from here to the records all requests of a pattern are the same."""
+_NO_TAGS = bytes(3)
+"""Behind the records of a flexible request: of the partition, the topic and the request."""
+_NO_TAGS_BYTES = 3
 
 
 class ProducePattern:
     """What the requests of one producer to one partition have in common."""
 
-    __slots__ = ("_answer", "_flexible", "_start", "api", "client_id", "index", "topic", "version")
+    __slots__ = (
+        "_alike",
+        "_alike_bytes",
+        "_answer",
+        "_start",
+        "api",
+        "client_id",
+        "index",
+        "is_flexible",
+        "topic",
+        "version",
+    )
 
-    def __init__(self, request: Request, topic: str, index: int, start: int) -> None:
+    def __init__(self, request: Request, topic: str, index: int, frame: bytes) -> None:
+        """Of requests that begin like `frame`, up to the length of the records."""
         self.api = request.api
         self.version = request.version
         self.client_id = request.client_id
         self.topic = topic
         self.index = index
-        self._start = start
-        self._flexible = request.api.is_flexible(request.version)
+        self._start = _int32(frame, 0)
+        self._alike = frame[_ALIKE_AT:]
+        self._alike_bytes = len(self._alike)
+        self.is_flexible = request.api.is_flexible(request.version)
         self._answer = _AcceptedAnswer(self, log_start_offset=0)
 
-    def match(self, frame: memoryview, position: int) -> Alike | None:
-        """The frame, if its records, with their length in front, are all it has at `position`."""
-        start, correlation_id = _START.unpack_from(frame)
-        if start != self._start:
-            return None
-        end = len(frame)
-        if not self._flexible:
-            if end - position < _INT32.size:
-                return None
-            size_bytes = _INT32.unpack_from(frame, position)[0]
-            position += _INT32.size
+    def begins(self, data: bytearray, position: int, end: int) -> bool:
+        """Whether the frame from `position` to before `end` begins like its requests do."""
+        begin = position + _ALIKE_AT
+        return (
+            end - begin >= self._alike_bytes
+            and _int32(data, position) == self._start
+            and data[begin : begin + self._alike_bytes] == self._alike
+        )
+
+    def records_at(self, data: bytearray, position: int, end: int) -> int:
+        """Where in a frame that begins so the records are, if they are the rest of it; else 0."""
+        position += _ALIKE_AT + self._alike_bytes
+        size_bytes = 0
+        if not self.is_flexible:
+            if end - position < _INT32_BYTES:
+                return 0
+            size_bytes = _int32(data, position)
+            position += _INT32_BYTES
         else:
-            try:
-                size_bytes, position = read_uvarint(frame, position)
-            except (IndexError, CorruptData):
-                return None
+            end -= _NO_TAGS_BYTES
+            if end - position < 1 or data[end : end + _NO_TAGS_BYTES] != _NO_TAGS:
+                return 0
+            shift = 0
+            byte = data[position]
+            while byte >= _CONTINUES:
+                size_bytes |= (byte - _CONTINUES) << shift
+                shift += 7
+                position += 1
+                if position >= end or shift > _VARINT_SHIFT_MAX:
+                    return 0
+                byte = data[position]
+            size_bytes |= byte << shift
+            if size_bytes > _UINT32_MAX:
+                return 0
             size_bytes -= 1
-            end -= len(_NO_TAGS)
-            if frame[end:] != _NO_TAGS:
-                return None
-        if not 0 < size_bytes == end - position:
-            return None
-        return _new_tuple(Alike, (self, correlation_id, frame[position:end]))
+            position += 1
+        return position if 0 < size_bytes == end - position else 0
 
     def accepted(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
         """The answer to a request whose records are in the log."""
@@ -114,9 +149,9 @@ class _AcceptedAnswer:
             index=pattern.index, base_offset=_OFFSET_MARK, log_start_offset=log_start_offset
         )
         answer = pattern.answered(0, accepted)
-        numbers_bytes = 2 * _INT32.size  # size and correlation id
+        numbers_bytes = 2 * _INT32_BYTES  # size and correlation id
         at = answer.index(_INT64.pack(_OFFSET_MARK))
-        self._size_bytes = len(answer) - _INT32.size
+        self._size_bytes = len(answer) - _INT32_BYTES
         self._before = answer[numbers_bytes:at]
         self._after = answer[at + _INT64.size :]
         self._pack = struct.Struct(f">ii{len(self._before)}sq{len(self._after)}s").pack
@@ -149,28 +184,75 @@ class ProduceRun:
             numbers.setdefault(request.pattern, []).append(number)
         return numbers
 
-    @property
-    def is_full(self) -> bool:
-        """Whether it should be taken up before there are more."""
-        return len(self.requests) >= RUN_MAX
-
 
 class ProducePatterns:
     """The patterns of one connection."""
 
-    __slots__ = ("_ends", "_patterns")
+    __slots__ = ("_ends", "_last", "_patterns")
 
     def __init__(self) -> None:
         self._patterns: dict[bytes, ProducePattern] = {}
         self._ends: tuple[int, ...] = ()
-        """Up to where requests are alike: it depends on the length of the topic's name."""
+        """How many bytes are alike: it depends on the length of the topic's name."""
+        self._last: ProducePattern | None = None
+        """Of the last request: that the next one has it, too, is likely."""
 
-    def match(self, frame: memoryview) -> Alike | None:
-        """The frame as a request of a known pattern."""
-        for end in self._ends:
-            pattern = self._patterns.get(bytes(frame[_ALIKE_AT:end]))
-            if pattern is not None:
-                return pattern.match(frame, end)
+    def take(self, reader: FrameReader) -> ProduceRun | None:
+        """The requests of known patterns that come next in what has been received, if any."""
+        if not self._patterns:
+            return None
+        data, view, start, end = reader.held()
+        run = ProduceRun()
+        position = self._collect(data, view, (start, end, reader.size_bytes_max), run.requests)
+        if position == start:
+            return None
+        reader.skip(position - start)
+        return run
+
+    def _collect(
+        self,
+        data: bytearray,
+        view: memoryview,
+        bounds: tuple[int, int, int],
+        requests: list[Alike],
+    ) -> int:
+        """Take frames up to the first that is not whole or not known; where that begins.
+
+        `bounds` are the position of the first, the end of what has come, and the size that no
+        frame may exceed.
+        """
+        position, end, size_bytes_max = bounds
+        while end - position > _INT32_BYTES + _ALIKE_AT and len(requests) < _RUN_MAX:
+            size_bytes = _int32(data, position)
+            begin = position + _INT32_BYTES
+            if size_bytes <= _ALIKE_AT or size_bytes > size_bytes_max or size_bytes > end - begin:
+                break
+            frame_end = begin + size_bytes
+            pattern = self._known(data, begin, frame_end)
+            if pattern is None:
+                break
+            at = pattern.records_at(data, begin, frame_end)
+            if not at:
+                break
+            position = frame_end
+            if pattern.is_flexible:
+                frame_end -= _NO_TAGS_BYTES
+            number = _int32(data, begin + _CORRELATION_ID_AT)
+            requests.append(_new_tuple(Alike, (pattern, number, view[at:frame_end])))
+        return position
+
+    def _known(self, data: bytearray, position: int, end: int) -> ProducePattern | None:
+        pattern = self._last
+        if pattern is not None and pattern.begins(data, position, end):
+            return pattern
+        begin = position + _ALIKE_AT
+        for alike_bytes in self._ends:
+            if alike_bytes > end - begin:
+                continue
+            pattern = self._patterns.get(bytes(data[begin : begin + alike_bytes]))
+            if pattern is not None and pattern.begins(data, position, end):
+                self._last = pattern
+                return pattern
         return None
 
     def learn(self, frame: memoryview, request: Request) -> None:
@@ -182,18 +264,26 @@ class ProducePatterns:
         data = topic.partition_data[0]
         head, records, *rest = encode_request(*request[:4], message)
         size_bytes = len(records)
-        length_bytes = _INT32.size
+        length_bytes = _INT32_BYTES
         if request.api.is_flexible(request.version):
             length_bytes = len(uvarint(size_bytes + 1))
-        start = bytes(head[_INT32.size :])
+        start = bytes(head[_INT32_BYTES:])
         if frame[: len(start)] != start or frame[len(start) + size_bytes :] != b"".join(rest):
             return  # It can be written in another way, too.
-        end = len(start) - length_bytes
+        alike = start[: len(start) - length_bytes]
         if len(self._patterns) >= PATTERNS_MAX:
             del self._patterns[next(iter(self._patterns))]
-        pattern = ProducePattern(request, topic.name, data.index, _START.unpack_from(start)[0])
-        self._patterns[start[_ALIKE_AT:end]] = pattern
-        self._ends = tuple({_ALIKE_AT + len(alike) for alike in self._patterns})
+        self._last = None
+        self._patterns[alike[_ALIKE_AT:]] = ProducePattern(request, topic.name, data.index, alike)
+        self._ends = tuple({len(known) for known in self._patterns})
+
+
+def _int32(data: bytes | bytearray, position: int) -> int:
+    raw = data[position]
+    raw = raw << 8 | data[position + 1]
+    raw = raw << 8 | data[position + 2]
+    raw = raw << 8 | data[position + 3]
+    return raw - 2 * _INT32_END if raw >= _INT32_END else raw
 
 
 def _is_plain(version: int, request: ProduceRequest) -> bool:

@@ -1,5 +1,6 @@
 # C types of batch.py; `data` of the decoders is bytes there and a pointer here.
 cimport cython
+from streamlog.records cimport header as layout
 from streamlog.records cimport record as rows
 from streamlog.records.varint cimport append_varint, read_varint, read_varlong, varint_size
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from streamlog.errors import CorruptData, MessageTooLarge, UsageError
+from streamlog.records import header as layout
 from streamlog.records import record as rows
 from streamlog.records.compression import Compression, compress, decompress
 from streamlog.records.record import Record
@@ -45,7 +46,6 @@ _TIMESTAMP_MS_MIN = -TIMESTAMP_MS_MAX
 _COUNT_MAX = RECORDS_MAX  # a C integer when compiled, like the other private ones
 _MAGIC = 2
 _PREFIX_BYTES = 12  # base offset and length: what the length does not count
-_LEADER_EPOCH_AT = 12
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 21  # where the bytes under the CRC begin
 _RECORD_BYTES_MIN = 7
@@ -111,7 +111,7 @@ class RecordBatch:
             self.producer_epoch,
             self.base_sequence,
             self.record_count,
-        ) = _HEADER.unpack_from(view, position)
+        ) = layout.read_header(view, position)
         _check_format(magic, length, position)
         if length > room_bytes - _PREFIX_BYTES:
             raise CorruptData(
@@ -173,7 +173,8 @@ class RecordBatch:
         Raises:
             CorruptData: they differ.
         """
-        actual = crc32c(self.data[_ATTRIBUTES_AT:])
+        begin = self._position + _ATTRIBUTES_AT
+        actual = crc32c(self._view[begin : self._position + self.size_bytes])
         if actual != self.crc:
             raise CorruptData(
                 f"the batch at offset {self.base_offset} has CRC {actual:#010x},"
@@ -487,5 +488,4 @@ def place_batch(batch: bytearray | memoryview, base_offset: int, leader_epoch: i
     """
     if len(batch) < HEADER_BYTES:
         raise CorruptData(f"{len(batch)} bytes hold no batch header")
-    _BASE_OFFSET.pack_into(batch, 0, base_offset)
-    _INT32.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
+    layout.write_place(batch, base_offset, leader_epoch)

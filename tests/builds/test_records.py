@@ -1,4 +1,4 @@
-"""One source, two builds: the hot modules of `streamlog/records`, interpreted beside compiled.
+"""One source, two builds: batches and numbers, interpreted beside compiled.
 
 In C an integer wraps and an index is not checked. So both builds are given the same bytes, well
 and ill formed, and have to answer alike: the same result, or the same error with the same text.
@@ -6,13 +6,8 @@ and ill formed, and have to answer alike: the same result, or the same error wit
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
-from collections.abc import Callable
-from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,73 +16,32 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from streamlog.cli.doctor import HOT_MODULES
 from streamlog.records.compression import Compression
-
-ROOT = Path(__file__).parent.parent.parent
-HOT = (
-    "streamlog.records.varint",
-    "streamlog.records.batch",
-    "streamlog.records.columns",
-    "streamlog.records.murmur2",
+from tests.builds.sources import (
+    COMPILED,
+    MISSING,
+    REASON,
+    ROOT,
+    SOURCES,
+    Act,
+    both,
+    outcome,
+    same,
 )
+
 NOW_MS = 1_700_000_000_000
-
-COMPILED = {name: importlib.import_module(name) for name in HOT}
-missing = [
-    name
-    for name, module in COMPILED.items()
-    if not str(module.__file__).endswith(tuple(EXTENSION_SUFFIXES))
-]
-pytestmark = pytest.mark.skipif(
-    bool(missing), reason=f"not compiled: {', '.join(missing)} (`make compile` does it)"
-)
-
-
-def interpreted(name: str) -> ModuleType:
-    path = ROOT / f"{name.replace('.', '/')}.py"
-    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def interpreted_all() -> dict[str, ModuleType]:
-    """The hot modules from their sources; one that imports another gets that one's source too."""
-    found: dict[str, ModuleType] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for name in HOT:
-            found[name] = interpreted(name)
-            patch.setitem(sys.modules, name, found[name])
-    return found
-
-
-SOURCES = interpreted_all()
-VARINT = (SOURCES[HOT[0]], COMPILED[HOT[0]])
-BATCH = (SOURCES[HOT[1]], COMPILED[HOT[1]])
-COLUMNS = (SOURCES[HOT[2]], COMPILED[HOT[2]])
-MURMUR2 = (SOURCES[HOT[3]], COMPILED[HOT[3]])
-Act = Callable[[ModuleType], Any]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
+VARINT = both("streamlog.records.varint")
+BATCH = both("streamlog.records.batch")
+COLUMNS = both("streamlog.records.columns")
+MURMUR2 = both("streamlog.records.murmur2")
 
 content = st.none() | st.binary(max_size=200)
 timestamps = st.integers(-(2**65), 2**65) | st.integers(NOW_MS, NOW_MS + 10_000)
 headers = st.lists(st.tuples(st.text(max_size=6), content), max_size=3)
 rows = st.lists(st.tuples(timestamps, content, content, headers), min_size=1, max_size=8)
 extremes = st.sampled_from([-(2**63), 2**63 - 1, -(2**62), 2**62, -(2**31), 2**31 - 1, -1, 0, 1])
-
-
-def outcome(act: Act, module: ModuleType) -> object:
-    try:
-        return act(module)
-    except Exception as error:  # noqa: BLE001 - whatever one build raises, the other has to
-        return type(error), str(error)
-
-
-def same(builds: tuple[ModuleType, ModuleType], act: Act) -> object:
-    source, extension = (outcome(act, module) for module in builds)
-    assert source == extension
-    return source
 
 
 def read_all(buffer: bytes) -> Act:
@@ -108,7 +62,7 @@ def read_all(buffer: bytes) -> Act:
 
 
 def test_the_two_are_two() -> None:
-    for name in HOT:
+    for name in HOT_MODULES:
         assert str(SOURCES[name].__file__).endswith(f"{name.rsplit('.', 1)[1]}.py")
         assert COMPILED[name].__file__ != SOURCES[name].__file__
 
@@ -259,9 +213,14 @@ sys.exit(pytest.main(["-q", "-p", "no:xdist", *sys.argv[2:]]))
 """
 
 
-def test_the_room_passes_interpreted() -> None:
-    command = [sys.executable, "-c", INTERPRETED_RUN, " ".join(HOT)]
-    files = ["tests/records/test_varint.py", "tests/records/test_batch.py"]
+def test_the_rooms_pass_interpreted() -> None:
+    command = [sys.executable, "-c", INTERPRETED_RUN, " ".join(HOT_MODULES)]
+    files = [
+        "tests/records/test_varint.py",
+        "tests/records/test_batch.py",
+        "tests/protocol/test_produce_runs.py",
+        "tests/broker/test_produce_runs.py",
+    ]
     run = subprocess.run(
         [*command, *files], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1_000
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.protocol.apis import api_of
-from streamlog.protocol.frame import decode_request, encode_request, encode_response
+from streamlog.protocol.frame import FrameReader, decode_request, encode_request, encode_response
 from streamlog.protocol.messages.data import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -18,7 +18,13 @@ from streamlog.protocol.messages.data import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from streamlog.protocol.produce_runs import PATTERNS_MAX, VERSION_MIN, ProducePatterns
+from streamlog.protocol.produce_runs import (
+    PATTERNS_MAX,
+    RUN_MAX,
+    VERSION_MIN,
+    Alike,
+    ProducePatterns,
+)
 from streamlog.protocol.schema import one_buffer
 
 PRODUCE = api_of(ProduceRequest)
@@ -40,6 +46,21 @@ def frame_of(
     request: ProduceRequest, version: int, number: int = 1, client_id: str | None = "c"
 ) -> memoryview:
     return memoryview(b"".join(encode_request(PRODUCE, version, number, client_id, request))[4:])
+
+
+def received(*frames: memoryview, size_bytes_max: int = 2**31 - 1) -> FrameReader:
+    reader = FrameReader(size_bytes_max=size_bytes_max)
+    for frame in frames:
+        reader.feed(len(frame).to_bytes(4, "big") + frame)
+    return reader
+
+
+def match(patterns: ProducePatterns, frame: memoryview) -> Alike | None:
+    run = patterns.take(received(frame))
+    if run is None:
+        return None
+    (alike,) = run.requests
+    return alike
 
 
 def learnt(*frames: memoryview) -> ProducePatterns:
@@ -67,7 +88,7 @@ def test_a_request_that_differs_in_number_and_records_is_known(
     client_id, acks = client
     first, then = records
     patterns = learnt(frame_of(produce(name, index, first, acks), version, 1, client_id))
-    found = patterns.match(frame_of(produce(name, index, then, acks), version, number, client_id))
+    found = match(patterns, frame_of(produce(name, index, then, acks), version, number, client_id))
     assert found is not None
     assert (found.correlation_id, found.records) == (number, then)
     pattern = found.pattern
@@ -88,7 +109,7 @@ def test_a_frame_with_another_byte_is_not_known_or_means_the_same_to_the_codec(
         del data[change.draw(st.integers(0, len(data) - 1)) :]
     else:
         data += bytes(change.draw(st.integers(1, 3)))
-    found = patterns.match(memoryview(data))
+    found = match(patterns, memoryview(data))
     if found is None:
         return
     request = decode_request(memoryview(data))
@@ -122,25 +143,25 @@ def test_what_is_not_plain_is_not_learnt(
     request = produce()
     change(request)
     frame = frame_of(request, version)
-    assert learnt(frame).match(frame) is None
-    assert learnt(frame_of(produce(), version)).match(frame) is None
+    assert match(learnt(frame), frame) is None
+    assert match(learnt(frame_of(produce(), version)), frame) is None
 
 
 def test_what_old_versions_say_is_not_learnt() -> None:
     frame = frame_of(produce(), VERSION_MIN - 1)
-    assert learnt(frame).match(frame) is None
+    assert match(learnt(frame), frame) is None
 
 
 @pytest.mark.parametrize("version", range(VERSION_MIN, PRODUCE.max_version + 1))
 def test_what_can_be_written_in_another_way_is_not_learnt(version: int) -> None:
     frame = memoryview(bytes(frame_of(produce(), version)) + b"\0")
-    assert learnt(frame).match(frame) is None
+    assert match(learnt(frame), frame) is None
 
 
 def test_partitions_of_a_producer_are_told_apart() -> None:
     frames = [frame_of(produce(topic, index), 9) for topic in ("a", "long") for index in range(3)]
     patterns = learnt(*frames)
-    found = [patterns.match(frame) for frame in frames]
+    found = [match(patterns, frame) for frame in frames]
     assert [(each.pattern.topic, each.pattern.index) for each in found if each] == [
         (topic, index) for topic in ("a", "long") for index in range(3)
     ]
@@ -149,7 +170,7 @@ def test_partitions_of_a_producer_are_told_apart() -> None:
 def test_no_more_patterns_are_kept_than_there_may_be() -> None:
     frames = [frame_of(produce(index=index), 7) for index in range(PATTERNS_MAX + 3)]
     patterns = learnt(*frames)
-    known = [patterns.match(frame) is not None for frame in frames]
+    known = [match(patterns, frame) is not None for frame in frames]
     assert known == [False] * 3 + [True] * PATTERNS_MAX
 
 
@@ -163,7 +184,7 @@ def test_an_answer_is_the_codecs(
     version: int, name: str, number: int, offsets: list[tuple[int, int]]
 ) -> None:
     frame = frame_of(produce(name, 5), version)
-    found = learnt(frame).match(frame)
+    found = match(learnt(frame), frame)
     assert found is not None
     for base_offset, log_start_offset in offsets:
         answer = PartitionProduceResponse(
@@ -174,3 +195,29 @@ def test_an_answer_is_the_codecs(
         expected = b"".join(map(one_buffer, pieces))
         assert found.pattern.accepted(number, base_offset, log_start_offset) == expected
         assert found.pattern.answered(number, answer) == expected
+
+
+def test_a_run_ends_where_it_is_full_or_something_else_comes() -> None:
+    frame = frame_of(produce(), 9)
+    other = frame_of(produce("other"), 9)
+    patterns = learnt(frame)
+    reader = received(*[frame] * (RUN_MAX + 1), other, frame)
+    runs = [patterns.take(reader), patterns.take(reader)]
+    assert [len(run.requests) for run in runs if run is not None] == [RUN_MAX, 1]
+    assert patterns.take(reader) is None
+    assert reader.next_frame() == other
+    assert patterns.take(reader) is not None
+    assert reader.next_frame() is None
+
+
+def test_a_frame_that_is_too_large_or_not_whole_is_left_to_the_reader() -> None:
+    frame = frame_of(produce(records=bytes(100)), 9)
+    patterns = learnt(frame)
+    assert patterns.take(received(frame, size_bytes_max=len(frame))) is not None
+    assert patterns.take(received(frame, size_bytes_max=len(frame) - 1)) is None
+    reader = FrameReader(size_bytes_max=1_000)
+    reader.feed(len(frame).to_bytes(4, "big") + frame[:-1])
+    assert patterns.take(reader) is None
+    assert reader.next_frame() is None
+    reader.feed(frame[-1:])
+    assert patterns.take(reader) is not None

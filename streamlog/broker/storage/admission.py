@@ -35,7 +35,6 @@ _INT64 = struct.Struct(">q")
 _MAGIC = 2
 _MAGIC_AT = 16
 _CODEC_BITS = 0x07
-_CODEC_MAX = Compression.ZSTD.value
 
 
 def admit(
@@ -66,29 +65,6 @@ def admit(
         if batch.producer_id >= 0 and numbered:
             _check_numbered(batch, alone=len(batches) == 1)
     return batches
-
-
-def plain(data: memoryview) -> RecordBatch | None:
-    """The one batch that is all of `data`, if `admit` would take it and nothing is special in it.
-
-    Special are transactions and whatever else the attributes know, but for the codec. It may have
-    any size.
-    """
-    try:
-        batch = RecordBatch(data)
-        batch.check_crc()
-    except CorruptData:
-        return None
-    if (
-        batch.size_bytes != len(data)
-        or batch.size_bytes == HEADER_BYTES
-        or not 0 <= batch.attributes <= _CODEC_MAX
-        or not 0 < batch.record_count == batch.last_offset_delta + 1
-    ):
-        return None
-    if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
-        return None
-    return batch
 
 
 def check_keys(batches: Iterable[RecordBatch]) -> None:

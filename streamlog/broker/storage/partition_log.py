@@ -57,8 +57,6 @@ START_OFFSET = 0
 LINK_CHECK_MS = 100
 """A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
 
-_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
-
 
 class PartitionLog:
     """The log of one partition, in one directory.
@@ -637,20 +635,19 @@ class PartitionLog:
         segment = self._segments.active
         run = PlainRun(segment.next_offset, self.epochs.current, segment.room_bytes(config))
         run.extend(pieces, max_message_bytes=config.max_message_bytes, producers=self.producers)
+        batches = run.batches
         try:
             self.check_open()
             self._check_end()
-            if run.batches:
-                self._write(run.pieces, run.batches, now_ms)
+            if batches:
+                self._write(run.pieces, batches, now_ms)
         except StreamlogError as error:
-            return [error for _ in run.batches]
-        results: list[AppendResult | StreamlogError] = []
-        for batch, offset in zip(run.batches, run.base_offsets, strict=True):
+            return [error for _ in batches]
+        results = run.results()
+        for batch, result in zip(batches, results, strict=True):
             if batch.producer_id >= 0:
-                self._producers.note(batch, offset)
-            last_offset = offset + batch.last_offset_delta
-            results.append(_new_tuple(AppendResult, (offset, last_offset, -1, batch.size_bytes)))
-        return results
+                self._producers.note(batch, result.base_offset)
+        return [*results]
 
     def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
         try:

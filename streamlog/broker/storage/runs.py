@@ -4,7 +4,8 @@ Most batches need nothing but the look at their header: a client's own, for a to
 them as they are. Those that follow each other are placed and written together, which is what a
 log spends most of its time on when batches are small. Rule of the file: it decides and writes
 nothing, and it refuses nobody. A batch that is special in any way ends the run, and the log
-appends it by itself, by the way that is for all.
+appends it by itself, by the way that is for all. It may be compiled, where integers wrap: what
+it adds up is bounded by a segment's room and by what requests can hold.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from collections.abc import Sequence
 
 from streamlog.broker.config import AS_PRODUCED, CREATE_TIME, TopicConfig
 from streamlog.broker.settings import LONG_MAX
-from streamlog.broker.storage.admission import plain
+from streamlog.broker.storage.appends import AppendResult
 from streamlog.broker.storage.producers import ProducerStates
-from streamlog.errors import LogError
-from streamlog.records.batch import RecordBatch, place_batch
+from streamlog.errors import CorruptData, LogError
+from streamlog.records import header as layout
+from streamlog.records.batch import HEADER_BYTES, RecordBatch
+from streamlog.records.compression import Compression
 
+# C integers when compiled.
 _SEQUENCES = 2**31
+_CODEC_MAX = Compression.ZSTD.value
+_EMPTY_BYTES = HEADER_BYTES
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 
 
 class PlainRun:
@@ -28,58 +35,108 @@ class PlainRun:
     """
 
     __slots__ = (
-        "_due",
+        "_due_epoch",
+        "_due_producer",
+        "_due_sequence",
         "_epoch",
         "_room_bytes",
-        "base_offsets",
+        "base_offset",
         "batches",
         "next_offset",
         "pieces",
     )
 
     def __init__(self, next_offset: int, leader_epoch: int, room_bytes: int) -> None:
+        self.base_offset = next_offset
         self.next_offset = next_offset
         self.pieces: list[memoryview] = []
         self.batches: list[RecordBatch] = []
-        self.base_offsets: list[int] = []
         self._room_bytes = room_bytes
         self._epoch = leader_epoch
-        self._due: tuple[int, int, int] | None = None
-        """Producer, epoch and sequence number that go on where the run ends."""
+        # Of the producer whose batch ends the run, and the number with which it goes on.
+        self._due_producer = -1
+        self._due_epoch = -1
+        self._due_sequence = -1
 
     def extend(
         self, pieces: Sequence[memoryview], *, max_message_bytes: int, producers: ProducerStates
     ) -> None:
         """Take and place the batches in `pieces`, one in each, up to the first that is special."""
         for piece in pieces:
-            size_bytes = len(piece)
-            batch = plain(piece)
-            if batch is None or size_bytes > max_message_bytes or size_bytes > self._room_bytes:
+            if len(piece) > max_message_bytes or not self._take(piece, producers):
                 return
-            if batch.producer_id >= 0 and not self._is_next(batch, producers):
-                return
-            place_batch(piece, self.next_offset, self._epoch)
-            self.pieces.append(piece)
-            self.batches.append(batch)
-            self.base_offsets.append(self.next_offset)
-            self.next_offset += batch.record_count
-            self._room_bytes -= size_bytes
+
+    def results(self) -> list[AppendResult]:
+        """Where they are in the log, once they are written."""
+        results: list[AppendResult] = []
+        offset = self.base_offset
+        for batch in self.batches:
+            following = offset + batch.last_offset_delta + 1
+            results.append(_new_tuple(AppendResult, (offset, following - 1, -1, batch.size_bytes)))
+            offset = following
+        return results
+
+    def _take(self, piece: memoryview, producers: ProducerStates) -> bool:
+        size_bytes = len(piece)
+        if size_bytes > self._room_bytes:
+            return False
+        batch = _plain(piece, size_bytes)
+        if batch is None or (batch.producer_id >= 0 and not self._is_next(batch, producers)):
+            return False
+        layout.write_place(piece, self.next_offset, self._epoch)
+        self.pieces.append(piece)
+        self.batches.append(batch)
+        self.next_offset += batch.record_count
+        self._room_bytes -= size_bytes
+        return True
 
     def _is_next(self, batch: RecordBatch, producers: ProducerStates) -> bool:
         """Whether its producer may go on with it, the run being in the log."""
-        numbered = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
-        if self.batches:
-            if numbered != self._due:
-                return False
-        else:
+        if not self.batches:
             try:
                 if producers.check(batch) is not None:
                     return False
             except LogError:
                 return False
-        due = (batch.base_sequence + batch.record_count) % _SEQUENCES
-        self._due = (batch.producer_id, batch.producer_epoch, due)
+        elif (
+            batch.producer_id != self._due_producer
+            or batch.producer_epoch != self._due_epoch
+            or batch.base_sequence != self._due_sequence
+        ):
+            return False
+        self._due_producer = batch.producer_id
+        self._due_epoch = batch.producer_epoch
+        following = batch.base_sequence
+        following += batch.record_count
+        self._due_sequence = following % _SEQUENCES
         return True
+
+
+def _plain(piece: memoryview, size_bytes: int) -> RecordBatch | None:
+    """The one batch that is all of `piece`, if a log takes it and nothing is special in it.
+
+    Special are transactions and whatever else the attributes know, but for the codec. It may have
+    any size.
+    """
+    try:
+        batch = RecordBatch(piece)
+        batch.check_crc()
+    except CorruptData:
+        return None
+    count = batch.last_offset_delta
+    count += 1
+    if (
+        batch.size_bytes != size_bytes
+        or size_bytes == _EMPTY_BYTES
+        or batch.attributes < 0
+        or batch.attributes > _CODEC_MAX
+        or count <= 0
+        or batch.record_count != count
+    ):
+        return None
+    if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
+        return None
+    return batch
 
 
 def takes_as_they_are(config: TopicConfig) -> bool:

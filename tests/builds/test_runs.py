@@ -1,0 +1,132 @@
+"""One source, two builds: runs of Produce requests, told from bytes and placed in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.broker.storage.producers import ProducerStates
+from streamlog.protocol.apis import api_of
+from streamlog.protocol.frame import FrameReader, decode_request, encode_request
+from streamlog.protocol.messages.data import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from streamlog.records.batch import encode_batch
+from tests.builds.sources import MISSING, REASON, both, same
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
+PATTERNS = both("streamlog.protocol.produce_runs")
+RUNS = both("streamlog.broker.storage.runs")
+PRODUCE = api_of(ProduceRequest)
+
+sizes = st.sampled_from([0, 1, 2, 126, 127, 128, 16_382, 16_383, 16_384])
+changes = st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=2)
+
+
+def frame_of(version: int, topic: str, number: int, records: bytes) -> bytes:
+    data = PartitionProduceData(index=3, records=records)
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    request = ProduceRequest(acks=1, timeout_ms=30_000, topic_data=topics)
+    return b"".join(encode_request(PRODUCE, version, number, "client", request))
+
+
+def changed(data: bytes, places: Sequence[tuple[int, int]]) -> bytes:
+    out = bytearray(data)
+    for place, byte in places:
+        out[place % len(out)] = byte
+    return bytes(out)
+
+
+@given(
+    version=st.integers(7, PRODUCE.max_version),
+    requests=st.lists(
+        st.tuples(st.sampled_from(["t", "topic"]), st.integers(-(2**31), 2**31 - 1), sizes),
+        min_size=1,
+        max_size=4,
+    ),
+    noise=changes,
+    cut=st.integers(0, 40),
+    size_bytes_max=st.sampled_from([200, 2**31 - 1]),
+)
+def test_requests_are_taken_alike(
+    version: int,
+    requests: list[tuple[str, int, int]],
+    noise: list[tuple[int, int]],
+    cut: int,
+    size_bytes_max: int,
+) -> None:
+    frames = [frame_of(version, name, number, bytes(size)) for name, number, size in requests]
+    stream = changed(b"".join(frames), noise)
+    stream = stream[: len(stream) - cut]
+
+    def act(module: ModuleType) -> object:
+        patterns = module.ProducePatterns()
+        for topic in ("topic", "t"):
+            frame = memoryview(frame_of(version, topic, 1, b"records"))[4:]
+            patterns.learn(frame, decode_request(frame))
+        reader = FrameReader(size_bytes_max=size_bytes_max)
+        reader.feed(stream)
+        run = patterns.take(reader)
+        rest = bytes(reader.held().view[reader.held().start : reader.held().end])
+        return rest, [] if run is None else [told(alike) for alike in run.requests]
+
+    same(PATTERNS, act)
+
+
+def told(alike: Any) -> object:
+    pattern, number, records = alike
+    names = (pattern.topic, pattern.index, pattern.version, pattern.client_id)
+    answers = [
+        pattern.accepted(number, base_offset, start_offset)
+        for base_offset, start_offset in ((0, 0), (2**62, 2**61), (7, 0))
+    ]
+    return names, number, bytes(records), answers
+
+
+@given(
+    batches=st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.sampled_from([(-1, -1), (5, 0), (5, 1), (6, 0)]),
+            st.sampled_from([-1, 0, 1, 2, 3, 2**31 - 1]),
+            changes,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    room_bytes=st.sampled_from([0, 150, 2**31]),
+    next_offset=st.sampled_from([0, 9, 2**40]),
+)
+def test_batches_are_placed_alike(
+    batches: list[tuple[int, tuple[int, int], int, list[tuple[int, int]]]],
+    room_bytes: int,
+    next_offset: int,
+) -> None:
+    encoded = [
+        changed(
+            encode_batch(
+                [(1, None, b"v", ())] * count,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                base_sequence=sequence,
+            ),
+            noise,
+        )
+        for count, producer, sequence, noise in batches
+    ]
+
+    def act(module: ModuleType) -> object:
+        run = module.PlainRun(next_offset, 4, room_bytes)
+        pieces = [memoryview(bytearray(data)) for data in encoded]
+        run.extend(pieces, max_message_bytes=1_000, producers=ProducerStates())
+        placed = [bytes(piece) for piece in pieces]
+        return placed, run.next_offset, len(run.batches), run.results(), run.pieces
+
+    same(RUNS, act)
