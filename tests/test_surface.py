@@ -11,6 +11,7 @@ import pytest
 import streamlog
 from streamlog import App, Grouped, Stream, Table, Topic, WindowedStream, agg
 from streamlog.client.admin import Admin
+from streamlog.client.consumer import Consumer
 
 NAMES = [
     "Agent",
@@ -46,6 +47,13 @@ METHODS = {
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
     Table: ["changes", "filter", "map_values", "name"],
+    Consumer: [
+        "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
+        "committed_metadata", "end_offsets", "group_metadata", "high_watermark", "is_leader",
+        "is_member", "lag", "offsets_for_times", "partitions", "pause", "paused", "poll",
+        "position", "positions", "resume", "seek", "seek_to_beginning", "seek_to_end", "subscribe",
+        "subscription", "unsubscribe", "wakeup",
+    ],
     agg: ["count", "max", "mean", "min", "sum"],
 }  # fmt: skip
 

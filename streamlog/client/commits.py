@@ -1,20 +1,26 @@
 """Commits: what a consumer has read, told to its group, by order of the owner or by itself.
 
-Auto-commit stores what earlier polls returned, at the next poll: a crash repeats records rather
-than losing them. What has not moved since its last commit is not sent again.
+Orders are carried out one after the other, in the order in which they were given, by a task of the
+consumer (`run`): a later commit never overtakes an earlier one, whether its owner waits for it or
+not. Auto-commit stores what earlier polls returned, at the next poll: a crash repeats records
+rather than losing them. What has not moved since its last commit is not sent again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
 from streamlog.client.consumer_settings import ConsumerSettings
 from streamlog.client.group import GroupSession
+from streamlog.client.offset_metadata import OffsetAndMetadata, Offsets, with_metadata
 from streamlog.client.positions import Positions
-from streamlog.clock import Clock
-from streamlog.errors import StreamlogError
+from streamlog.errors import StreamlogError, UsageError
 
 AUTO_COMMIT_TIMEOUT_MS = 5_000
 """How long an auto-commit is retried: it holds up a poll or the end."""
@@ -22,30 +28,96 @@ AUTO_COMMIT_TIMEOUT_MS = 5_000
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    generation: int | None
+    """In which it was given."""
+    timeout_ms: int
+    done: asyncio.Future[None]
+    is_awaited: bool
+
+
 class Commits:
     """The commits of one consumer in a group."""
 
     def __init__(
-        self, group: GroupSession, positions: Positions, settings: ConsumerSettings, clock: Clock
+        self,
+        cluster: Cluster,
+        group: GroupSession,
+        positions: Positions,
+        settings: ConsumerSettings,
     ) -> None:
+        self.is_open = False
+        """Whether `run` runs, or is about to."""
         self._group = group
         self._positions = positions
         self._settings = settings
-        self._clock = clock
-        self._due_ms = clock.now_ms() + settings.auto_commit_interval_ms
+        self._cluster = cluster
+        self._due_ms = cluster.clock.now_ms() + settings.auto_commit_interval_ms
         self._committed: dict[TopicPartition, int] = {}
+        self._orders: deque[_Order] = deque()
+        self._news = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None) -> None:
+    async def run(self) -> None:
+        """Carry out orders for ever."""
+        try:
+            while True:
+                while self._orders:
+                    await self._carry_out(self._orders[0])
+                    self._orders.popleft()
+                self._drained.set()
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nothing is carried out any more."""
+        self.is_open = False
+        for order in self._orders:
+            _fail(order, UsageError("the consumer was closed before this was committed"))
+        self._orders.clear()
+        self._drained.set()
+
+    async def commit(self, offsets: Offsets | None) -> None:
         """Store `offsets`, or the positions; see `Consumer.commit`."""
-        committed = self._positions.consumed() if offsets is None else dict(offsets)
-        await self._group.commit(committed)
-        self._committed.update(committed)
+        await self.order(offsets, is_awaited=True)
+
+    def order(
+        self,
+        offsets: Offsets | None,
+        *,
+        timeout_ms: int = RETRY_TIMEOUT_MS,
+        is_awaited: bool = False,
+    ) -> asyncio.Future[None]:
+        """Store them after what was ordered before, without waiting for it."""
+        if not self.is_open:
+            raise UsageError("the consumer is not open: use it inside its `async with` block")
+        member = self._group.member
+        order = _Order(
+            offsets=self._positions.places() if offsets is None else with_metadata(offsets),
+            generation=None if member is None else member.generation_id,
+            timeout_ms=timeout_ms,
+            done=asyncio.get_running_loop().create_future(),
+            is_awaited=is_awaited,
+        )
+        self._orders.append(order)
+        self._drained.clear()
+        self._news.set()
+        return order.done
+
+    async def drain(self) -> None:
+        """Wait until what was ordered is done, or has failed."""
+        await self._drained.wait()
 
     async def auto_commit(self) -> None:
         """What is due, if it is and the group takes it."""
         if not self._settings.auto_commit or not self._group.may_commit():
             return  # In a cooperative rebalance; then it is done afterwards.
-        now_ms = self._clock.now_ms()
+        now_ms = self._cluster.clock.now_ms()
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self._settings.auto_commit_interval_ms
             await self.commit_consumed()
@@ -53,15 +125,14 @@ class Commits:
     async def commit_consumed(self) -> None:
         """With auto-commit: what has moved; what the group refuses, its next owner reads again."""
         moved = {
-            partition: offset
-            for partition, offset in self._positions.consumed().items()
-            if self._committed.get(partition) != offset
+            partition: place
+            for partition, place in self._positions.places().items()
+            if self._committed.get(partition) != place.offset
         }
         if not moved or not self._settings.auto_commit:
             return
         try:
-            await self._group.commit(moved, timeout_ms=AUTO_COMMIT_TIMEOUT_MS)
-            self._committed.update(moved)
+            await self.order(moved, timeout_ms=AUTO_COMMIT_TIMEOUT_MS, is_awaited=True)
         except StreamlogError as error:
             if error.fatal:
                 raise
@@ -71,3 +142,28 @@ class Commits:
         """These are another member's now, and so is where they go on."""
         for partition in partitions:
             self._committed.pop(partition, None)
+
+    async def _carry_out(self, order: _Order) -> None:
+        async def attempt() -> None:
+            if order.done.cancelled():
+                return  # Who ordered it does not want it any more.
+            await self._group.commit(order.offsets, order.generation)
+            for partition, place in order.offsets.items():
+                self._committed[partition] = place.offset
+
+        try:
+            await self._cluster.retrying(attempt, timeout_ms=order.timeout_ms)
+        except StreamlogError as error:
+            _fail(order, error)
+        if not order.done.done():
+            order.done.set_result(None)
+
+
+def _fail(order: _Order, error: StreamlogError) -> None:
+    if order.done.done():
+        return
+    order.done.set_exception(error)
+    if not order.is_awaited:
+        # Whoever ordered it may not look; asyncio's complaint about that says less.
+        order.done.exception()
+        log.warning("not committed: %s", error)

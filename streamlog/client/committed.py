@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from streamlog.assignors import TopicPartition
 from streamlog.client.coordinator import Coordinator
 from streamlog.client.group_metadata import GroupMetadata
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages import coordination as wire
 
@@ -25,7 +26,9 @@ class CommittedOffsets:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    async def store(self, offsets: Mapping[TopicPartition, int], by: GroupMetadata) -> None:
+    async def store(
+        self, places: Mapping[TopicPartition, OffsetAndMetadata], by: GroupMetadata
+    ) -> None:
         """Store the next offset to read of these partitions.
 
         Raises:
@@ -43,14 +46,16 @@ class CommittedOffsets:
                     name=name,
                     partitions=[
                         wire.OffsetCommitRequestPartition(
-                            partition_index=partition,
-                            committed_offset=offsets[TopicPartition(name, partition)],
-                            committed_metadata="",
+                            partition_index=number,
+                            committed_offset=place.offset,
+                            committed_leader_epoch=place.leader_epoch,
+                            committed_metadata=place.metadata,
                         )
-                        for partition in numbers
+                        for number in numbers
+                        for place in [places[TopicPartition(name, number)]]
                     ],
                 )
-                for name, numbers in _by_topic(offsets).items()
+                for name, numbers in _by_topic(places).items()
             ],
         )
         response = await self._coordinator.ask(request, wire.OffsetCommitResponse)
@@ -60,7 +65,7 @@ class CommittedOffsets:
 
     async def fetch(
         self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int | None]:
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What is stored, None where nothing is."""
         numbers = _by_topic(partitions)
         group_id = self._coordinator.group_id
@@ -83,13 +88,15 @@ class CommittedOffsets:
         response = await self._coordinator.ask(request, wire.OffsetFetchResponse)
         found = response.groups[0] if response.groups else response
         self._check(found.error_code, "committed offsets")
-        committed: dict[TopicPartition, int | None] = dict.fromkeys(partitions)
+        committed: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
         for topic in found.topics:
             for each in topic.partitions:
                 self._check(each.error_code, f"offset of {topic.name}-{each.partition_index}")
                 if each.committed_offset >= 0:
                     partition = TopicPartition(topic.name, each.partition_index)
-                    committed[partition] = each.committed_offset
+                    committed[partition] = OffsetAndMetadata(
+                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                    )
         return committed
 
     def _check(self, error_code: int, where: str) -> None:

@@ -23,6 +23,7 @@ from streamlog.client.fetcher import Fetcher
 from streamlog.client.group import GroupSession
 from streamlog.client.group_metadata import GroupMetadata
 from streamlog.client.membership import Phase
+from streamlog.client.offset_metadata import OffsetAndMetadata, Offsets
 from streamlog.client.offsets import (
     EARLIEST,
     LATEST,
@@ -59,6 +60,7 @@ class Consumer:
         self._dead: Exception | None = None
         self._background = Background(self._on_death)
         self._is_open = False
+        self._woken = False
         self._fetcher = Fetcher(
             cluster, self._positions, settings, self._background, tell=self._on_news
         )
@@ -67,7 +69,7 @@ class Consumer:
         self._rebalance: Rebalance | None = None
         self._watch: TopicWatch | None = None
         if self._group is not None:
-            self._commits = Commits(self._group, self._positions, settings, cluster.clock)
+            self._commits = Commits(cluster, self._group, self._positions, settings)
             self._rebalance = Rebalance(self._group, self._positions, self._commits)
             interval_ms = settings.metadata_max_age_ms
             self._watch = TopicWatch(cluster, self._group, interval_ms=interval_ms)
@@ -76,7 +78,9 @@ class Consumer:
         await self._background.open()
         self._is_open = True
         self._background.start(self._fetcher.run())
-        if self._group is not None and self._watch is not None:
+        if self._group is not None and self._watch is not None and self._commits is not None:
+            self._commits.is_open = True
+            self._background.start(self._commits.run())
             self._background.start(self._group.run())
             self._background.start(self._watch.run())
         return self
@@ -87,23 +91,35 @@ class Consumer:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if exc is None:
+            await self.close()
+            return
+        is_open, self._is_open = self._is_open, False
+        try:
+            if is_open and self._group is not None and not isinstance(exc, asyncio.CancelledError):
+                await self._group.leave()
+        finally:
+            if is_open:
+                await self._stop()
+
+    async def close(self, *, timeout_ms: int | None = None) -> None:
+        """Hand back what is assigned (with `on_revoked`), leave the group, hang up.
+
+        The end of the `async with` block does the same. Call it from the task that opened it.
+
+        Args:
+            timeout_ms: how long the callback and the commits may take; what is not done by then
+                is given up, and tried by whoever gets the partitions. None: as long as they do.
+        """
         if not self._is_open:
             return
         self._is_open = False
         try:
-            if exc is None and self._rebalance is not None and self._dead is None:
-                await self._rebalance.finish()
-            if self._group is not None and not isinstance(exc, asyncio.CancelledError):
+            await self._finish(timeout_ms)
+            if self._group is not None:
                 await self._group.leave()
         finally:
             await self._stop()
-
-    async def close(self) -> None:
-        """Hand back what is assigned (with `on_revoked`), leave the group, hang up.
-
-        The end of the `async with` block does the same.
-        """
-        await self.__aexit__(None, None, None)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these; those that were assigned before keep their position.
@@ -153,6 +169,22 @@ class Consumer:
         self._group.subscribe(found)
         self._group.on_poll(waits=False)
 
+    async def unsubscribe(self) -> None:
+        """Hand back what is assigned (with `on_revoked`), and leave the group.
+
+        After that partitions can be assigned, or topics subscribed to, anew.
+        """
+        if self._rebalance is not None and self._group is not None and self._watch is not None:
+            await self._rebalance.finish()
+            await self._group.unsubscribe()
+            self._watch.subscription = Subscription()
+        self._positions.assign(())
+
+    def subscription(self) -> set[str]:
+        """The topics that this consumer shares with its group: of a pattern those found so far."""
+        member = self._group.member if self._group is not None else None
+        return set() if member is None else set(member.topics)
+
     def assignment(self) -> set[TopicPartition]:
         """What this consumer reads now."""
         return self._positions.assigned()
@@ -182,7 +214,7 @@ class Consumer:
 
         Args:
             timeout_ms: how long to wait for the first record.
-            max_records: at most so many, all partitions together; None: whatever is there.
+            max_records: at most so many, all partitions together; None: `max_poll_records`.
 
         Raises:
             OffsetOutOfRange: the position is not in the log, and the reset policy is "none".
@@ -192,11 +224,16 @@ class Consumer:
             LogError: the group can't be joined, or auto-commit was refused.
         """
         deadline_ms = self._cluster.clock.now_ms() + timeout_ms
+        if max_records is None:
+            max_records = self._settings.max_poll_records
         await asyncio.sleep(0)  # Let the background work even if records are always there.
         while True:
             self._news.clear()
             self._owner_polls(waits=False)
             self._raise_failure()
+            if self._woken:
+                self._woken = False
+                return {}
             if self._rebalance is not None and await self._rebalance.settle():
                 self._fetcher.look()
             if self._commits is not None:
@@ -211,11 +248,24 @@ class Consumer:
             if not await self._has_news(remaining_ms):
                 return {}
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on from `offset`; whether the log has it turns out when it is fetched."""
-        if offset < 0:
-            raise UsageError(f"offset {offset}: use seek_to_beginning or seek_to_end")
-        self._positions.state(partition).move(offset)
+    def wakeup(self) -> None:
+        """Make the poll that another task waits in return at once, with nothing; else the next.
+
+        From another thread: `loop.call_soon_threadsafe(consumer.wakeup)`.
+        """
+        self._woken = True
+        self._news.set()
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Go on from `offset`; whether the log has it turns out when it is fetched.
+
+        Whoever keeps offsets elsewhere calls this from `on_assigned`: nothing is looked up or
+        fetched before that is done.
+        """
+        place = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        if place.offset < 0:
+            raise UsageError(f"offset {place.offset}: use seek_to_beginning or seek_to_end")
+        self._positions.state(partition).move(place.offset, leader_epoch=place.leader_epoch)
         self._fetcher.look()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -230,7 +280,7 @@ class Consumer:
         """The offset of the next record that `poll` returns."""
         state = self._positions.state(partition)
         if state.position is None:
-            await self._fetcher.resolve()
+            await self._fetcher.resolve([partition])
         if state.position is None:
             raise UsageError(f"{partition} was moved or revoked while it was looked up")
         return state.position
@@ -258,11 +308,24 @@ class Consumer:
         """The end of the partition when it was last fetched, None before that."""
         return self._positions.state(partition).high_watermark
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets are between the position and the end of what this consumer may read.
+
+        As of the last fetch; None before that. Marks of transactions count like records.
+        """
+        state = self._positions.state(partition)
+        committed_only = self._settings.isolation_level == "read_committed"
+        end = state.stable_offset if committed_only else state.high_watermark
+        if end is None or state.position is None:
+            return None
+        return max(end - state.position, 0)
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
         """Store where the group goes on: `offsets`, or the positions.
 
         Args:
-            offsets: the next offset to read, per partition; by default all that was returned.
+            offsets: the next offset to read, per partition, with metadata if there is any; by
+                default after all that was returned.
 
         Raises:
             RebalanceInProgress: this consumer has no partitions just now.
@@ -270,10 +333,27 @@ class Consumer:
         """
         await self._need_commits().commit(offsets)
 
+    def commit_soon(self, offsets: Offsets | None = None) -> asyncio.Future[None]:
+        """As `commit`, in the background: go on at once, and await the result or do not.
+
+        Commits are carried out in the order of their calls, these and those that are awaited. What
+        fails is also logged. `close` waits for what is under way.
+        """
+        return self._need_commits().order(offsets)
+
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
         """Where the group goes on, None where nothing is stored."""
+        found = await self.committed_metadata(partitions)
+        return {
+            partition: None if place is None else place.offset for partition, place in found.items()
+        }
+
+    async def committed_metadata(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The same, with what was committed beside the offset."""
         return await self._need_group().committed(list(partitions))
 
     def group_metadata(self) -> GroupMetadata:
@@ -365,9 +445,10 @@ class Consumer:
         return await list_offsets(self._cluster, times, isolation=self._settings.isolation_level)
 
     async def _seek(self, partitions: Iterable[TopicPartition], start: Start) -> None:
-        for partition in list(partitions) or self._positions.assigned():
+        moved = list(partitions) or self._positions.assigned()
+        for partition in moved:
             self._positions.state(partition).move(None, start)
-        await self._fetcher.resolve()
+        await self._fetcher.resolve(moved)
         self._fetcher.look()
 
     def _take(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
@@ -387,9 +468,23 @@ class Consumer:
     def _may_read(self) -> bool:
         return self._group is None or self._group.may_read()
 
+    async def _finish(self, timeout_ms: int | None) -> None:
+        if self._rebalance is None or self._dead is not None:
+            return
+        limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+        try:
+            async with limit:
+                await self._rebalance.finish()
+        except TimeoutError:
+            if not limit.expired():
+                raise  # It is the callback's own.
+            log.warning("closing took longer than %d ms: not all is handed back", timeout_ms)
+
     async def _stop(self) -> None:
         try:
             await self._background.close()
+            if self._commits is not None:
+                self._commits.close()
             if self._dead is None:
                 await self._fetcher.end_sessions()
         finally:

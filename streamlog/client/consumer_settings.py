@@ -29,6 +29,7 @@ class ConsumerOptions(TypedDict, total=False):
     metadata_max_age_ms: int
     rebalance_timeout_ms: int | None
     group_instance_id: str | None
+    max_poll_records: int | None
     fetch_min_bytes: int
     fetch_max_wait_ms: int
     fetch_max_bytes: int
@@ -51,6 +52,8 @@ class ConsumerSettings(FetchSettings):
     max_poll_interval_ms: int = 300_000
     """How long the owner may take from one poll to the next. After that the consumer leaves its
     group, so that others read on; the next poll awaits `on_lost` and joins again."""
+    max_poll_records: int | None = None
+    """At most so many records a poll, unless it says otherwise; None: all that are there."""
     metadata_max_age_ms: int = 300_000
     """How often a member looks for topics that have come, gone or grown."""
     rebalance_timeout_ms: int | None = None
@@ -67,7 +70,12 @@ class ConsumerSettings(FetchSettings):
             raise ConfigError("auto_commit stores offsets for a group: set group_id")
         if self.group_instance_id is not None and not self.group_instance_id:
             raise ConfigError("group_instance_id is empty: name the member, or leave it out")
-        for name in ("max_poll_interval_ms", "metadata_max_age_ms", "rebalance_timeout_ms"):
+        for name in (
+            "max_poll_interval_ms",
+            "max_poll_records",
+            "metadata_max_age_ms",
+            "rebalance_timeout_ms",
+        ):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} is {value}: it has to be positive")

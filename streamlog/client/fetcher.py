@@ -21,6 +21,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
 from streamlog.client.fetch_session import SESSION_OVER, FetchSession, Wanted
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.offsets import (
     EARLIEST,
     ISOLATION_LEVELS,
@@ -43,7 +44,7 @@ from streamlog.protocol.schema import ZERO_UUID, one_buffer
 
 Reset: TypeAlias = Literal["earliest", "latest", "none"]
 Committed: TypeAlias = Callable[
-    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int | None]]
+    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
 ]
 
 FULL_PAUSE_MS: Final = 20
@@ -145,15 +146,15 @@ class Fetcher:
             except TimeoutError:
                 continue
 
-    async def resolve(self) -> None:
-        """Give every assigned partition a position.
+    async def resolve(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Give these a position, or all whose owner is not just about to.
 
         Raises:
             OffsetOutOfRange: the reset policy is "none" and a partition has no place to begin.
         """
         async with self._resolving:
-            await self._resolve_committed()
-            await self._resolve_by_time()
+            await self._resolve_committed(self._unresolved(partitions))
+            await self._resolve_by_time(self._unresolved(partitions))
 
     async def _round(self) -> int | None:
         """Send what can be sent; returns when to look again if nothing happens."""
@@ -179,7 +180,7 @@ class Fetcher:
         next_ms: int | None = None
         for partition, state in self._positions.items():
             # A paused one as well, until its buffer is full: when it is resumed there is no wait.
-            if state.in_flight or state.position is None or self._is_full(state):
+            if state.in_flight or state.position is None or state.is_held or self._is_full(state):
                 continue
             if state.not_before_ms > now_ms:
                 next_ms = min(next_ms or state.not_before_ms, state.not_before_ms)
@@ -280,6 +281,7 @@ class Fetcher:
                     self._on_partition_error(partition, state, data)
                     continue
                 state.high_watermark = data.high_watermark
+                state.stable_offset = data.last_stable_offset
                 records = one_buffer(data.records)
                 if len(records):
                     aborted = [
@@ -331,11 +333,21 @@ class Fetcher:
             self._troubled_since_ms = None
             self._tell(error)
 
-    async def _resolve_committed(self) -> None:
+    def _unresolved(
+        self, wanted: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, PartitionState]:
+        return {
+            partition: state
+            for partition, state in self._positions.items()
+            if state.position is None
+            and (not state.is_held if wanted is None else partition in wanted)
+        }
+
+    async def _resolve_committed(self, states: Mapping[TopicPartition, PartitionState]) -> None:
         unknown = {
             partition: state.era
-            for partition, state in self._positions.items()
-            if state.position is None and state.start is Start.COMMITTED
+            for partition, state in states.items()
+            if state.start is Start.COMMITTED
         }
         if not unknown:
             return
@@ -343,15 +355,17 @@ class Fetcher:
         for partition, era in unknown.items():
             state = self._positions.get(partition)
             if state is not None and state.era == era:
-                state.move(committed.get(partition), Start.RESET)
+                place = committed.get(partition)
+                if place is None:
+                    state.move(None, Start.RESET)
+                else:
+                    state.move(place.offset, leader_epoch=place.leader_epoch)
 
-    async def _resolve_by_time(self) -> None:
-        times: dict[TopicPartition, int] = {}
-        eras: dict[TopicPartition, int] = {}
-        for partition, state in self._positions.items():
-            if state.position is None:
-                times[partition] = self._time_of(partition, state.start)
-                eras[partition] = state.era
+    async def _resolve_by_time(self, states: Mapping[TopicPartition, PartitionState]) -> None:
+        times = {
+            partition: self._time_of(partition, state.start) for partition, state in states.items()
+        }
+        eras = {partition: state.era for partition, state in states.items()}
         if not times:
             return
         for partition, found in (await self._ends(times)).items():

@@ -28,6 +28,7 @@ from streamlog.client.membership import (
     Sync,
     Wait,
 )
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import (
     RebalanceInProgress,
     StreamlogError,
@@ -117,16 +118,17 @@ class GroupSession:
         return member is None or member.phase in {Phase.STABLE, Phase.REVOKING}
 
     async def run(self) -> None:
-        """Be a member until the group is left.
+        """Be a member whenever the owner subscribes, for ever.
 
         Raises:
             StreamlogError: the group can't be joined, or nobody answers for too long.
         """
-        while self.member is None:
-            self._look.clear()
-            await self._look.wait()
-        member = self.member
-        while member.phase is not Phase.LEFT:
+        while True:
+            member = self.member
+            if member is None:
+                self._look.clear()
+                await self._look.wait()
+                continue
             try:
                 await self._step(member)
             except StreamlogError as error:
@@ -136,18 +138,31 @@ class GroupSession:
                 self._tell()
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = RETRY_TIMEOUT_MS
+        self, places: Mapping[TopicPartition, OffsetAndMetadata], generation: int | None
     ) -> None:
-        """Store the next offset to read of these partitions.
+        """Store the next offset to read of these partitions, read in this generation; once.
 
         Raises:
             RebalanceInProgress: the group is between two assignments; the partitions may be
                 another member's next.
             UnknownMember: the group has given up on this consumer and on what it had.
         """
-        if not offsets:
+        if not places:
             return
-        await self._cluster.retrying(lambda: self._commit(offsets), timeout_ms=timeout_ms)
+        member = self.member
+        if member is not None and not member.absence and not self.may_commit():
+            raise RebalanceInProgress(
+                f"{member} can't commit now: its group is being assigned anew", retriable=False
+            )
+        known = None if member is None else member.generation_id
+        if known != generation and (member is None or not places.keys() <= member.assignment):
+            # It was tried for so long that they may be another's by now.
+            raise RebalanceInProgress(
+                f"group {self._settings.group_id}: what was read in generation {generation} can't "
+                "be committed any more, partitions have been assigned anew since",
+                retriable=False,
+            )
+        await self._offsets.store(places, self.metadata())
 
     def metadata(self) -> GroupMetadata:
         """By what the group knows this consumer.
@@ -171,7 +186,7 @@ class GroupSession:
 
     async def committed(
         self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int | None]:
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where it has not."""
         return await self._cluster.retrying(lambda: self._offsets.fetch(partitions))
 
@@ -179,6 +194,12 @@ class GroupSession:
         """Tell the group that this consumer is done; it is no error if nobody hears it."""
         request = self.member.leave() if self.member is not None else None
         await self._leave(request)
+
+    async def unsubscribe(self) -> None:
+        """Leave; the owner may subscribe again."""
+        await self.leave()
+        self.member = None
+        self._look.set()
 
     async def _leave(self, request: wire.LeaveGroupRequest | None) -> None:
         if request is None or not self._coordinator.is_known:
@@ -250,14 +271,6 @@ class GroupSession:
             except UnknownTopicOrPartition as error:
                 log.warning("group %s: %s", self._settings.group_id, error)
         return counts
-
-    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        member = self.member
-        if member is not None and not member.absence and not self.may_commit():
-            raise RebalanceInProgress(
-                f"{member} can't commit now: its group is being assigned anew", retriable=False
-            )
-        await self._offsets.store(offsets, self.metadata())
 
     async def _call(self, request: Message, answer: type[M], timeout_ms: int | None = None) -> M:
         response = await self._coordinator.call(request, answer, timeout_ms=timeout_ms)

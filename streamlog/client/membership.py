@@ -206,6 +206,11 @@ class GroupMember:
             self._unjoined(now_ms)
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """What the owner has subscribed to."""
+        return self._topics
+
+    @property
     def read_together(self) -> frozenset[str]:
         """The topics of all members, which the leader is to assign; empty for the others."""
         if not self.is_leader:
@@ -238,6 +243,8 @@ class GroupMember:
         Raises:
             LogError: the group can't be joined at all.
         """
+        if self.phase is Phase.LEFT:
+            return
         if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
             self._unjoined(now_ms)
@@ -258,6 +265,8 @@ class GroupMember:
 
     def on_partitions(self, partitions: Mapping[str, int]) -> None:
         """The leader knows the topics: assign."""
+        if self.phase is Phase.LEFT:
+            return
         self._counts = dict(partitions)
         members = {member: each.topics for member, each in self._subscriptions.items()}
         owned = _undisputed(
@@ -273,6 +282,8 @@ class GroupMember:
         Raises:
             LogError: the coordinator refuses the member for good.
         """
+        if self.phase is Phase.LEFT:
+            return
         if response.error_code:
             self._react(response.error_code, now_ms)
             return
@@ -289,6 +300,7 @@ class GroupMember:
         """
         if not response.error_code:
             self._heard_ms = now_ms
+        if not response.error_code or self.phase is Phase.LEFT:
             return
         if self.phase is not Phase.REVOKING:
             self._react(response.error_code, now_ms)

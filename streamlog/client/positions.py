@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from enum import Enum, auto
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.errors import CorruptData, UsageError
 from streamlog.records.batch import Record, RecordBatch, split_batches
 from streamlog.records.control import ABORT, marker_of
@@ -40,7 +41,8 @@ class PartitionState:
 
     __slots__ = (
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
-        "high_watermark", "in_flight", "not_before_ms", "paused", "position", "rest", "start",
+        "high_watermark", "in_flight", "is_held", "leader_epoch", "not_before_ms", "paused",
+        "position", "rest", "stable_offset", "start",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -48,11 +50,17 @@ class PartitionState:
         self.position: int | None = None
         self.fetch_offset = 0
         self.start = Start.COMMITTED
+        self.leader_epoch = NO_EPOCH
+        """Of the record before the position."""
         self.paused = False
+        self.is_held = False
+        """Its owner may move it before anything is fetched."""
         self.in_flight = False
         """A fetch request asks for it just now."""
         self.not_before_ms = 0
         self.high_watermark: int | None = None
+        self.stable_offset: int | None = None
+        """Up to where committed records are shown."""
         self.batches: deque[RecordBatch] = deque()
         self.aborted: set[int] = set()
         """Base offsets of those of `batches` whose records nobody may see."""
@@ -64,10 +72,17 @@ class PartitionState:
         """Why the first of `batches` can't be read."""
         self.buffered_bytes = 0
 
-    def move(self, position: int | None, start: Start = Start.RESET) -> None:
+    def move(
+        self,
+        position: int | None,
+        start: Start = Start.RESET,
+        *,
+        leader_epoch: int = NO_EPOCH,
+    ) -> None:
         """Go on from `position`, or from `start` if that has to be looked up first."""
         self.era = next(_eras)
         self.position = position
+        self.leader_epoch = leader_epoch
         self.fetch_offset = position or 0
         self.start = start
         self.batches.clear()
@@ -123,6 +138,24 @@ class Positions:
             for partition, state in self._states.items()
             if state.position is not None
         }
+
+    def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same, with the leader's epoch."""
+        return {
+            partition: OffsetAndMetadata(state.position, leader_epoch=state.leader_epoch)
+            for partition, state in self._states.items()
+            if state.position is not None
+        }
+
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Look nothing up for these and fetch nothing from them, unless the owner asks."""
+        for partition in partitions:
+            self.state(partition).is_held = True
+
+    def let_go(self) -> None:
+        """Nothing is held any more."""
+        for state in self._states.values():
+            state.is_held = False
 
     def put(
         self,
@@ -217,6 +250,7 @@ def _take_from(partition: TopicPartition, state: PartitionState, room: int | Non
             records = [record for record in records if record.offset >= position]
         taken += records
         state.position = batch.next_offset
+        state.leader_epoch = batch.leader_epoch
     if room is not None and len(taken) > room:
         state.after_rest = state.position or 0
         taken, state.rest = taken[:room], taken[room:]

@@ -57,7 +57,12 @@ class Rebalance:
         log.info("%s", member)
         self._positions.assign(member.assignment)
         if self._on_assigned is not None:
-            await self._on_assigned(added)
+            # The owner may know better where to begin.
+            self._positions.hold(added)
+            try:
+                await self._on_assigned(added)
+            finally:
+                self._positions.let_go()
         return True
 
     async def finish(self) -> None:
@@ -67,6 +72,7 @@ class Rebalance:
             await self._revoke(member.assignment, lost=member.is_lost)
         else:
             await self._commits.commit_consumed()
+        await self._commits.drain()
 
     async def _revoke(self, partitions: frozenset[TopicPartition], *, lost: bool) -> None:
         told = self._on_lost if lost else self._on_revoked
