@@ -17,7 +17,8 @@ StreamlogError                  every error of ours; catch this one
 │  ├─ UnsupportedVersion        one side does not speak the version of the other
 │  ├─ AuthenticationFailed      fatal: one side could not prove who it is
 │  ├─ NotAuthorized             the principal may not do this
-│  └─ ProducerFenced            fatal: another producer has taken over
+│  ├─ ProducerFenced            fatal: another producer has taken over
+│  └─ TransactionAborted        nothing of it counts: begin another one
 ├─ ConnectionLost               retriable: the broker can't be reached or hung up
 ├─ RequestTimedOut              retriable: no answer within the time given
 ├─ CorruptData                  bytes on disk or wire are not what they claim to be
@@ -164,6 +165,13 @@ class ProducerFenced(LogError):
 
     code = 90
     fatal = True
+
+
+class TransactionAborted(LogError):
+    """Something of the transaction was lost, so nothing of it counts: begin another one."""
+
+    code = 120
+    aborts_transaction = True
 
 
 class AuthenticationFailed(LogError):

@@ -14,8 +14,10 @@ were begun, and with idempotence (KIP-98) each is written once, whatever is lost
    all of it may be numbered anew, under a new producer id for this partition alone.
 4. A broker that knows nothing of a producer id takes any number as its first. So the first batch
    under an id travels alone: were it lost, the second would be written in its place.
+5. In transactions the identity is the transaction's, so nothing is renumbered under way: a gap
+   that no retry closes loses the batch, and by that the transaction (`begin_anew` comes after).
 
-Not here: transactions, the choice of a partition, which broker leads it.
+Not here: which transaction that is, the choice of a partition, which broker leads it.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class BatchLimits:
     in_flight_max: int
     codec: Compression
     idempotent: bool
+    transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +276,21 @@ class Accumulator(Generic[T]):
         batch.not_before_ms = now_ms + min(wait_ms, self._limits.retry_backoff_ms_max)
         self._requeue(batch, queue)
 
-    def on_out_of_sequence(self, batch: Batch[T], *, now_ms: int) -> None:
-        """The broker misses what comes before the batch, so it has not written it."""
+    def on_out_of_sequence(self, batch: Batch[T], *, now_ms: int) -> bool:
+        """The broker misses what comes before the batch, so it has not written it.
+
+        Returns:
+            Whether it is sent again; if not, it is lost: refuse it.
+        """
         queue = self._queues[batch.partition]
         earlier = any(other.order < batch.order for other in queue.in_flight) or any(
             other.order < batch.order for other in queue.waiting
         )
+        if self._limits.transactional and not earlier:
+            return False
         queue.renewing = queue.renewing or not earlier
         self.on_retriable(batch, now_ms=now_ms)
+        return True
 
     def on_too_large(self, batch: Batch[T]) -> list[T]:
         """The broker takes no batch of that size: send it as two, with the same numbers.
@@ -318,11 +328,11 @@ class Accumulator(Generic[T]):
                 late.append(batch)
         return late
 
-    def withdraw(self, topic: str) -> list[Batch[T]]:
-        """Give up what waits for a topic that is gone; what is in flight comes back by itself."""
+    def withdraw(self, topic: str | None = None) -> list[Batch[T]]:
+        """Give up what waits, for a topic or at all; what is in flight comes back by itself."""
         withdrawn: list[Batch[T]] = []
         for partition, queue in self._queues.items():
-            while partition.topic == topic and queue.waiting:
+            while topic in {None, partition.topic} and queue.waiting:
                 batch = queue.waiting.popleft()
                 self._note_gap(batch, queue)
                 self._done(batch)
@@ -331,7 +341,7 @@ class Accumulator(Generic[T]):
 
     def wants_identity(self) -> bool:
         """A producer id has to be asked for before more can be sent."""
-        if not self._limits.idempotent:
+        if not self._limits.idempotent or self._limits.transactional:
             return False
         if self._identity is None:
             return True
@@ -341,12 +351,19 @@ class Accumulator(Generic[T]):
         """A new producer id: for new partitions, and for those whose numbering has a gap."""
         self._identity = identity
         for queue in self._queues.values():
-            if not _may_renew(queue):
-                continue
-            queue.identity, queue.next_sequence = identity, 0
-            queue.renewing, queue.gap_after, queue.is_known = False, None, False
-            for batch in queue.waiting:
-                batch.data, batch.base_sequence = None, -1
+            if _may_renew(queue):
+                _number_anew(queue, identity)
+
+    def begin_anew(self, identity: ProducerIdentity) -> None:
+        """The identity of the transactions to come. Nothing of an older one is outstanding."""
+        self._identity = identity
+        for queue in self._queues.values():
+            _number_anew(queue, identity)
+
+    @property
+    def has_outstanding(self) -> bool:
+        """Whether a batch is not done."""
+        return any(queue.in_flight or queue.waiting for queue in self._queues.values())
 
     def outstanding(self) -> Iterator[Batch[T]]:
         """Every batch that is not done, in flight or waiting."""
@@ -414,6 +431,7 @@ class Accumulator(Generic[T]):
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             base_sequence=base_sequence,
+            transactional=self._limits.transactional,
         )
         batch.base_sequence = base_sequence
         if fresh:
@@ -487,6 +505,13 @@ def _headers_bytes(headers: Headers) -> int:
 def _must_land_first(other: Batch[T], head: Batch[T]) -> bool:
     """Whether `head` may not go while `other` is in flight."""
     return other.order > head.order or (other.attempts > 0 and head.attempts == 0)
+
+
+def _number_anew(queue: _Queue[T], identity: ProducerIdentity) -> None:
+    queue.identity, queue.next_sequence = identity, 0
+    queue.renewing, queue.gap_after, queue.is_known = False, None, False
+    for batch in queue.waiting:
+        batch.data, batch.base_sequence = None, -1
 
 
 def _may_renew(queue: _Queue[T]) -> bool:

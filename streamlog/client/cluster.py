@@ -266,6 +266,10 @@ class Cluster:
         await self._learn_broker(found.node_id, (found.host, found.port))
         return found.node_id
 
+    async def speaks(self, node_id: int, api_key: int, version: int) -> bool:
+        """Whether a broker knows this version of an API, or a newer one."""
+        return (await self.transport(node_id, Lane.MAIN)).version(api_key) >= version
+
     def is_connected(self, node_id: int, lane: Lane) -> bool:
         """Whether a call would be written at once."""
         return (node_id, lane) in self._transports

@@ -4,7 +4,7 @@ The owner's side: chooses a partition, waits for room, hands over to the accumul
 does the rest in the background. By default every record is written exactly once and in order per
 partition whatever is lost on the way (KIP-98), for as long as the delivery timeout allows; with
 `idempotent=False` a retry may write it twice, and to keep the order only one request per partition
-is under way. Transactions are not here yet.
+is under way. With a `transactional_id` everything is written in transactions, see `transactions`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from streamlog.client.accumulator import (
     sizes_bytes,
 )
 from streamlog.client.background import Background
-from streamlog.client.cluster import Cluster
+from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
 from streamlog.client.partitioner import StickyPartitions, partition_of_key
 from streamlog.client.sender import BulkReceipt, Receipt, RecordMetadata, Sender
+from streamlog.client.transaction_session import Transaction, TransactionSession
+from streamlog.client.transactions import Transactions, TransactionSettings
 from streamlog.errors import (
     ConfigError,
     ConnectionLost,
@@ -51,6 +53,7 @@ BULK_SLICE_RECORDS: Final = 10_000
 """A bulk takes room in slices, so that it may be larger than the buffer."""
 
 _ACKS: Final = {"all": -1, 1: 1, 0: 0}
+_POSITIVE: Final = ("batch_bytes", "buffer_bytes", "request_timeout_ms", "transaction_timeout_ms")
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,8 @@ class ProducerOptions(TypedDict, total=False):
     delivery_timeout_ms: int
     request_timeout_ms: int
     max_in_flight: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,17 +95,26 @@ class ProducerSettings:
     request_timeout_ms: int = 30_000
     max_in_flight: int = IN_FLIGHT_MAX
     """Requests on their way to one broker at the same time."""
+    transactional_id: str | None = None
+    """Write in transactions, and shut out any older producer with the same name (KIP-98)."""
+    transaction_timeout_ms: int = 60_000
+    """A transaction that is open for longer is aborted by its coordinator, and this producer shut
+    out; at most the broker's transaction.max.timeout.ms."""
 
     def __post_init__(self) -> None:
         if self.acks not in _ACKS:
             raise ConfigError(f"acks is {self.acks!r}: it can be 'all', 1 or 0")
         if self.idempotent and self.acks != "all":
             raise ConfigError(f"idempotent needs acks='all', not {self.acks!r}")
+        if self.transactional_id is not None and not self.transactional_id:
+            raise ConfigError("transactional_id is empty: name the producer, or leave it out")
+        if self.transactional_id and not self.is_idempotent:
+            raise ConfigError("transactions need acks='all' and an idempotent producer")
         if not 1 <= self.max_in_flight <= IN_FLIGHT_MAX:
             raise ConfigError(f"max_in_flight is {self.max_in_flight}: 1 to {IN_FLIGHT_MAX}")
         if self.linger_ms < 0:
             raise ConfigError(f"linger_ms is {self.linger_ms}: it can't be negative")
-        for name in ("batch_bytes", "buffer_bytes", "request_timeout_ms"):
+        for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it has to be positive")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
@@ -137,9 +151,12 @@ class Producer:
                 in_flight_max=settings.max_in_flight,
                 codec=Compression.parse(settings.compression),
                 idempotent=settings.is_idempotent,
+                transactional=settings.transactional_id is not None,
             )
         )
         self._background = Background(self._on_death)
+        transactions = _transactions(settings)
+        self._session: TransactionSession | None = None
         self._sender = Sender(
             cluster,
             self._accumulator,
@@ -147,7 +164,13 @@ class Producer:
             acks=_ACKS[settings.acks],
             in_flight_max=settings.max_in_flight,
             request_timeout_ms=settings.request_timeout_ms,
+            transactions=transactions,
+            tell=self._on_transaction,
         )
+        if transactions is not None:
+            self._session = TransactionSession(
+                cluster, transactions, self._accumulator, tell=self._sender.look
+            )
         self._sticky = StickyPartitions()
         self._partition_of_key = lru_cache(KEYS_CACHED)(partition_of_key)
         self._room = asyncio.Lock()
@@ -158,6 +181,13 @@ class Producer:
         await self._background.open()
         self._background.start(self._sender.run())
         self._is_open = True
+        if self._session is not None:
+            self._background.start(self._session.run())
+            try:
+                await self._session.opened()
+            except BaseException:
+                await self._stop()
+                raise
         return self
 
     async def __aexit__(
@@ -208,6 +238,8 @@ class Producer:
         size_bytes = record_bytes(record)
         if self._room.locked() or not self._has_room(size_bytes):
             await self._make_room(size_bytes)
+        if self._session is not None:
+            self._session.check_open()
         delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         appended = self._accumulator.append(
             TopicPartition(topic, chosen),
@@ -251,6 +283,8 @@ class Producer:
             piece = records[start : start + BULK_SLICE_RECORDS]
             sizes = sizes_bytes(piece)
             await self._make_room(sum(sizes))
+            if self._session is not None:
+                self._session.check_open()
             receipt.outstanding += self._accumulator.append_many(
                 target, piece, receipt, sizes=sizes, now_ms=self._cluster.clock.now_ms()
             )
@@ -276,6 +310,8 @@ class Producer:
         count = await self._count(topic, reaching=partition)
         self._check_partition(topic, partition, count)
         await self._make_room(sum(sizes_bytes(records)))
+        if self._session is not None:
+            self._session.check_open()
         delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         self._accumulator.append_atomic(
             TopicPartition(topic, partition),
@@ -297,9 +333,31 @@ class Producer:
         while not self._accumulator.is_done(mark) and self._dead is None:
             self._sender.progress.clear()
             await self._sender.progress.wait()
+        if self._session is not None:
+            self._session.check_whole()
         failure, self._sender.failure = self._sender.failure, None
         if failure is not None:
             raise failure
+
+    def transaction(self) -> Transaction:
+        """A transaction: use it in an `async with` block; all in the block counts, or nothing.
+
+        Consumers with `isolation_level="read_committed"` see its records once the block has ended,
+        and none of them if an error leaves the block. One at a time.
+
+        Example:
+            async with log.producer(transactional_id="billing-1") as producer:
+                async with producer.transaction() as transaction:
+                    await producer.send("bills", b"...")
+                    await transaction.send_offsets({orders: 43}, consumer.group_metadata())
+
+        Raises:
+            UsageError: the producer has no `transactional_id`.
+        """
+        if self._session is None:
+            raise UsageError("transactions need a name for their producer: set transactional_id")
+        self._check_open()
+        return Transaction(self._session)
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has.
@@ -314,7 +372,10 @@ class Producer:
         if not self._is_open:
             return
         try:
-            await self.flush()
+            if self._session is None:
+                await self.flush()
+            else:
+                await self._session.abort()  # What somebody has left open.
         except StreamlogError as error:
             log.error("closed with records that were not delivered: %s", error)  # noqa: TRY400 - the futures carry the error itself
         finally:
@@ -327,9 +388,10 @@ class Producer:
         try:
             await self._background.close()
         finally:
-            self._sender.fail_all(
-                ConnectionLost("the producer was closed before this record was acknowledged")
-            )
+            closed = ConnectionLost("the producer was closed before this record was acknowledged")
+            if self._session is not None:
+                self._session.end(closed)
+            self._sender.fail_all(closed)
             await self._cluster.close()
 
     async def _count(self, topic: str, *, reaching: int = 0) -> int:
@@ -381,4 +443,23 @@ class Producer:
         """The sender has ended: nothing will be delivered any more."""
         self._dead = error
         reason = error if isinstance(error, StreamlogError) else ConnectionLost(repr(error))
+        if self._session is not None:
+            self._session.end(reason)
         self._sender.fail_all(reason)
+
+    def _on_transaction(self) -> None:
+        """The sender has something for the transaction's coordinator."""
+        if self._session is not None:
+            self._session.look()
+
+
+def _transactions(settings: ProducerSettings) -> Transactions | None:
+    if settings.transactional_id is None:
+        return None
+    return Transactions(
+        TransactionSettings(
+            transactional_id=settings.transactional_id,
+            timeout_ms=settings.transaction_timeout_ms,
+            patience_ms=RETRY_TIMEOUT_MS,
+        )
+    )

@@ -5,7 +5,8 @@ on their way to a broker at once. A batch is taken only when the connection to i
 then requests are written in the order in which they were made, which is what keeps batches of a
 partition in order. Looking up a leader, connecting and asking for a producer id run beside the
 loop, so a broker that is down holds up nobody else's records. What the broker's answer means for
-a batch is the accumulator's business.
+a batch is the accumulator's business; in transactions, whether a partition may be written to, and
+what a lost batch leads to, is that of `Transactions`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.accumulator import Accumulator, Batch, ProducerIdentity
 from streamlog.client.background import Background
 from streamlog.client.cluster import Cluster, Lane
-from streamlog.errors import LogError, MessageTooLarge, RequestTimedOut, StreamlogError, UsageError
+from streamlog.client.transactions import Transactions
+from streamlog.errors import (
+    LogError,
+    MessageTooLarge,
+    RequestTimedOut,
+    StreamlogError,
+    TransactionAborted,
+    UsageError,
+)
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.data import (
@@ -107,10 +116,15 @@ class Sender:
         acks: int,
         in_flight_max: int,
         request_timeout_ms: int,
+        transactions: Transactions | None = None,
+        tell: Callable[[], None] = lambda: None,
     ) -> None:
+        """Tell who carries out `transactions` by `tell` that there is something to do for them."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._background = background
+        self._transactions = transactions
+        self._tell = tell
         self._acks = acks
         self._in_flight_max = in_flight_max
         self._request_timeout_ms = request_timeout_ms
@@ -152,6 +166,8 @@ class Sender:
         if self._accumulator.wants_identity():
             self._run_errand("identity", self._identify)
         due, next_ms = self._accumulator.ready(now_ms)
+        if self._transactions is not None:
+            due = self._admitted(due, self._transactions)
         by_leader: dict[int, list[TopicPartition]] = {}
         unknown: set[str] = set()
         for partition in due:
@@ -168,6 +184,19 @@ class Sender:
             elif self._in_flight[leader] < self._in_flight_max:
                 self._send(leader, partitions)
         return next_ms
+
+    def _admitted(
+        self, due: list[TopicPartition], transactions: Transactions
+    ) -> list[TopicPartition]:
+        """Those that are in the transaction; the others are to get in, or are given up with it."""
+        if transactions.is_lost:
+            reason = transactions.failure or TransactionAborted("the transaction was aborted")
+            for batch in self._accumulator.withdraw():
+                self._settle_failure(batch, reason)
+            return []
+        if transactions.want(due):
+            self._tell()
+        return [partition for partition in due if transactions.may_write(partition)]
 
     def _send(self, leader: int, partitions: list[TopicPartition]) -> None:
         """Make one request of the next batches of these partitions."""
@@ -197,7 +226,9 @@ class Sender:
             topics.setdefault(batch.partition.topic, []).append(
                 PartitionProduceData(index=batch.partition.partition, records=encoded)
             )
+        transactions = self._transactions
         return ProduceRequest(
+            transactional_id=None if transactions is None else transactions.transactional_id,
             acks=self._acks,
             timeout_ms=self._request_timeout_ms,
             topic_data=[
@@ -240,8 +271,10 @@ class Sender:
             self._settle(batch, answer.base_offset, answer.log_append_time_ms)
         elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._settle(batch, UNKNOWN_OFFSET, -1)
-        elif answer.error_code in _OUT_OF_SEQUENCE:
-            self._accumulator.on_out_of_sequence(batch, now_ms=self._cluster.clock.now_ms())
+        elif answer.error_code in _OUT_OF_SEQUENCE and self._accumulator.on_out_of_sequence(
+            batch, now_ms=self._cluster.clock.now_ms()
+        ):
+            log.debug("%s: what comes before is missing: will try again", _name(batch))
         elif answer.error_code == ErrorCode.MESSAGE_TOO_LARGE:
             self._divide(batch)
         else:
@@ -286,16 +319,26 @@ class Sender:
                 receipt.settle(metadata)
             elif not receipt.done():
                 receipt.set_result(metadata)
-        self.progress.set()
+        self._on_progress()
 
     def _settle_failure(self, batch: Batch[Receipt], error: StreamlogError) -> None:
-        self.failure = self.failure or error
         for _, _, receipt in batch.receipts:
             if isinstance(receipt, BulkReceipt):
                 receipt.settle(error)
             elif not receipt.done():
                 receipt.set_exception(error)
+        if self._transactions is None:
+            self.failure = self.failure or error
+        else:
+            self._transactions.on_lost(error, is_numbered=batch.base_sequence >= 0)
+            for _, _, receipt in batch.receipts:
+                _mark_as_told(receipt)  # By the transaction.
+        self._on_progress()
+
+    def _on_progress(self) -> None:
         self.progress.set()
+        if self._transactions is not None:
+            self._tell()
 
     def _too_late(self, batch: Batch[Receipt]) -> StreamlogError:
         trouble = self._trouble.get(batch.partition)
@@ -369,6 +412,13 @@ class Sender:
                 log.warning("%s: can't be sent yet: %s", _name(batch), error)
             self._trouble[batch.partition] = error
         await asyncio.sleep(TROUBLE_BACKOFF_MS / 1000)
+
+
+def _mark_as_told(receipt: Receipt) -> None:
+    """Nobody has to look at the future to hear of its error."""
+    future = receipt.future if isinstance(receipt, BulkReceipt) else receipt
+    if future.done() and not future.cancelled():
+        future.exception()
 
 
 def _name(batch: Batch[Receipt]) -> str:

@@ -211,6 +211,7 @@ _CLASSES: Final[dict[int, type[errors.LogError]]] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: errors.TopicExists,
     ErrorCode.INVALID_PRODUCER_EPOCH: errors.ProducerFenced,
     ErrorCode.PRODUCER_FENCED: errors.ProducerFenced,
+    ErrorCode.TRANSACTION_ABORTABLE: errors.TransactionAborted,
     ErrorCode.SASL_AUTHENTICATION_FAILED: errors.AuthenticationFailed,
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: errors.AuthenticationFailed,
     ErrorCode.ILLEGAL_SASL_STATE: errors.AuthenticationFailed,

@@ -36,6 +36,7 @@ def accumulator(
     idempotent: bool = True,
     delivery_timeout_ms: int = 1_000,
     known: bool = True,
+    transactional: bool = False,
 ) -> Accumulator[int]:
     one = Accumulator[int](
         BatchLimits(
@@ -47,6 +48,7 @@ def accumulator(
             in_flight_max=5,
             codec=Compression.NONE,
             idempotent=idempotent,
+            transactional=transactional,
         )
     )
     if idempotent:
@@ -134,6 +136,34 @@ def test_an_atomic_batch_takes_nobody_else_and_is_not_divided() -> None:
     atomic = next(batch for batch in one.outstanding() if batch.atomic)
     with pytest.raises(MessageTooLarge, match=r"max\.message\.bytes"):
         one.on_too_large(atomic)
+
+
+def test_in_a_transaction_a_gap_loses_the_batch_and_nothing_is_renumbered() -> None:
+    one = accumulator(transactional=True)
+    fill(one, 6)
+    first, second = take(one, 0), take(one, 0)
+    assert first is not None
+    assert second is not None
+    assert RecordBatch(one.encoded(first)).is_transactional
+    assert one.on_out_of_sequence(second, now_ms=0), "the first may still be written"
+    assert not one.on_out_of_sequence(first, now_ms=0)
+    one.on_refused(first)
+    again = take(one, 50)
+    assert again is second
+    assert not one.on_out_of_sequence(second, now_ms=50)
+    one.on_refused(second)
+    fill(one, 3, start=6, now_ms=50)
+    assert take(one, 50) is None, "there is a gap"
+    assert not one.wants_identity(), "it is the transaction's"
+    assert numbers(one.withdraw()[0]) == [6, 7, 8]
+    assert not one.has_outstanding
+    one.begin_anew(ProducerIdentity(7, 1))
+    fill(one, 3, start=9, now_ms=50)
+    assert one.has_outstanding
+    batch = take(one, 50)
+    assert batch is not None
+    assert batch.base_sequence == 0
+    assert RecordBatch(one.encoded(batch)).producer_epoch == 1
 
 
 def test_sequence_numbers_go_on_and_a_retry_keeps_them() -> None:

@@ -77,7 +77,7 @@ class Transaction:
     producer_epoch: int
     timeout_ms: int
     previous_producer_id: int = NO_PRODUCER
-    """The one before the epochs had come to their end."""
+    """Of who asked for this epoch by the one before (KIP-360), mostly the same."""
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIME_MS
@@ -87,6 +87,17 @@ class Transaction:
     def is_exhausted(self) -> bool:
         """Whether the producer id has no epoch left for a producer to write with."""
         return self.producer_epoch >= EPOCH_MAX - 1
+
+    @property
+    def resumed_by(self) -> tuple[int, int] | None:
+        """Producer id and epoch that asked for these ones, if somebody did and has not used them.
+
+        Who asked may not have heard the answer, and ask again, also after a restart.
+        """
+        if self.state is not TransactionState.EMPTY or self.previous_producer_id == NO_PRODUCER:
+            return None
+        is_same = self.previous_producer_id == self.producer_id
+        return self.previous_producer_id, self.producer_epoch - 1 if is_same else EPOCH_MAX - 1
 
     def begun_anew(self, *, epoch: int, timeout_ms: int, wall_ms: int) -> Transaction:
         """A producer begins, with the same producer id."""

@@ -79,8 +79,6 @@ class TransactionCoordinator:
         self._ongoing: set[str] = set()
         self._endings: dict[str, None] = {}
         self._tickets: dict[str, int] = {}
-        self._asked_by: dict[str, Producer] = {}
-        """Who has asked for the epoch that is current: it may ask again."""
         self._timeout_check_ms = 0
         self._expiry_check_ms = 0
 
@@ -115,7 +113,6 @@ class TransactionCoordinator:
         self._ongoing.discard(transactional_id)
         if transaction is None:
             self._transactions.pop(transactional_id, None)
-            self._asked_by.pop(transactional_id, None)
             return
         self._transactions[transactional_id] = transaction
         if transaction.state.is_prepared:
@@ -237,16 +234,15 @@ class TransactionCoordinator:
         resumes = request.producer_id != NO_PRODUCER
         if resumes and old != (known.producer_id, known.producer_epoch):
             # It may not have heard the answer to the same request.
-            asked = known.state is TransactionState.EMPTY and self._asked_by.get(name) == old
-            return (ErrorCode.NONE if asked else ErrorCode.PRODUCER_FENCED), None
+            is_again = old == known.resumed_by
+            return (ErrorCode.NONE if is_again else ErrorCode.PRODUCER_FENCED), None
         if known.state is TransactionState.ONGOING:
             # By this epoch the older instance is fenced; the next one is for whoever asks again.
-            fenced = known.prepared(committed=False, fenced=True, wall_ms=at.wall_ms)
-            return ErrorCode.CONCURRENT_TRANSACTIONS, fenced
-        self._asked_by.pop(name, None)
-        if resumes:
-            self._asked_by[name] = old
-        return ErrorCode.NONE, self._next(known, request.transaction_timeout_ms, at)
+            # Who resumes is the instance itself: it has ended its transaction, and a request of it
+            # that was late has begun another one.
+            given_up = known.prepared(committed=False, fenced=not resumes, wall_ms=at.wall_ms)
+            return ErrorCode.CONCURRENT_TRANSACTIONS, given_up
+        return ErrorCode.NONE, self._next(known, request, at)
 
     def _malformed(self, name: str, request: InitProducerIdRequest) -> ErrorCode:
         resumes = request.producer_id != NO_PRODUCER
@@ -256,14 +252,15 @@ class TransactionCoordinator:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         return ErrorCode.NONE
 
-    def _next(self, known: Transaction, timeout_ms: int, at: Instant) -> Transaction:
-        if not known.is_exhausted:
-            epoch = known.producer_epoch + 1
-            return known.begun_anew(epoch=epoch, timeout_ms=timeout_ms, wall_ms=at.wall_ms)
+    def _next(self, known: Transaction, request: InitProducerIdRequest, at: Instant) -> Transaction:
+        epoch = 0 if known.is_exhausted else known.producer_epoch + 1
+        begun = known.begun_anew(
+            epoch=epoch, timeout_ms=request.transaction_timeout_ms, wall_ms=at.wall_ms
+        )
         return replace(
-            known.begun_anew(epoch=0, timeout_ms=timeout_ms, wall_ms=at.wall_ms),
-            producer_id=self._around.new_producer_id(),
-            previous_producer_id=known.producer_id,
+            begun,
+            producer_id=self._around.new_producer_id() if known.is_exhausted else known.producer_id,
+            previous_producer_id=request.producer_id,
         )
 
     def _add_partitions(

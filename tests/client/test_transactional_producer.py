@@ -1,0 +1,327 @@
+"""Transactions with our producer: all in a block counts or nothing, and errors say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client import transaction_session
+from streamlog.client.admin import NewTopic
+from streamlog.client.offsets import Isolation
+from streamlog.client.producer import Producer
+from streamlog.client.transaction_session import Transaction
+from streamlog.errors import (
+    ConfigError,
+    LogError,
+    MessageTooLarge,
+    ProducerFenced,
+    TransactionAborted,
+    UsageError,
+)
+from streamlog.log import Log
+from tests.broker.process import BrokerProcess
+
+OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
+E = TypeVar("E", bound=BaseException)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Stop(Exception):
+    """Leaves a block."""
+
+
+@asynccontextmanager
+async def failing(
+    producer: Producer, error: type[E], match: str | None = None
+) -> AsyncIterator[tuple[pytest.ExceptionInfo[E], Transaction]]:
+    """A transaction whose block is left by an error."""
+    async with AsyncExitStack() as stack:
+        told = stack.enter_context(pytest.raises(error, match=match))
+        yield told, await stack.enter_async_context(producer.transaction())
+
+
+async def read(
+    log: Log, *places: TopicPartition, isolation: Isolation = "read_committed"
+) -> list[bytes | None]:
+    """What there is in these partitions, or in T0."""
+    found: list[bytes | None] = []
+    async with log.consumer(isolation_level=isolation) as consumer:
+        for place in places or (T0,):
+            consumer.assign([place])
+            consumer.seek(place, 0)
+            end = (await consumer.end_offsets([place]))[place]
+            while await consumer.position(place) < end:
+                for records in (await consumer.poll(timeout_ms=1_000)).values():
+                    found += [each.value for each in records]
+    return found
+
+
+def test_all_in_a_block_counts_or_nothing(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            async with log.producer(transactional_id="x") as producer:
+                async with producer.transaction():
+                    await producer.send("t", b"a0", partition=0)
+                    await producer.send_atomic("t", 1, [(0, None, b"a1", ()), (0, None, b"b1", ())])
+                async with failing(producer, Stop):
+                    delivery = await producer.send("t", b"no", partition=0)
+                    await producer.flush()
+                    assert (await delivery).offset == 2
+                    assert await read(log) == [b"a0"]
+                    raise Stop
+                async with producer.transaction():
+                    await producer.send_many("t", 0, [(0, None, b"c0", ())] * 3)
+            assert await read(log, T0, T1) == [b"a0", b"c0", b"c0", b"c0", b"a1", b"b1"]
+            everything = await read(log, isolation="read_uncommitted")
+            assert everything == [b"a0", b"no", b"c0", b"c0", b"c0"]
+
+    asyncio.run(main())
+
+
+def test_many_small_transactions_one_behind_the_other(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            async with log.producer(transactional_id="x", linger_ms=0) as producer:
+                for number in range(40):
+                    is_lost = number % 3 == 0
+                    async with failing(producer, Stop) if is_lost else producer.transaction():
+                        for partition in (0, 1):
+                            await producer.send("t", b"%d" % number, partition=partition)
+                        if is_lost:
+                            raise Stop
+            wanted = [b"%d" % number for number in range(40) if number % 3]
+            assert await read(log, T0) == await read(log, T1) == wanted
+
+    asyncio.run(main())
+
+
+def test_offsets_count_with_the_transaction(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with (
+            open_log(t=2) as log,
+            log.consumer(group_id="g") as consumer,
+            log.producer(transactional_id="x") as producer,
+        ):
+            async with failing(producer, Stop) as (_, transaction):
+                await transaction.send_offsets({T0: 3}, consumer.group_metadata())
+                raise Stop
+            assert await consumer.committed([T0]) == {T0: None}
+            async with producer.transaction() as transaction:
+                await transaction.send_offsets({}, consumer.group_metadata())
+                await transaction.send_offsets({T0: 4}, consumer.group_metadata())
+                await transaction.send_offsets({T0: 5, T1: 6}, consumer.group_metadata())
+            assert await consumer.committed([T0, T1]) == {T0: 5, T1: 6}
+
+    asyncio.run(main())
+
+
+def test_offsets_of_a_member_that_was_replaced_abort_the_transaction(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with (
+            open_log(t=2) as log,
+            log.consumer(group_id="g", auto_offset_reset="earliest") as member,
+            log.producer(transactional_id="x") as producer,
+        ):
+            await member.subscribe(["t"])
+            while not member.assignment():
+                await member.poll(timeout_ms=1_000)
+            now = member.group_metadata()
+            async with producer.transaction() as transaction:
+                await transaction.send_offsets({T0: 1}, now)
+            assert member._group is not None
+            assert member._group.member is not None
+            member._group.member.generation_id -= 1
+            before = member.group_metadata()
+            member._group.member.generation_id += 1
+            async with failing(producer, TransactionAborted, match="ILLEGAL_GENERATION") as (
+                aborted,
+                transaction,
+            ):
+                await producer.send("t", b"no", partition=0)
+                await transaction.send_offsets({T0: 2}, before)
+            assert aborted.value.aborts_transaction
+            assert not aborted.value.fatal
+            async with producer.transaction() as transaction:
+                await producer.send("t", b"yes", partition=0)
+                await transaction.send_offsets({T0: 3}, member.group_metadata())
+            assert await member.committed([T0]) == {T0: 3}
+            assert await read(log) == [b"yes"]
+
+    asyncio.run(main())
+
+
+def test_a_lost_record_aborts_and_is_named_and_the_next_one_goes_on(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            async with log.producer(transactional_id="x") as producer:
+                for number in range(2):
+                    async with failing(
+                        producer, TransactionAborted, match=r"max\.message\.bytes"
+                    ) as (aborted, _):
+                        await producer.send("t", b"no", partition=0)
+                        await producer.flush()
+                        lost = await producer.send("t", b"x" * 2_000_000, partition=0)
+                        await producer.send("t", b"no", partition=1)
+                    assert isinstance(aborted.value.__cause__, MessageTooLarge)
+                    with pytest.raises(MessageTooLarge):
+                        await lost
+                    async with producer.transaction():
+                        await producer.send("t", b"yes%d" % number, partition=0)
+            assert await read(log, T0, T1) == [b"yes0", b"yes1"]
+
+    asyncio.run(main())
+
+
+def test_after_a_lost_record_no_more_is_taken(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.producer(transactional_id="x") as producer:
+            async with failing(producer, TransactionAborted, match="can't be encoded"):
+                await producer.send("t", "text")  # type: ignore[arg-type]
+                with pytest.raises(TransactionAborted):
+                    await producer.flush()
+                with pytest.raises(TransactionAborted):
+                    await producer.send("t", b"more")
+            assert await read(log, isolation="read_uncommitted") == []
+
+    asyncio.run(main())
+
+
+def test_the_older_of_two_producers_is_fenced(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.producer(transactional_id="x") as older:
+            async with older.transaction():
+                await older.send("t", b"first")
+            async with failing(older, ProducerFenced, match="a transactional_id of its own"):
+                await (await older.send("t", b"open"))
+                async with log.producer(transactional_id="x") as newer, newer.transaction():
+                    await newer.send("t", b"second")
+            for refused in (older.transaction().__aenter__(), older.send("t", b"third")):
+                with pytest.raises(ProducerFenced) as fenced:
+                    await refused
+                assert fenced.value.fatal
+            assert await read(log) == [b"first", b"second"]
+
+    asyncio.run(main())
+
+
+def test_what_is_not_a_transaction_is_refused(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            async with log.producer(transactional_id="x") as producer:
+                for refused in (
+                    producer.send("t", b""),
+                    producer.send_many("t", 0, [(0, None, b"", ())]),
+                    producer.send_atomic("t", 0, [(0, None, b"", ())]),
+                ):
+                    with pytest.raises(UsageError, match=r"async with producer\.transaction"):
+                        await refused
+                await producer.flush()
+                async with producer.transaction() as first:
+                    with pytest.raises(UsageError, match="one transaction at a time"):
+                        await producer.transaction().__aenter__()
+                group = log.consumer(group_id="g").group_metadata()
+                with pytest.raises(UsageError, match=r"async with producer\.transaction"):
+                    await first.send_offsets({T0: 1}, group)
+            async with log.producer() as plain:
+                with pytest.raises(UsageError, match="set transactional_id"):
+                    plain.transaction()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transactional_id": ""},
+        {"transactional_id": "x", "acks": 1},
+        {"transactional_id": "x", "idempotent": False},
+        {"transactional_id": "x", "transaction_timeout_ms": 0},
+    ],
+)
+def test_settings_that_contradict_each_other(tmp_path: Path, options: dict[str, object]) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
+            with pytest.raises(ConfigError):
+                log.producer(**options)  # type: ignore[arg-type]
+
+    asyncio.run(main())
+
+
+def test_a_timeout_that_the_broker_does_not_take_is_told_at_the_opening(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            producer = log.producer(transactional_id="x", transaction_timeout_ms=2**31 - 1)
+            with pytest.raises(LogError, match="INVALID_TRANSACTION_TIMEOUT"):
+                await producer.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_who_is_cancelled_aborts(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.producer(transactional_id="x") as producer:
+            is_written, is_over = asyncio.Event(), asyncio.Event()
+
+            async def write() -> None:
+                try:
+                    async with producer.transaction():
+                        await (await producer.send("t", b"no"))
+                        is_written.set()
+                        await asyncio.Event().wait()
+                finally:
+                    is_over.set()
+
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(write())
+                await is_written.wait()
+                task.cancel()
+                await is_over.wait()
+            assert task.cancelled()
+            async with producer.transaction():
+                await producer.send("t", b"yes")
+            assert await read(log) == [b"yes"]
+
+    asyncio.run(main())
+
+
+def test_closing_the_producer_aborts_what_is_open(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log:
+            producer = await log.producer(transactional_id="x").__aenter__()
+            await producer.transaction().__aenter__()
+            await producer.send("t", b"no")
+            await producer.close()
+            assert await read(log) == []
+            async with log.producer(transactional_id="x") as again, again.transaction():
+                await again.send("t", b"yes")
+            assert await read(log) == [b"yes"]
+
+    asyncio.run(main())
+
+
+def test_an_abort_that_nobody_answers_is_waited_for_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_session, "ABORT_WAIT_MS", 100)
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            await log.admin().create_topics([NewTopic("t", partitions=1)])
+            async with log.producer(transactional_id="x") as producer:
+                async with failing(producer, Stop):
+                    await (await producer.send("t", b"no"))
+                    await asyncio.to_thread(broker.kill)
+                    raise Stop
+                await asyncio.to_thread(broker.__enter__)
+                async with producer.transaction():
+                    await producer.send("t", b"yes")
+            assert await read(log) == [b"yes"]
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        asyncio.run(main(broker))
