@@ -28,7 +28,9 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.admin import Admin, NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer_settings import ConsumerOptions
+from streamlog.client.group_metadata import GroupMetadata
 from streamlog.client.producer import Producer, ProducerOptions
+from streamlog.client.transaction_session import Transaction
 from streamlog.log import Log
 
 POLL_MS = 100
@@ -82,10 +84,36 @@ class _Room(Generic[T]):
         self._left.result(PATIENCE_S)
 
 
+class _Unwanted(Exception):
+    """By which a transaction is left that shall not count."""
+
+
 class _Writer(Writer):
     def __init__(self, room: _Room[Producer], *, is_acknowledged: bool) -> None:
         self._room = room
         self._is_acknowledged = is_acknowledged
+        self._transaction: Transaction | None = None
+
+    def start(self) -> None:
+        """Entering the producer has made it known."""
+
+    def begin(self) -> None:
+        self._transaction = self._room.run(self._room.tenant.transaction().__aenter__())
+
+    def commit(self) -> None:
+        self._room.run(self._begun().__aexit__(None, None, None))
+
+    def abort(self) -> None:
+        self._room.run(self._begun().__aexit__(_Unwanted, _Unwanted(), None))
+
+    def send_offset(self, reader: Reader, topic: str, partition: int, offset: int) -> None:
+        assert isinstance(reader, _Reader), "a reader of another client"
+        place = TopicPartition(topic, partition)
+        self._room.run(self._begun().send_offsets({place: offset}, reader.group_metadata()))
+
+    def _begun(self) -> Transaction:
+        assert self._transaction is not None, "no transaction was begun"
+        return self._transaction
 
     def write(self, topic: str, records: Sequence[Sent]) -> list[int]:
         producer = self._room.tenant
@@ -139,6 +167,10 @@ class _Reader(Reader):
             for place, records in found.items()
             for each in records
         ]
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who it is to its group."""
+        return self._room.call(self._consumer.group_metadata)
 
     def owns(self) -> set[int]:
         return {each.partition for each in self._room.call(self._consumer.assignment)}
@@ -267,9 +299,9 @@ class Own(Client):
         idempotent: bool = False,
         transactional_id: str | None = None,
     ) -> Writer:
-        if transactional_id is not None:
-            return super().writer(transactional_id=transactional_id)
         options: ProducerOptions = {"compression": codec, "idempotent": idempotent}
+        if transactional_id is not None:
+            options |= {"transactional_id": transactional_id, "idempotent": True}
         match acks:
             case "0":
                 options["acks"] = 0
@@ -284,10 +316,11 @@ class Own(Client):
         committed_only: bool = False,
         coordinator_assigns: bool = False,
     ) -> Reader:
-        if committed_only or coordinator_assigns:
+        if coordinator_assigns:
             return super().reader(coordinator_assigns=coordinator_assigns)
         options: ConsumerOptions = {
             "group_id": group,
+            "isolation_level": "read_committed" if committed_only else "read_uncommitted",
             "auto_offset_reset": "earliest",
             "heartbeat_interval_ms": HEARTBEAT_MS,
             "session_timeout_ms": SESSION_MS,
