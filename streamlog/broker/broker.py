@@ -23,7 +23,7 @@ from streamlog.broker.coordinator.requests import GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.coordinator.transaction_requests import TransactionRequests
 from streamlog.broker.coordinator.transaction_runtime import TRANSACTIONS_TOPIC, TransactionRuntime
-from streamlog.broker.data import DataRequests, FetchAttempt
+from streamlog.broker.data import DataRequests
 from streamlog.broker.deletions import Deletions
 from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
@@ -88,7 +88,9 @@ class Broker:
         self._closed = False
         self._alarm = alarm = Alarm(clock, self.tick)
         self._flush = GroupFlush(directory)
-        self._fetches = Fetches(self._read, slots=self._session_slots, clock=clock, alarm=alarm)
+        self._fetches = Fetches(
+            lambda: self._data, slots=self._session_slots, clock=clock, alarm=alarm
+        )
         self._partitions = Partitions(
             directory, listener=self._fetches, flush=self._flush, mode=directory.config.flush
         )
@@ -239,17 +241,11 @@ class Broker:
 
     @overload
     def begin(
-        self, request: ProduceRun, context: RequestContext
+        self, request: ProduceRun | FetchAlike, context: RequestContext
     ) -> Pieces | asyncio.Future[Pieces]: ...
 
-    @overload
-    def begin(self, request: FetchAlike, context: RequestContext) -> Pieces | None: ...
-
     def begin(self, request: Message | ProduceRun | FetchAlike, context: RequestContext) -> Answer:
-        """Take a request up, or a run of them, without waiting. Raises what `handle` raises.
-
-        A repeated Fetch without an answer has to be taken up as any other.
-        """
+        """Take a request up, or a run of them, without waiting. Raises what `handle` raises."""
         if self._closed:
             raise ConnectionLost("the broker was stopped")
         handler = self._handlers.get(type(request))
@@ -280,7 +276,7 @@ class Broker:
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
             FetchRequest: self._fetches.begin,
-            FetchAlike: lambda alike, _: self._data.fetch_alike(alike),
+            FetchAlike: self._fetches.begin_alike,
             OffsetForLeaderEpochRequest: lambda request, _: self._data.epoch_ends(request),
             MetadataRequest: lambda request, at: admin.metadata(
                 request, at.version, self._listener(at)
@@ -307,9 +303,6 @@ class Broker:
 
     def _listener(self, context: RequestContext) -> tuple[str, int]:
         return context.listener or self.advertised
-
-    def _read(self, request: FetchRequest, version: int) -> FetchAttempt:
-        return self._data.fetch(request, version)
 
     def _session_slots(self) -> int:
         return self._directory.config.connections.fetch_sessions_max

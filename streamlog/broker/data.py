@@ -73,6 +73,13 @@ LATEST_REMOTE = -5
 _log = logging.getLogger(__name__)
 
 
+class FetchWait(NamedTuple):
+    """What a Fetch that has not found enough waits for."""
+
+    partitions: tuple[tuple[str, int], ...]
+    missing_bytes: int
+
+
 class FetchAttempt(NamedTuple):
     """What a Fetch gets if it is answered now, and what it lacks to be answered for good."""
 
@@ -81,6 +88,11 @@ class FetchAttempt(NamedTuple):
     """Where more bytes could come from."""
     missing_bytes: int = 0
     """How many more are asked for; 0 if the response should go out as it is."""
+
+    @property
+    def wait(self) -> FetchWait:
+        """If bytes are missing: what to wait for."""
+        return FetchWait(self.partitions, self.missing_bytes)
 
 
 class ProduceAttempt(NamedTuple):
@@ -223,10 +235,10 @@ class DataRequests:
             return FetchAttempt(response)
         return FetchAttempt(response, tuple(reading.places), missing_bytes)
 
-    def fetch_alike(self, alike: FetchAlike) -> list[Piece] | None:
-        """The answer to a Fetch that repeats another one, if there is enough to be read.
+    def fetch_alike(self, alike: FetchAlike) -> list[Piece] | FetchWait | None:
+        """The answer to a Fetch that repeats another one, or what it has to wait for.
 
-        None if it has to be taken up as any other: it may have to wait, or be refused.
+        None if it has to be read for as any other: it may be refused, or be told of more.
         """
         request = alike.pattern.request
         topic = request.topics[0]
@@ -236,12 +248,12 @@ class DataRequests:
             return None
         try:
             partition = self._partitions.get(name, asked.partition)
-            if alike.offset >= partition.high_watermark:
-                return None
             partition.check_epoch(asked.current_leader_epoch)
             epoch = asked.last_fetched_epoch
             if epoch != NO_EPOCH and partition.diverges(epoch, alike.offset) is not None:
                 return None
+            if alike.offset >= partition.high_watermark:
+                return _wait_at_end(alike, partition)
             room_bytes = min(asked.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)
             committed = request.isolation_level == READ_COMMITTED
             found = _read(partition, alike.offset, room_bytes, min_one=True, committed=committed)
@@ -421,6 +433,15 @@ def _read(
         for each in (partition.aborted(offset) if len(records) else ())
     ]
     return _Found(records, _ends(partition), aborted)
+
+
+def _wait_at_end(alike: FetchAlike, partition: Partition) -> FetchWait | None:
+    """What a reader of one partition that has come to its end waits for, if it does."""
+    request = alike.pattern.request
+    waits = request.max_wait_ms > 0 and request.min_bytes > 0
+    if not waits or alike.offset != partition.high_watermark:
+        return None
+    return FetchWait(((partition.topic, partition.index),), request.min_bytes)
 
 
 def _ends(partition: Partition) -> PartitionEnds:

@@ -13,8 +13,9 @@ import itertools
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
+from streamlog.broker.data import FetchWait
 from streamlog.broker.fetch_sessions import FetchSessions, Visit
 from streamlog.broker.replication.waiting import WaitingRequests
 from streamlog.broker.settings import INT_MAX
@@ -26,12 +27,23 @@ if TYPE_CHECKING:
     from streamlog.broker.alarm import Alarm
     from streamlog.broker.data import FetchAttempt
     from streamlog.clock import Clock
+    from streamlog.protocol.fetch_patterns import FetchAlike
+    from streamlog.protocol.schema import Piece
 
 FETCH_WAIT_MS_MAX = 5 * 60 * 1000
 """No Fetch waits longer, whatever it asks for; every client gives up on an answer before that."""
 
-Read: TypeAlias = "Callable[[FetchRequest, int], FetchAttempt]"
-"""Reads what a Fetch of a version asks for, as the logs are now."""
+
+class Reads(Protocol):
+    """Who reads what is asked for, as the logs are now; see `DataRequests`."""
+
+    def fetch(self, request: FetchRequest, version: int) -> FetchAttempt:
+        """Read for any Fetch."""
+        ...
+
+    def fetch_alike(self, alike: FetchAlike) -> list[Piece] | FetchWait | None:
+        """Read for one that repeats another, if nothing is special in it."""
+        ...
 
 
 class Versioned(Protocol):
@@ -45,23 +57,65 @@ class Versioned(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
+    """A Fetch that waits."""
+
     visit: Visit
     version: int
     answer: asyncio.Future[Message]
     deadline_ms: int
 
+    def look(self, reads: Reads, now_ms: int) -> FetchWait | None:
+        """Answer it, unless it has to wait on: for what is returned."""
+        attempt = reads.fetch(self.visit.request, self.version)
+        # The bytes that were appended may belong to a transaction that is still open.
+        if attempt.missing_bytes and now_ms < self.deadline_ms:
+            return attempt.wait
+        self.answer.set_result(self.visit.finish(attempt.response, now_ms=now_ms))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _ParkedAlike:
+    """One that repeats another, and has no session."""
+
+    alike: FetchAlike
+    answer: asyncio.Future[list[Piece]]
+    deadline_ms: int
+
+    def look(self, reads: Reads, now_ms: int) -> FetchWait | None:
+        """See `_Parked.look`."""
+        found = reads.fetch_alike(self.alike)
+        waits = now_ms < self.deadline_ms
+        if isinstance(found, FetchWait) and waits:
+            return found
+        if isinstance(found, list):
+            self.answer.set_result(found)
+            return None
+        attempt = reads.fetch(self.alike.message(), self.alike.pattern.version)
+        if attempt.missing_bytes and waits:
+            return attempt.wait
+        self.answer.set_result(self.alike.written(attempt.response))
+        return None
+
 
 class Fetches:
     """Takes Fetch requests up, and is told of appends (it is an `AppendListener`)."""
 
-    def __init__(self, read: Read, *, slots: Callable[[], int], clock: Clock, alarm: Alarm) -> None:
-        """`slots` tells how many sessions of readers there may be."""
-        self._read = read
+    def __init__(
+        self,
+        reads: Callable[[], Reads],
+        *,
+        slots: Callable[[], int],
+        clock: Clock,
+        alarm: Alarm,
+    ) -> None:
+        """`reads` tells who reads, `slots` how many sessions of readers there may be."""
+        self._reads = reads
         self._clock = clock
         self._alarm = alarm
         self._sessions = FetchSessions(slots=slots, new_id=_new_session_id)
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
-        self._parked: dict[int, _Parked] = {}
+        self._parked: dict[int, _Parked | _ParkedAlike] = {}
         self._ready: list[int] = []
         self._tickets = itertools.count(1)
 
@@ -72,12 +126,29 @@ class Fetches:
             visit = self._sessions.begin(request, version=context.version, now_ms=now_ms)
         except LogError as refusal:
             return FetchResponse(error_code=refusal.code)
-        attempt = self._read(visit.request, context.version)
+        attempt = self._reads().fetch(visit.request, context.version)
         if not attempt.missing_bytes:
             return visit.finish(attempt.response, now_ms=now_ms)
-        deadline_ms = now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._park(_Parked(visit, context.version, answer, deadline_ms), attempt)
+        deadline_ms = _deadline_ms(request, now_ms)
+        self._park(_Parked(visit, context.version, answer, deadline_ms), attempt.wait)
+        return answer
+
+    def begin_alike(
+        self, alike: FetchAlike, context: Versioned
+    ) -> list[Piece] | asyncio.Future[list[Piece]]:
+        """The answer, or where it will be, to a Fetch that repeats another."""
+        wait = self._reads().fetch_alike(alike)
+        if isinstance(wait, list):
+            return wait
+        if wait is None:
+            attempt = self._reads().fetch(alike.message(), context.version)
+            if not attempt.missing_bytes:
+                return alike.written(attempt.response)
+            wait = attempt.wait
+        answer: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+        deadline_ms = _deadline_ms(alike.pattern.request, self._clock.now_ms())
+        self._park(_ParkedAlike(alike, answer, deadline_ms), wait)
         return answer
 
     def on_append(self, topic: str, partition: int, size_bytes: int) -> None:
@@ -104,13 +175,13 @@ class Fetches:
                 parked.answer.set_exception(gone)
         self._parked.clear()
 
-    def _park(self, fetch: _Parked, attempt: FetchAttempt) -> None:
+    def _park(self, fetch: _Parked | _ParkedAlike, wait: FetchWait) -> None:
         ticket = next(self._tickets)
         self._parked[ticket] = fetch
         self._waiting.park(
             ticket,
-            attempt.partitions,
-            missing_bytes=attempt.missing_bytes,
+            wait.partitions,
+            missing_bytes=wait.missing_bytes,
             deadline_ms=fetch.deadline_ms,
         )
         self._alarm.by(fetch.deadline_ms)
@@ -129,16 +200,16 @@ class Fetches:
             if parked is None or parked.answer.done():
                 continue  # Nobody waits for it any more.
             try:
-                attempt = self._read(parked.visit.request, parked.version)
+                wait = parked.look(self._reads(), self._clock.now_ms())
             except StreamlogError as error:
                 parked.answer.set_exception(error)
             else:
-                now_ms = self._clock.now_ms()
-                # The bytes that were appended may belong to a transaction that is still open.
-                if attempt.missing_bytes and now_ms < parked.deadline_ms:
-                    self._park(parked, attempt)
-                else:
-                    parked.answer.set_result(parked.visit.finish(attempt.response, now_ms=now_ms))
+                if wait is not None:
+                    self._park(parked, wait)
+
+
+def _deadline_ms(request: FetchRequest, now_ms: int) -> int:
+    return now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
 
 
 def _new_session_id() -> int:

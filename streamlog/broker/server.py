@@ -425,16 +425,13 @@ class _Connection(asyncio.BufferedProtocol):
         return self._queued_bytes >= bound or self._connections.is_full
 
     def _repeats_fetch(self, frame: memoryview) -> bool:
-        """Whether the frame is a Fetch that repeats the last one, and has its answer by now."""
+        """Whether the frame is a Fetch that repeats the last one, and is taken up as that."""
         pattern = self._fetch_pattern
         alike = None if pattern is None else pattern.match(frame)
         if pattern is None or alike is None or self._connections.has_quotas:
             return False
         context = self._context(pattern.version, pattern.client_id)
-        pieces = self._broker.begin(alike, context)
-        if pieces is None:
-            return False
-        self._take_answer(_Slot(alike), pieces)
+        self._take_answer(_Slot(alike), self._broker.begin(alike, context))
         return True
 
     def _take_up(self, frame: memoryview) -> None:

@@ -55,6 +55,7 @@ class FetchPattern:
         "_head",
         "_offset_at",
         "_start",
+        "api",
         "client_id",
         "request",
         "version",
@@ -63,6 +64,7 @@ class FetchPattern:
     def __init__(self, request: Request, message: FetchRequest, frame: bytes, at: int) -> None:
         self.request = message
         """One of them; only its offset says nothing about the others."""
+        self.api = request.api
         self.version = request.version
         self.client_id = request.client_id
         self._start = frame[:_CORRELATION_ID_AT]
@@ -95,6 +97,15 @@ class FetchAlike(NamedTuple):
     pattern: FetchPattern
     correlation_id: int
     offset: int
+
+    def message(self) -> FetchRequest:
+        """What the codec would have read."""
+        return _at_offset(self.pattern.request, self.offset)
+
+    def written(self, response: FetchResponse) -> list[Piece]:
+        """Any answer, by the codec."""
+        pattern = self.pattern
+        return encode_response(pattern.api, pattern.version, self.correlation_id, response)
 
 
 class _AnswerHead:
@@ -157,10 +168,7 @@ def fetch_pattern(frame: memoryview, request: Request) -> FetchPattern | None:
     if not isinstance(message, FetchRequest) or not _is_plain(request.version, message):
         return None
     topic = message.topics[0]
-    marked = copy(message)
-    marked.topics = [copy(topic)]
-    marked.topics[0].partitions = [copy(topic.partitions[0])]
-    marked.topics[0].partitions[0].fetch_offset = _MARKS[0]
+    marked = _at_offset(message, _MARKS[0])
     api, version, number, client_id, _ = request
     written = b"".join(encode_request(api, version, number, client_id, marked))[_INT32.size :]
     at = written.index(_INT64.pack(_MARKS[0]))
@@ -168,6 +176,16 @@ def fetch_pattern(frame: memoryview, request: Request) -> FetchPattern | None:
     if frame != written[:at] + offset + written[at + _INT64.size :]:
         return None  # It can be written in another way, too.
     return FetchPattern(request, message, written, at)
+
+
+def _at_offset(request: FetchRequest, offset: int) -> FetchRequest:
+    """The same request of one partition, but for where to read."""
+    moved, topic = copy(request), copy(request.topics[0])
+    partition = copy(topic.partitions[0])
+    partition.fetch_offset = offset
+    topic.partitions = [partition]
+    moved.topics = [topic]
+    return moved
 
 
 def _is_plain(version: int, request: FetchRequest) -> bool:

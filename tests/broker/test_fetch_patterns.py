@@ -11,9 +11,11 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.files import MemoryFiles
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from streamlog.protocol.messages.data import FetchRequest, FetchResponse, PartitionData
+from tests.broker import node
 from tests.broker.node import at, batch, create, fetch_request, produce, values
-from tests.broker.test_server import Peer, peer
+from tests.broker.test_server import Peer, peer, until
 
 NAMED = 12
 
@@ -91,5 +93,49 @@ def test_errors_are_told_as_ever() -> None:
         create(broker)
         ask(one, 0, 3, epoch=9)
         assert (await answer(one, 3)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    serve(story)
+
+
+@pytest.mark.parametrize("version", [10, NAMED])
+def test_one_that_waits_is_told_when_its_time_is_over(version: int) -> None:
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        await produce(broker, batch(b"0"))
+        request = fetch_request(at(1), max_wait_ms=1)
+        for number in range(3):
+            one.ask(request, number, version)
+            found = await answer(one, number, version)
+            assert (values(found), found.error_code, found.high_watermark) == ([], 0, 1)
+
+    serve(story)
+
+
+def test_one_that_waits_for_more_than_comes_at_once_waits_on() -> None:
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        await produce(broker, batch(b"0"))
+        request = fetch_request(at(0), min_bytes=150, max_wait_ms=60_000)
+        for number in range(2):
+            one.ask(request, number, NAMED)
+        await produce(broker, batch(b"1"))
+        await produce(broker, batch(b"2"))
+        for number in range(2):
+            assert values(await answer(one, number))[:2] == [b"0", b"1"]
+
+    serve(story)
+
+
+def test_one_that_waits_is_told_that_the_partition_is_gone() -> None:
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        await produce(broker, batch(b"0"))
+        for number in range(2):
+            ask(one, 1, number)
+        await until(lambda: len(broker._fetches._parked) == 2)
+        await node.ask(broker, DeleteTopicsRequest(topic_names=["t"]), DeleteTopicsResponse, 5)
+        for number in range(2):
+            found = await answer(one, number)
+            assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     serve(story)
