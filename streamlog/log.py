@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Final, Self, Unpack
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
 from streamlog.broker.embedded import EmbeddedTransport
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.catalog import Catalog
@@ -38,6 +39,7 @@ from streamlog.errors import (
     CorruptData,
     ListenError,
     LogDirectoryLocked,
+    LogDirectoryLost,
     OffsetOutOfRange,
     RequestTimedOut,
     StreamlogError,
@@ -80,6 +82,8 @@ class Log:
         listen: bool,
         patience_ms: int | None,
         security: Security,
+        create: bool = True,
+        config: BrokerConfig | None = None,
     ) -> None:
         """Use `open` or `attach`; `patience_ms` is for who attaches."""
         self._directory = directory
@@ -88,6 +92,8 @@ class Log:
         self._listen = listen
         self._patience_ms = patience_ms
         self._security = security
+        self._create = create
+        self._config = config
         self._clock: Clock = SystemClock()
         self._stack = AsyncExitStack()
         self._broker: Broker | None = None
@@ -100,7 +106,9 @@ class Log:
         *,
         client_id: str = "streamlog",
         listen: bool = True,
+        create: bool = True,
         security: Security | None = None,
+        config: BrokerConfig | None = None,
     ) -> Self:
         """A log by URL; it is opened by `async with`.
 
@@ -108,7 +116,9 @@ class Log:
             url: `embedded:DIR`, `kafka://host:port[,host:port]`, or `kafka+ssl://` for TLS.
             client_id: how brokers call this client in their logs.
             listen: let other processes connect to an embedded log, on a port of 127.0.0.1.
+            create: make an embedded log where there is none.
             security: how a broker elsewhere is talked to; see docs/security.md.
+            config: of the broker, if this process comes to run it.
 
         Raises:
             ConfigError: the URL has none of these forms, or asks for another security.
@@ -121,6 +131,8 @@ class Log:
             listen=listen,
             patience_ms=None,
             security=_secured(url, security),
+            create=create,
+            config=config,
         )
 
     @classmethod
@@ -150,6 +162,7 @@ class Log:
         """Open it.
 
         Raises:
+            LogDirectoryLost: there is no log in the directory, and none is to be made.
             ConnectionLost: no broker answers at the address.
             LogDirectoryLocked: another process holds the directory and does not listen.
             LogDirectoryError, CorruptData: the directory can't be used.
@@ -276,6 +289,11 @@ class Log:
 
     async def _take_or_join(self, directory: str) -> None:
         """Run a broker over the directory, or connect to whoever does."""
+        if not self._create and _identity(directory) is None:
+            raise LogDirectoryLost(
+                f"there is no log in {directory}: check the path; `streamlog broker --data"
+                f" {directory}`, a worker and `topics create` make one"
+            )
         deadline_ms = self._clock.now_ms() + HOLDER_TIMEOUT_MS
         while not await self._took_or_joined(directory, deadline_ms):  # noqa: ASYNC110 - the other process sets no event of ours
             await asyncio.sleep(HOLDER_POLL_MS / 1000)
@@ -295,7 +313,7 @@ class Log:
 
     async def _serve(self, directory: str) -> None:
         previous = LogDirectory.read_listener(directory)  # Opening removes it.
-        broker = Broker.open(directory, clock=self._clock)
+        broker = Broker.open(directory, config=self._config, clock=self._clock)
         await self._stack.enter_async_context(broker)
         self._broker = broker
         if self._listen:

@@ -94,11 +94,12 @@ def vanish(directory: Path) -> None:
             "^error: can't reach the broker at 127.0.0.1:1",
         ),
         ("-A shop worker --log kafka://127.0.0.1:1", 4, "^error: can't reach the broker"),
-        ("topics describe gone --log embedded:log", 3, "^error: the log has no topic 'gone'"),
-        ("topics delete gone --log embedded:log", 3, "^error: .*there is no topic gone"),
+        ("topics describe gone --log embedded:log", 5, "^error: there is no log in log: check"),
+        ("groups list --log embedded:log", 5, "^error: there is no log in log: check"),
+        ("acls list --log embedded:log", 5, "^error: there is no log in log: check"),
         ("topics create a --config b --log embedded:log", 2, "^error: --config takes NAME=VALUE"),
         ("topics create a --config b=c --log embedded:log", 3, "^error: .*unknown topic setting"),
-        ("consume gone --log embedded:log", 3, "^error: the log has no topic 'gone'"),
+        ("consume gone --log embedded:log", 5, "^error: there is no log in log: check"),
         ("broker --data log --listen 9092", 2, "^error: '9092' is not HOST:PORT"),
         ("broker --data file --listen 127.0.0.1:0", 5, "^error: file can't be a data directory"),
         ("broker --data /proc/no --listen 127.0.0.1:0", 5, "^error: /proc/no can't be a data"),
@@ -153,6 +154,13 @@ def test_the_life_of_a_topic(here: Path) -> None:
     assert re.search(r"│ 1 +│ 0 +│ 1 +│ 1 ", described)
     code, output = streamlog("topics", "create", "a", *at, cwd=here)
     assert (code, "a is there already" in output) == (3, True)
+    for command, text in (
+        ("topics describe gone", "^error: the log has no topic 'gone'"),
+        ("topics delete gone", "^error: .*there is no topic gone"),
+        ("consume gone", "^error: the log has no topic 'gone'"),
+    ):
+        code, output = streamlog(*command.split(), *at, cwd=here)
+        assert (code, bool(told(text, output))) == (3, True), output
     assert streamlog("topics", "delete", "a", *at, cwd=here)[0] == 0
     assert "a" not in re.findall(r"│ (\S+) ", streamlog("topics", "list", *at, cwd=here)[1])
 

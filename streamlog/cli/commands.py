@@ -18,28 +18,29 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.markup import escape
-from rich.table import Table as Grid
 
 from streamlog.app import App
 from streamlog.assignors import TopicPartition
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
+from streamlog.cli.acls import acls
+from streamlog.cli.configs import configs
 from streamlog.cli.doctor import doctor
 from streamlog.cli.groups import groups
 from streamlog.cli.log import log_commands
+from streamlog.cli.quotas import quotas
 from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
-from streamlog.cli.session import LogOption, Session, ask
+from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
+from streamlog.cli.topics import partitions_of, topics
 from streamlog.cli.users import users
-from streamlog.client.admin import NewTopic
 from streamlog.errors import (
     SerdeError,
     StreamlogError,
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.log import Log
 from streamlog.properties import read_properties
 from streamlog.records.batch import Record
 from streamlog.serdes import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
@@ -55,8 +56,6 @@ PORT_MAX = 65_535
 POLL_MS = 200
 LOOK_MS = 1_000
 """How often a broker that nobody writes to looks whether its directory is still there."""
-PARTITIONS_DEFAULT = -1
-"""The broker's own number."""
 
 
 class Flush(StrEnum):
@@ -74,11 +73,13 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-topics = typer.Typer(help="The topics of a log.", no_args_is_help=True)
 cli.add_typer(topics, name="topics")
+cli.add_typer(configs, name="configs")
 cli.add_typer(groups, name="groups")
 cli.add_typer(log_commands, name="log")
 cli.add_typer(users, name="users")
+cli.add_typer(acls, name="acls")
+cli.add_typer(quotas, name="quotas")
 
 
 @cli.callback(invoke_without_command=True)
@@ -223,7 +224,7 @@ def send(
     key_bytes = None if key is None else encode(spec.key, key)
 
     async def main() -> None:
-        async with session.open(log) as opened:
+        async with session.open(log, create=True) as opened:
             await declare_topics(opened, {topic: spec})
             async with opened.producer() as producer:
                 sent = await (await producer.send(topic, value_bytes, key=key_bytes))
@@ -248,7 +249,7 @@ def consume(
 
     async def main(stop: asyncio.Event) -> None:
         async with session.open(log) as opened:
-            parts = await _partitions(opened, topic)
+            parts = await partitions_of(opened, topic)
             async with opened.consumer(auto_offset_reset="latest") as consumer:
                 consumer.assign(parts)
                 if from_beginning:
@@ -257,70 +258,6 @@ def consume(
                     _show(await consumer.poll(timeout_ms=POLL_MS), spec)
 
     serve(main, "closing")
-
-
-@topics.command("list")
-def topics_list(context: typer.Context, log: LogOption = None) -> None:
-    """All topics with their number of partitions."""
-    described = ask(context.obj, log, lambda admin: admin.list_topics())
-    grid = Grid("topic", "partitions")
-    for each in sorted(described, key=lambda each: each.name):
-        grid.add_row(each.name, str(each.partitions))
-    out().print(grid)
-
-
-@topics.command("create")
-def topics_create(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The new topic.")],
-    partitions: Annotated[
-        int, typer.Option("--partitions", help="How many. Default: the broker's number.")
-    ] = PARTITIONS_DEFAULT,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", metavar="NAME=VALUE", help="Kafka's topic settings; repeatable."),
-    ] = None,
-    log: LogOption = None,
-) -> None:
-    """Create a topic."""
-    new = NewTopic(name, partitions=partitions, configs=_settings(config or []))
-    ask(context.obj, log, lambda admin: admin.create_topics([new]))
-    typer.echo(f"created {name}")
-
-
-@topics.command("delete")
-def topics_delete(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The topic; its records are gone for good.")],
-    log: LogOption = None,
-) -> None:
-    """Delete a topic with all its records."""
-    ask(context.obj, log, lambda admin: admin.delete_topics([name]))
-    typer.echo(f"deleted {name}")
-
-
-@topics.command("describe")
-def topics_describe(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The topic.")],
-    log: LogOption = None,
-) -> None:
-    """The partitions of a topic with their first and next offsets."""
-    session: Session = context.obj
-
-    async def main() -> Grid:
-        async with session.open(log) as opened:
-            parts = await _partitions(opened, name)
-            async with opened.consumer() as consumer:
-                begin = await consumer.begin_offsets(parts)
-                end = await consumer.end_offsets(parts)
-        grid = Grid("partition", "first offset", "next offset", "offsets")
-        for part in parts:
-            numbers = (part.partition, begin[part], end[part], end[part] - begin[part])
-            grid.add_row(*map(str, numbers))
-        return grid
-
-    out().print(run(main()))
 
 
 @cli.command()
@@ -434,21 +371,6 @@ def _number(kind: Callable[[str], T], text: str) -> T:
         return kind(text)
     except ValueError:
         raise SerdeError(f"{text!r} is not a number") from None
-
-
-async def _partitions(log: Log, topic: str) -> list[TopicPartition]:
-    (described,) = await log.admin().describe_topics([topic])
-    return [TopicPartition(topic, number) for number in range(described.partitions)]
-
-
-def _settings(given: list[str]) -> dict[str, str]:
-    settings = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--config takes NAME=VALUE, not {text!r}")
-        settings[name] = value
-    return settings
 
 
 def _where(start: Start) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from streamlog.app import App
+from streamlog.broker.config import BrokerConfig
 from streamlog.cli.running import run
 from streamlog.client.admin import Admin
 from streamlog.errors import UsageError
@@ -70,21 +71,49 @@ class Session:
             settings |= read_properties(self.security_file)
         return Security.of(settings)
 
-    def open(self, given: str | None) -> Log:
-        """The log, for a command that does not serve it to others."""
-        return Log.open(self.log_url(given), listen=False, security=self.security())
+    def open(
+        self, given: str | None, *, create: bool = False, config: BrokerConfig | None = None
+    ) -> Log:
+        """The log, for a command that does not serve it to others.
+
+        An embedded log that is not there is made only for who wants to `create` something in it;
+        `config` is for a broker that this process runs for the command.
+        """
+        return Log.open(
+            self.log_url(given),
+            listen=False,
+            create=create,
+            security=self.security(),
+            config=config,
+        )
 
 
-def with_log(session: Session, log: str | None, use: Callable[[Log], Awaitable[T]]) -> T:
-    """Open the log that was meant, use it, close it."""
+def with_log(
+    session: Session,
+    log: str | None,
+    use: Callable[[Log], Awaitable[T]],
+    *,
+    create: bool = False,
+    config: BrokerConfig | None = None,
+) -> T:
+    """Open the log that was meant, use it, close it; see `Session.open`."""
 
     async def main() -> T:
-        async with session.open(log) as opened:
+        async with session.open(log, create=create, config=config) as opened:
             return await use(opened)
 
     return run(main())
 
 
-def ask(session: Session, log: str | None, question: Callable[[Admin], Awaitable[T]]) -> T:
-    """Ask the log something."""
-    return with_log(session, log, lambda opened: question(opened.admin()))
+def ask(
+    session: Session,
+    log: str | None,
+    question: Callable[[Admin], Awaitable[T]],
+    *,
+    create: bool = False,
+    config: BrokerConfig | None = None,
+) -> T:
+    """Ask the log something; see `Session.open`."""
+    return with_log(
+        session, log, lambda opened: question(opened.admin()), create=create, config=config
+    )

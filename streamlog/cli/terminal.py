@@ -11,7 +11,7 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from streamlog.errors import ProcessingError, StreamlogError
+from streamlog.errors import ProcessingError, StreamlogError, UsageError
 
 OUTPUT_COLUMNS = 200
 PACKAGE = Path(__file__).parent.parent
@@ -100,3 +100,18 @@ def text_of(data: bytes | None) -> str:
         return "-"
     text = data.decode(errors="backslashreplace")
     return text if text.isprintable() else repr(data)[2:-1]
+
+
+def named_values(option: str, given: Iterable[str]) -> dict[str, str]:
+    """What an option that takes NAME=VALUE was given.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} takes NAME=VALUE, not {text!r}")
+        found[name] = value
+    return found

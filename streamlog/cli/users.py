@@ -36,7 +36,12 @@ def add(
     """Give a user a password, read from a prompt or from standard input; replaces the old one."""
     session: Session = context.obj
     password = _password(user)
-    ask(session, log, lambda admin: admin.set_password(user, password, iterations=iterations))
+    ask(
+        session,
+        log,
+        lambda admin: admin.set_password(user, password, iterations=iterations),
+        create=True,
+    )
     typer.echo(f"{user} has a password")
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from streamlog.cli.session import Session
 from streamlog.cli.users import users
-from streamlog.errors import LogError, UsageError
+from streamlog.errors import LogDirectoryLost, LogError, UsageError
 
 
 def invoke(log: Path, *arguments: str, typed: str = "") -> Result:
@@ -20,7 +20,6 @@ def invoke(log: Path, *arguments: str, typed: str = "") -> Result:
 
 def test_users_come_and_go(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert invoke(log, "list").exit_code == 0
     for name in ("bob", "alice"):
         added = invoke(log, "add", name, "--iterations", "4096", typed="wonderland\n")
         assert added.output == f"{name} has a password\n"
@@ -36,9 +35,15 @@ def test_users_come_and_go(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_done_is_told(tmp_path: Path) -> None:
+    for command in (("list",), ("remove", "bob")):
+        nowhere = invoke(tmp_path / "log", *command)
+        assert isinstance(nowhere.exception, LogDirectoryLost)
+        assert f"there is no log in {tmp_path}/log" in str(nowhere.exception)
+    assert not (tmp_path / "log").exists()
+    invoke(tmp_path / "log", "add", "alice", "--iterations", "4096", typed="x\n")
     missing = invoke(tmp_path / "log", "remove", "bob")
     assert isinstance(missing.exception, LogError)
-    assert "there is no user 'bob'; there are: none" in str(missing.exception)
+    assert "there is no user 'bob'; there are: alice" in str(missing.exception)
     empty = invoke(tmp_path / "log", "add", "bob", typed="")
     assert isinstance(empty.exception, UsageError)
     with pytest.raises(UsageError, match="there was no password"):

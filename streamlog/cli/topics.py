@@ -1,0 +1,113 @@
+"""`streamlog topics`: the topics of a log, and what is in their partitions.
+
+A shell around `Admin`. Only `create` makes an embedded log where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table as Grid
+
+from streamlog.assignors import TopicPartition
+from streamlog.cli.running import run
+from streamlog.cli.session import LogOption, Session, ask
+from streamlog.cli.terminal import named_values, out
+from streamlog.client.topic_admin import PARTITIONS_DEFAULT, NewTopic
+from streamlog.log import Log
+
+topics = typer.Typer(help="The topics of a log.", no_args_is_help=True)
+
+
+@topics.command("list")
+def topics_list(
+    context: typer.Context,
+    *,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also those that the log keeps for itself.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """All topics with their number of partitions."""
+    described = ask(context.obj, log, lambda admin: admin.list_topics(internal=internal))
+    grid = Grid("topic", "partitions")
+    for each in sorted(described, key=lambda each: each.name):
+        grid.add_row(each.name, str(each.partitions))
+    out().print(grid)
+
+
+@topics.command("create")
+def topics_create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The new topic.")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", help="How many. Default: the broker's number.")
+    ] = PARTITIONS_DEFAULT,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="NAME=VALUE", help="Kafka's topic settings; repeatable."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Create a topic."""
+    new = NewTopic(name, partitions=partitions, configs=named_values("--config", config or []))
+    ask(context.obj, log, lambda admin: admin.create_topics([new]), create=True)
+    typer.echo(f"created {name}")
+
+
+@topics.command("alter")
+def topics_alter(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    partitions: Annotated[int, typer.Option("--partitions", help="How many in all.")],
+    log: LogOption = None,
+) -> None:
+    """Give a topic more partitions. Records with keys may go elsewhere from then on."""
+    ask(context.obj, log, lambda admin: admin.create_partitions(name, partitions))
+    typer.echo(f"{name} has {partitions} partitions")
+
+
+@topics.command("delete")
+def topics_delete(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The topic; its records are gone for good.")],
+    log: LogOption = None,
+) -> None:
+    """Delete a topic with all its records."""
+    ask(context.obj, log, lambda admin: admin.delete_topics([name]))
+    typer.echo(f"deleted {name}")
+
+
+@topics.command("describe")
+def topics_describe(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    log: LogOption = None,
+) -> None:
+    """The partitions of a topic with their first and next offsets."""
+    session: Session = context.obj
+
+    async def main() -> Grid:
+        async with session.open(log) as opened:
+            parts = await partitions_of(opened, name)
+            async with opened.consumer() as consumer:
+                begin = await consumer.begin_offsets(parts)
+                end = await consumer.end_offsets(parts)
+        grid = Grid("partition", "first offset", "next offset", "offsets")
+        for part in parts:
+            numbers = (part.partition, begin[part], end[part], end[part] - begin[part])
+            grid.add_row(*map(str, numbers))
+        return grid
+
+    out().print(run(main()))
+
+
+async def partitions_of(log: Log, topic: str) -> list[TopicPartition]:
+    """The partitions of a topic.
+
+    Raises:
+        UnknownTopicOrPartition: there is no such topic.
+    """
+    (described,) = await log.admin().describe_topics([topic])
+    return [TopicPartition(topic, number) for number in range(described.partitions)]

@@ -1,0 +1,32 @@
+"""A command of a room, run in this process on an embedded log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
+
+from streamlog.cli.session import Session
+
+Invoke = Callable[..., str]
+
+
+def console(room: typer.Typer, log: Path) -> Invoke:
+    """Runs a command with these arguments: its output, or what it raises."""
+
+    def invoke(*arguments: str) -> str:
+        at = [*arguments, "--log", f"embedded:{log}"]
+        result = CliRunner().invoke(room, at, obj=Session(), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return invoke
+
+
+def row(output: str, *cells: str) -> bool:
+    """Whether a table has such a row."""
+    pattern = r"│\s*" + r"\s*│\s*".join(map(re.escape, cells)) + r"\s*│"
+    return re.search(pattern, output) is not None
