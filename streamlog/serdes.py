@@ -177,10 +177,10 @@ class WindowedSerde(Generic[K]):
     the key can be read without knowing the window's definition.
     """
 
-    __slots__ = ("_key_serde",)
+    __slots__ = ("key_serde",)
 
     def __init__(self, key_serde: Serde[K]) -> None:
-        self._key_serde = key_serde
+        self.key_serde = key_serde
 
     def dumps(self, obj: Windowed[K]) -> bytes:
         """The key's bytes, start and end."""
@@ -190,7 +190,7 @@ class WindowedSerde(Generic[K]):
             start_ms, end_ms = when_ms(obj.start), when_ms(obj.end)
         except ConfigError as error:
             raise SerdeError(f"the window of {obj!r}: {error}") from error
-        return windowed_bytes(self._key_serde.dumps(obj.key), start_ms, end_ms)
+        return windowed_bytes(self.key_serde.dumps(obj.key), start_ms, end_ms)
 
     def loads(self, data: bytes) -> Windowed[K]:
         """The key with its window."""
@@ -202,7 +202,7 @@ class WindowedSerde(Generic[K]):
             start, end = moment(start_ms), moment(end_ms)
         except ConfigError as error:
             raise _unreadable("Windowed", data, str(error)) from error
-        return Windowed(self._key_serde.loads(data[:key_bytes]), start, end)
+        return Windowed(self.key_serde.loads(data[:key_bytes]), start, end)
 
 
 _PLAIN: dict[object, Serde[Any]] = {

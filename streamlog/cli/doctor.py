@@ -22,6 +22,8 @@ HOT_MODULES = (
     "streamlog.records.murmur2",
     "streamlog.protocol.produce_runs",
     "streamlog.broker.storage.runs",
+    "streamlog.tables.folding",
+    "streamlog.processing.window_fold",
 )
 """What `setup.py` compiles."""
 

@@ -1,14 +1,15 @@
 """agg: the built-in columns of an aggregation: count, sum, min, max, mean.
 
 Each folds one number or comparable value per record into a state, and gives a result. Rule
-of the file: a state is plain data, exact (a mean keeps sum and count), and never shared. The
-columns of one row are folded together by `row_aggregation`.
+of the file: a state is plain data, and written down so that it comes back as it was. How values
+fold is in `tables/folding`; `row_aggregation` puts the columns of one row together.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import typing
 from collections.abc import Callable, Mapping
 from operator import attrgetter
@@ -19,6 +20,7 @@ import msgspec
 from streamlog.dsl.shapes import TypedPackedSerde
 from streamlog.errors import TopologyError
 from streamlog.serdes import serde_for, type_name
+from streamlog.tables.folding import Column, Columns
 from streamlog.topology import Aggregation
 
 V = TypeVar("V")
@@ -37,11 +39,9 @@ class Aggregator(Generic[V, R]):
     """One column."""
 
     name: str
-    initial: Callable[[], Any]
-    add: Callable[[Any, V], Any]
-    result: Callable[[Any], R]
-    keeps_field: bool = False
-    """Its state has the type of the result."""
+    """What it does: one of `folding.KINDS`."""
+    field: Field[V] | None = None
+    """What of: None for a count."""
 
 
 class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
@@ -50,46 +50,27 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
     @staticmethod
     def count() -> Aggregator[Any, int]:
         """How many records."""
-        return Aggregator("count", int, lambda state, _: state + 1, _same)
+        return Aggregator("count")
 
     @staticmethod
     def sum(field: Field[V]) -> Aggregator[V, Any]:
         """The sum; 0 of no records."""
-        get = _getter(field)
-        return Aggregator("sum", int, lambda state, value: state + get(value), _same, True)  # noqa: FBT003 - keeps_field
+        return Aggregator("sum", field)
 
     @staticmethod
     def min(field: Field[V]) -> Aggregator[V, Any]:
         """The smallest."""
-        get = _getter(field)
-
-        def add(state: Any, value: V) -> Any:  # noqa: ANN401 - whatever can be compared
-            found = get(value)
-            return found if state is None or found < state else state
-
-        return Aggregator("min", _nothing, add, _same, True)  # noqa: FBT003 - keeps_field
+        return Aggregator("min", field)
 
     @staticmethod
     def max(field: Field[V]) -> Aggregator[V, Any]:
         """The largest."""
-        get = _getter(field)
-
-        def add(state: Any, value: V) -> Any:  # noqa: ANN401 - whatever can be compared
-            found = get(value)
-            return found if state is None or found > state else state
-
-        return Aggregator("max", _nothing, add, _same, True)  # noqa: FBT003 - keeps_field
+        return Aggregator("max", field)
 
     @staticmethod
     def mean(field: Field[V]) -> Aggregator[V, float]:
         """The arithmetic mean."""
-        get = _getter(field)
-        return Aggregator(
-            "mean",
-            lambda: (0, 0),
-            lambda state, value: (state[0] + get(value), state[1] + 1),
-            lambda state: state[0] / state[1],
-        )
+        return Aggregator("mean", field)
 
 
 def row_aggregation(
@@ -104,25 +85,30 @@ def row_aggregation(
     serde_for(cast("Any", into))
     hints = typing.get_type_hints(into)
     _check_columns(name, into, columns, hints)
-    names = tuple(columns)
-    adds = [(index, column.add) for index, column in enumerate(columns.values())]
-    results = [column.result for column in columns.values()]
-    initials = [column.initial for column in columns.values()]
     kinds = tuple(_state_type(column, hints.get(key)) for key, column in columns.items())
+    # States are written in the order of the columns, whatever that of the fields is.
+    names = None if _takes_in_order(into, tuple(columns)) else tuple(columns)
+    folded = Columns([_column(aggregator) for aggregator in columns.values()], into, names)
+    return Aggregation(folded.initial, folded.add, folded.result, _RowSerde(kinds))
 
-    def initial() -> list[Any]:
-        return [make() for make in initials]
 
-    def add(state: list[Any], value: Any) -> list[Any]:  # noqa: ANN401 - the stream's values
-        for index, fold in adds:
-            state[index] = fold(state[index], value)
-        return state
+def _takes_in_order(into: type[Any], names: tuple[str, ...]) -> bool:
+    """Whether the class takes these fields by position, which is cheaper than by name."""
+    if is_typeddict(into):
+        return False
+    try:
+        parameters = list(inspect.signature(into).parameters.values())[: len(names)]
+    except (TypeError, ValueError):
+        return False
+    given = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    return tuple(given) == names
 
-    def result(state: list[Any]) -> Any:  # noqa: ANN401 - an `into`
-        done = [finish(each) for finish, each in zip(results, state, strict=True)]
-        return into(**dict(zip(names, done, strict=True)))
 
-    return Aggregation(initial, add, result, _RowSerde(kinds))
+def _column(aggregator: Aggregator[Any, Any]) -> Column:
+    field = aggregator.field
+    if isinstance(field, str) and "." in field:
+        return Column(aggregator.name, attrgetter(field))
+    return Column(aggregator.name, field)
 
 
 class _RowSerde(TypedPackedSerde[Any]):
@@ -139,7 +125,7 @@ class _RowSerde(TypedPackedSerde[Any]):
 def _state_type(column: Aggregator[Any, Any], hint: object) -> Any:  # noqa: ANN401 - a type form
     if column.name == "mean":
         return tuple[int | float, int]
-    if not column.keeps_field or hint in _NUMBERS:
+    if column.name == "count" or hint in _NUMBERS:
         return Any
     return hint if column.name == "sum" else hint | None  # type: ignore[operator]
 
@@ -188,15 +174,3 @@ def _required(into: type[Any], hints: Mapping[str, object]) -> set[str]:
             and (kind is None or typing.get_origin(hint) is kind)
         }
     return {*hints}
-
-
-def _getter(field: Field[V]) -> Callable[[V], Any]:
-    return attrgetter(field) if isinstance(field, str) else field
-
-
-def _same(state: R) -> R:
-    return state
-
-
-def _nothing() -> None:
-    return None

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
+from streamlog.records.columns import has_none
 from streamlog.serdes import Serde
+from streamlog.tables.folding import Row
 from streamlog.tables.store import KeyValueStore, prefix_end
 from streamlog.topology import Aggregate, Aggregation
 
@@ -25,16 +27,6 @@ ROWS_CACHED_MAX = 100_000
 """States kept as objects after a flush: some 50 MB of small ones. Beyond, all are dropped."""
 
 _TIMESTAMP = struct.Struct(">q")
-
-
-class Row:
-    """The state of one key (and window): what has been folded, and the largest timestamp."""
-
-    __slots__ = ("state", "timestamp_ms")
-
-    def __init__(self, state: object, timestamp_ms: int) -> None:
-        self.state: Any = state
-        self.timestamp_ms = timestamp_ms
 
 
 class RowFormat:
@@ -71,16 +63,16 @@ def without_nulls(
 ) -> tuple[Batch, Sequence[bytes]]:
     """The records that have a key and a value, with their keys as bytes; the others counted."""
     raw_keys = batch.raw_keys(key, node)
+    if not has_none(raw_keys) and not has_none(batch.values):
+        return batch, cast("Sequence[bytes]", raw_keys)
     kept = [
         raw is not None and value is not None
         for raw, value in zip(raw_keys, batch.values, strict=True)
     ]
-    if not all(kept):
-        keyless = sum(raw is None for raw in raw_keys)
-        collector.drop(node, "null key", keyless)
-        collector.drop(node, "null value", kept.count(False) - keyless)
-        batch = batch.where(kept)
-    return batch, [
+    keyless = sum(raw is None for raw in raw_keys)
+    collector.drop(node, "null key", keyless)
+    collector.drop(node, "null value", kept.count(False) - keyless)
+    return batch.where(kept), [
         raw for raw, keep in zip(raw_keys, kept, strict=True) if raw is not None and keep
     ]
 

@@ -10,15 +10,17 @@ place. An error is always that of one record: `failure` gives it its coordinates
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.processing.provenance import identity
-from streamlog.processing.serialized import dumps_all
-from streamlog.record import Headers, Record
-from streamlog.serdes import Serde
+from streamlog.processing.serialized import dumps_all, loads_all
+from streamlog.record import Headers, Record, Windowed
+from streamlog.records.columns import has_none
+from streamlog.serdes import Serde, WindowedSerde
 from streamlog.windows.emit import UNKNOWN_MS, Source
 
 T = TypeVar("T")
@@ -99,6 +101,47 @@ class Origin:
         """None: no record has any."""
 
 
+class WindowedKeys:
+    """The keys of windowed results, not made before somebody asks for them.
+
+    Most are written as they are: the bytes of the key, then those of the window.
+    """
+
+    __slots__ = ("_key", "_raws", "_windows")
+
+    def __init__(self, key: Serde[Any], raws: list[bytes], windows: Sequence[Span]) -> None:
+        """`key` is what the raw keys were written with; `windows` has each one's window."""
+        self._key = key
+        self._raws = raws
+        self._windows = windows
+
+    def where(self, selected: Sequence[object]) -> WindowedKeys:
+        """Those for which `selected` is true."""
+        raws, windows = compress(self._raws, selected), compress(self._windows, selected)
+        return WindowedKeys(self._key, list(raws), list(windows))
+
+    def objects(self) -> list[Windowed[Any]]:
+        """As the user sees them."""
+        keys = loads_all(self._key, self._raws)
+        pairs = zip(keys, self._windows, strict=True)
+        return [Windowed(key, window.start, window.end) for key, window in pairs]
+
+    def written_by(self, serde: Serde[Any]) -> list[bytes] | None:
+        """As bytes, if that takes no objects with this serde."""
+        if type(serde) is not WindowedSerde or serde.key_serde is not self._key:
+            return None
+        pairs = zip(self._raws, self._windows, strict=True)
+        return [raw + window.suffix for raw, window in pairs]
+
+
+class Span(Protocol):
+    """A window's start and end, and both as a serde writes them behind a key."""
+
+    start: datetime
+    end: datetime
+    suffix: bytes
+
+
 class Batch:
     """Records with a key, a value and a timestamp each.
 
@@ -106,7 +149,8 @@ class Batch:
     """
 
     __slots__ = (
-        "keys",
+        "_keys",
+        "_windowed",
         "keys_are_raw",
         "origin",
         "rows",
@@ -119,13 +163,14 @@ class Batch:
         self,
         origin: Origin,
         rows: Sequence[int],
-        keys: Sequence[Any],
+        keys: Sequence[Any] | WindowedKeys,
         values: Sequence[Any],
         timestamps: Sequence[int],
     ) -> None:
         self.origin = origin
         self.rows = rows
-        self.keys = keys
+        self._windowed = keys if isinstance(keys, WindowedKeys) else None
+        self._keys = None if isinstance(keys, WindowedKeys) else keys
         self.values = values
         self.timestamps = timestamps
         self.keys_are_raw = True
@@ -135,9 +180,21 @@ class Batch:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def keys(self) -> Sequence[Any]:
+        """The keys."""
+        if self._keys is None:
+            self._keys = () if self._windowed is None else self._windowed.objects()
+        return self._keys
+
+    @property
+    def has_null_keys(self) -> bool:
+        """Whether a record has no key."""
+        return self._windowed is None and has_none(self.keys)
+
     def with_values(self, values: Sequence[Any]) -> Batch:
         """The same records with other values."""
-        batch = Batch(self.origin, self.rows, self.keys, values, self.timestamps)
+        batch = Batch(self.origin, self.rows, self._windowed or self.keys, values, self.timestamps)
         batch.keys_are_raw = self.keys_are_raw
         batch.values_are_raw = False
         return batch
@@ -152,10 +209,11 @@ class Batch:
     def where(self, kept: Iterable[object]) -> Batch:
         """The records for which `kept` is true."""
         selected = list(kept)
+        windowed = self._windowed
         batch = Batch(
             self.origin,
             list(compress(self.rows, selected)),
-            list(compress(self.keys, selected)),
+            list(compress(self.keys, selected)) if windowed is None else windowed.where(selected),
             list(compress(self.values, selected)),
             list(compress(self.timestamps, selected)),
         )
@@ -174,7 +232,8 @@ class Batch:
         raw = self.origin.raw_keys
         if self.keys_are_raw and raw is not None and self.origin.feed.key is serde:
             return self.of_origin(raw)
-        return self.encoded(self.keys, serde, node)
+        written = None if self._windowed is None else self._windowed.written_by(serde)
+        return self.encoded(self.keys, serde, node) if written is None else written
 
     def raw_values(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:
         """The values as bytes; those that came in if they are still the same."""

@@ -17,7 +17,6 @@ from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import MARK, PROVENANCE, Mark, pack_mark, pack_record
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
-from streamlog.records.columns import has_none
 from streamlog.topology import (
     Filter,
     FlatMapValues,
@@ -232,7 +231,7 @@ class RepartitionStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Records as bytes into the outbox; those without a key have no place to go."""
-        if has_none(batch.keys):
+        if batch.has_null_keys:
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)

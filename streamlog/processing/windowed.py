@@ -18,17 +18,26 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from itertools import repeat
+from datetime import timedelta
 from operator import itemgetter
 from typing import Any
 
 from streamlog.durations import moment
-from streamlog.processing.aggregate import ROWS_CACHED_MAX, Row, RowFormat, without_nulls
-from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.aggregate import ROWS_CACHED_MAX, RowFormat, without_nulls
+from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.step import Collector, Step
+from streamlog.processing.window_fold import (
+    GATE,
+    LATE,
+    SOURCE,
+    Arrived,
+    Updates,
+    Window,
+    WindowFold,
+)
 from streamlog.record import Late, Windowed
+from streamlog.tables.folding import Row
 from streamlog.tables.store import (
     KeyValueStore,
     prefix_end,
@@ -38,44 +47,24 @@ from streamlog.tables.store import (
 )
 from streamlog.topology import TopicSpec, WindowedAggregate
 from streamlog.windows.assign import window_of
-from streamlog.windows.emit import UNKNOWN_MS, Emit, StreamTime, closed_until
-
-NEVER_MS = 1 << 62
-"""Later than every timestamp."""
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit, StreamTime, closed_until
 
 
-class Window:
-    """An open window: its rows in memory, and which of them the store does not have yet."""
+class Closed:
+    """Final rows in the making: columns for the next batch."""
 
-    __slots__ = ("dirty", "end", "end_ms", "is_whole", "rows", "start", "start_ms")
-
-    def __init__(self, start_ms: int, end_ms: int, *, is_whole: bool) -> None:
-        self.start_ms = start_ms
-        self.end_ms = end_ms
-        self.start: datetime = moment(start_ms)
-        self.end: datetime = moment(end_ms)
-        self.rows: dict[bytes, Row] = {}
-        self.dirty: set[bytes] = set()
-        self.is_whole = is_whole
-        """The store has no rows of it beyond those in memory."""
-
-
-class Emitted:
-    """Results in the making: columns for the next batch."""
-
-    __slots__ = ("keys", "rows", "times", "timestamps", "values")
+    __slots__ = ("raws", "timestamps", "values", "windows")
 
     def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.keys: list[Any] = []
+        self.raws: list[bytes] = []
+        self.windows: list[Window] = []
         self.values: list[Any] = []
         self.timestamps: list[int] = []
-        self.times: list[int] = []
 
-    def add(self, row: int, key: object, value: object, timestamp_ms: int) -> None:
-        """One more result; `row` is that of the record behind it."""
-        self.rows.append(row)
-        self.keys.append(key)
+    def add(self, raw: bytes, window: Window, value: object, timestamp_ms: int) -> None:
+        """One more result."""
+        self.raws.append(raw)
+        self.windows.append(window)
         self.values.append(value)
         self.timestamps.append(timestamp_ms)
 
@@ -100,27 +89,43 @@ class WindowedAggregateStep(Step):
         self._grace_ms = node.windows.grace_ms
         # How long rows stay after their window has closed.
         self._kept_ms = node.windows.retention_ms - node.windows.size_ms - self._grace_ms
-        self._add = node.aggregation.add
         self._result = node.aggregation.result
         self._format = RowFormat(node.name, node.aggregation)
         self._store = store
         self._collector = collector
         self._prefix = node.store.prefix
         self._stream = StreamTime(s for feed in feeds for s, _, _ in feed.heard_of())
-        self._windows: dict[int, Window] = {}
+        self._fold = WindowFold(
+            node.aggregation.add,
+            node.aggregation.result,
+            node.aggregation.initial,
+            open_window=self._open,
+            load_row=self._load_row,
+            size_ms=node.windows.size_ms,
+            offset_ms=node.windows.offset_ms,
+            grace_ms=self._grace_ms,
+            on_update=node.emit is Emit.UPDATE,
+        )
+        self._windows = self._fold.windows
         self._ends: list[int] = []
         self._closed_ms = UNKNOWN_MS
-        self._gate_ms = NEVER_MS
         self._sequence = 0
 
     def process(self, batch: Batch) -> None:
         """Fold the records, close what they close, hand on the results."""
-        batch, raw_keys = without_nulls(batch, self._node.key, self.name, self._collector)
-        emitted = Emitted()
-        at, error = self._fold(batch, raw_keys, emitted)
-        if error is not None:
-            raise batch.failure(self.name, at, error) from error
-        self._hand_on(emitted, batch.origin)
+        batch, raws = without_nulls(batch, self._node.key, self.name, self._collector)
+        closed, updates = Closed(), Updates()
+        try:
+            self._take(batch, raws, closed, updates)
+        except Exception as error:
+            raise batch.failure(self.name, self._fold.at, error) from error
+        self._hand_on(closed)
+        if updates.ats:
+            rows = batch.rows
+            if len(updates.ats) < len(rows):
+                rows = [rows[at] for at in updates.ats]
+            keys = WindowedKeys(self._node.key, updates.raws, updates.windows)
+            self._forward(Batch(batch.origin, rows, keys, updates.values, updates.timestamps))
 
     def settle(self) -> None:
         """All records at hand have been taken: note how far sources have come, and who is idle."""
@@ -135,9 +140,9 @@ class WindowedAggregateStep(Step):
                 if idle:
                     stream.set_idle(source)
         self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        emitted = Emitted()
-        self._close(emitted)
-        self._hand_on(emitted, None)
+        closed = Closed()
+        self._close(closed)
+        self._hand_on(closed)
 
     def flush(self) -> None:
         """Write changed rows into the store."""
@@ -145,7 +150,9 @@ class WindowedAggregateStep(Step):
         for window in self._windows.values():
             for raw in sorted(window.dirty):
                 key = self._prefix + window_key(window.end_ms, window.start_ms, raw)
-                self._store.put(key, self._format.dumps(raw, window.rows[raw]))
+                row = window.rows[raw]
+                self._store.put(key, self._format.dumps(raw, row))
+                row.dirty = False
             window.dirty.clear()
             count += len(window.rows)
         if count > ROWS_CACHED_MAX:
@@ -174,45 +181,29 @@ class WindowedAggregateStep(Step):
         self._set_gate()
         self._set_time()
 
-    def _fold(
-        self, batch: Batch, raw_keys: Sequence[bytes], emitted: Emitted
-    ) -> tuple[int, Exception | None]:
-        """Take in all records; or the place of the one that failed, and why."""
-        origin, spec, stream = batch.origin, self._node.windows, self._stream
-        own = origin.sources
-        sources = repeat(origin.feed.source) if own is None else batch.of_origin(own)
+    def _take(self, batch: Batch, raws: Sequence[bytes], closed: Closed, updates: Updates) -> None:
+        """Fold all records, and close what they close."""
+        origin, fold, stream = batch.origin, self._fold, self._stream
+        own = None if origin.sources is None else batch.of_origin(origin.sources)
         times = batch.of_origin(origin.times)
-        windows, grace_ms = self._windows, self._grace_ms
-        on_update = self._node.emit is Emit.UPDATE
-        at, last_source, last_time, closed_ms = 0, None, UNKNOWN_MS, UNKNOWN_MS
-        columns = zip(raw_keys, batch.values, batch.timestamps, sources, times, strict=False)
-        try:
-            for at, (raw, value, timestamp_ms, source, time_ms) in enumerate(columns):
-                if time_ms != last_time or source is not last_source:
-                    stream.advance(source, time_ms)
-                    last_source, last_time = source, time_ms
-                    closed_ms = closed_until(stream.time_of(source), grace_ms)
-                start_ms, end_ms = window_of(timestamp_ms, spec.size_ms, spec.offset_ms)
-                if end_ms <= closed_ms:
-                    self._leave_out(batch, at, end_ms, closed_ms)
-                    continue
-                window = windows.get(end_ms) or self._open(start_ms, end_ms)
-                row = window.rows.get(raw) or self._load_row(window, raw)
-                row.state = self._add(row.state, value)
-                row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
-                window.dirty.add(raw)
-                if on_update:
-                    key = Windowed(batch.keys[at], window.start, window.end)
-                    emitted.add(batch.rows[at], key, self._result(row.state), row.timestamp_ms)
-                if stream.now_ms - grace_ms >= self._gate_ms:
-                    self._close(emitted)
-        except Exception as error:  # noqa: BLE001 - the user's code: the caller adds coordinates
-            return at, error
-        return at, None
+        arrived = Arrived(raws, batch.values, batch.timestamps, times, own)
+        start = fold.at = 0
+        while start < len(raws):
+            source = origin.feed.source if own is None else own[start]
+            stream.advance(source, times[start])
+            why = fold.run(start, arrived, stream.outlook(source), updates)
+            start = fold.at if why == SOURCE else fold.at + 1
+            if start:
+                stream.advance(source, times[start - 1])
+            if why == LATE:
+                self._leave_out(batch, fold.at, stream.time_of(source))
+            elif why == GATE:
+                self._close(closed)
 
-    def _leave_out(self, batch: Batch, at: int, end_ms: int, closed_ms: int) -> None:
-        late = self._node.late
-        late_by_ms = closed_ms - end_ms
+    def _leave_out(self, batch: Batch, at: int, source_ms: int) -> None:
+        late, spec = self._node.late, self._node.windows
+        _, end_ms = window_of(batch.timestamps[at], spec.size_ms, spec.offset_ms)
+        late_by_ms = closed_until(source_ms, self._grace_ms) - end_ms
         if late is None:
             self._collector.drop(self.name, "late", late_by_ms=late_by_ms)
         elif isinstance(late, TopicSpec):
@@ -238,32 +229,30 @@ class WindowedAggregateStep(Step):
         window = self._windows[end_ms] = Window(start_ms, end_ms, is_whole=is_new)
         if is_new:
             self._ends.insert(at, end_ms)
-            self._gate_ms = min(self._gate_ms, end_ms)
+            self._fold.gate_ms = min(self._fold.gate_ms, end_ms)
         return window
 
     def _load_row(self, window: Window, raw: bytes) -> Row:
-        data = None
-        if not window.is_whole:
-            data = self._store.get(self._prefix + window_key(window.end_ms, window.start_ms, raw))
+        data = self._store.get(self._prefix + window_key(window.end_ms, window.start_ms, raw))
         row = window.rows[raw] = self._format.loads(data)
         return row
 
-    def _close(self, emitted: Emitted) -> None:
+    def _close(self, closed: Closed) -> None:
         """Emit and expire what stream time has passed."""
         limit_ms = closed_until(self._stream.now_ms, self._grace_ms)
         if limit_ms <= self._closed_ms:
             return
-        if limit_ms >= self._gate_ms:
+        if limit_ms >= self._fold.gate_ms:
             if self._node.emit is Emit.CLOSE:
                 first = bisect_right(self._ends, self._closed_ms)
                 for end_ms in self._ends[first : bisect_right(self._ends, limit_ms)]:
-                    self._emit(end_ms, emitted)
+                    self._emit(end_ms, closed)
             self._expire(limit_ms - self._kept_ms)
         self._closed_ms = limit_ms
         self._set_gate()
         self._set_time()
 
-    def _emit(self, end_ms: int, emitted: Emitted) -> None:
+    def _emit(self, end_ms: int, closed: Closed) -> None:
         """The final rows of one window, by key."""
         window = self._windows.get(end_ms)
         rows = {} if window is None else dict(window.rows)
@@ -277,10 +266,7 @@ class WindowedAggregateStep(Step):
         if window is None:
             return
         for raw, row in sorted(rows.items(), key=itemgetter(0)):
-            windowed = Windowed(self._node.key.loads(raw), window.start, window.end)
-            emitted.add(0, windowed, self._result(row.state), row.timestamp_ms)
-            # What comes after it begins no earlier than its window.
-            emitted.times.append(window.start_ms)
+            closed.add(raw, window, self._result(row.state), row.timestamp_ms)
 
     def _expire(self, end_ms: int) -> None:
         """Remove the rows of windows that end at `end_ms` or before."""
@@ -294,15 +280,16 @@ class WindowedAggregateStep(Step):
         low, high = window_bound(expired[0]), window_bound(end_ms + 1)
         self._store.delete_range(self._prefix + low, self._prefix + high)
 
-    def _hand_on(self, emitted: Emitted, origin: Origin | None) -> None:
-        if not emitted.keys:
+    def _hand_on(self, closed: Closed) -> None:
+        if not closed.raws:
             return
-        if self._node.emit is Emit.CLOSE or origin is None:
-            origin = self._own_origin(emitted.times)
-            rows: Sequence[int] = range(len(emitted.keys))
-        else:
-            rows = emitted.rows
-        batch = Batch(origin, rows, emitted.keys, emitted.values, emitted.timestamps)
+        # What comes after a row begins no earlier than its window.
+        origin = self._own_origin([window.start_ms for window in closed.windows])
+        keys = WindowedKeys(self._node.key, closed.raws, closed.windows)
+        rows = range(len(closed.raws))
+        self._forward(Batch(origin, rows, keys, closed.values, closed.timestamps))
+
+    def _forward(self, batch: Batch) -> None:
         batch.keys_are_raw = batch.values_are_raw = False
         self.forward(batch)
 
@@ -335,7 +322,7 @@ class WindowedAggregateStep(Step):
         next_close = bisect_right(self._ends, self._closed_ms)
         closing = self._ends[next_close : next_close + 1]
         expiring = [end + self._kept_ms for end in self._ends[:1]]
-        self._gate_ms = min([*closing, *expiring], default=NEVER_MS)
+        self._fold.gate_ms = min([*closing, *expiring], default=FAR_MS)
 
     def _set_time(self) -> None:
         """Results still to come belong to windows that are open: none begins before this."""

@@ -22,6 +22,8 @@ from streamlog.errors import CorruptData
 Source: TypeAlias = tuple[str, int]
 """A topic and a partition of it."""
 
+FAR_MS = 1 << 62
+"""Later than every timestamp."""
 UNKNOWN_MS = -1
 """The time of a source that has not been heard of: below every timestamp."""
 
@@ -106,6 +108,20 @@ class StreamTime:
                 self._behind -= 1
                 if not self._behind:
                     self._settle()
+
+    def outlook(self, source: Source) -> tuple[int, int, int]:
+        """How far `source` has come, all together have, and all others have.
+
+        As long as nothing but `source` advances, to a time t, its own time is the larger of t
+        and the first of these, and `now_ms` the larger of the second and of the smaller of t
+        and the third.
+        """
+        others = [
+            time
+            for other, time in self._times.items()
+            if other != source and other not in self._idle
+        ]
+        return self.time_of(source), self._now_ms, min(others, default=FAR_MS)
 
     def set_idle(self, source: Source) -> None:
         """Do not wait for `source` until it is heard of again."""

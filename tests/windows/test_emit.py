@@ -149,3 +149,25 @@ def test_a_grown_topic_waits_for_its_new_partition_but_time_stays() -> None:
 def test_damaged_state_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(CorruptData, match="stream time"):
         StreamTime([A]).load(data)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.booleans()), max_size=8),
+    st.lists(st.integers(0, 60), min_size=1, max_size=5),
+)
+def test_an_outlook_foretells_how_time_goes_on(
+    before: list[tuple[int, int, bool]], times: list[int]
+) -> None:
+    stream = StreamTime([("topic", number) for number in range(3)])
+    for number, time_ms, idle in before:
+        stream.advance(("topic", number), time_ms)
+        if idle:
+            stream.set_idle(("topic", number))
+    source = ("topic", 1)
+    stream.advance(source, times[0])
+    own_ms, now_ms, others_ms = stream.outlook(source)
+    for time_ms in sorted(times):
+        stream.advance(source, time_ms)
+        own_ms = max(own_ms, time_ms)
+        assert stream.time_of(source) == max(own_ms, now_ms)
+        assert stream.now_ms == max(now_ms, min(own_ms, others_ms))

@@ -1,0 +1,69 @@
+# C types of window_fold.py.
+cimport cython
+from streamlog.tables.folding cimport Columns, Row
+
+cdef long long _TIME_MS_MAX
+cdef int _DONE, _LATE, _GATE, _SOURCE
+
+@cython.final
+cdef class Window:
+    cdef public long long start_ms
+    cdef public long long end_ms
+    cdef public object start
+    cdef public object end
+    cdef public bytes suffix
+    cdef public dict rows
+    cdef public list dirty
+    cdef public bint is_whole
+
+@cython.final
+cdef class Arrived:
+    cdef readonly object raws
+    cdef readonly object values
+    cdef readonly object timestamps
+    cdef readonly object times
+    cdef readonly object sources
+
+@cython.final
+cdef class Updates:
+    cdef public list ats
+    cdef public list raws
+    cdef public list windows
+    cdef public list values
+    cdef public list timestamps
+
+@cython.final
+cdef class WindowFold:
+    cdef object _add
+    cdef object _result
+    cdef object _initial
+    cdef Columns _columns
+    cdef object _open_window
+    cdef object _load_row
+    cdef long long _size_ms
+    cdef long long _offset_ms
+    cdef long long _grace_ms
+    cdef bint _on_update
+    cdef public dict windows
+    cdef public long long gate_ms
+    cdef public Py_ssize_t at
+
+    @cython.locals(
+        at=cython.Py_ssize_t, end_ms=cython.longlong, grace_ms=cython.longlong,
+        last_end_ms=cython.longlong, now_ms=cython.longlong, offset_ms=cython.longlong,
+        others_ms=cython.longlong, own_ms=cython.longlong, row=Row, size_ms=cython.longlong,
+        start_ms=cython.longlong, timestamp_ms=cython.longlong, window=Window,
+    )
+    cpdef int run(
+        self, Py_ssize_t start, Arrived arrived, tuple outlook, Updates updates
+    ) except -1
+
+    cdef Window _window(self, long long start_ms, long long end_ms)
+
+    @cython.locals(row=Row)
+    cdef Row _folded(self, Window window, object raw, object value, long long timestamp_ms)
+
+    @cython.locals(row=Row)
+    cdef Row _new_row(self, Window window, object raw)
+
+    cdef int _note(self, Updates updates, Window window, Row row, Py_ssize_t at) except -1

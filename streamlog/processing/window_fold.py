@@ -1,0 +1,222 @@
+"""Folding records into windows, record by record: the loop under every windowed aggregation.
+
+`WindowFold.run` takes one source's records in their order: which window each falls in, whether that
+has closed to it, its row, the fold, and on update what goes on. It stops where something else has
+its turn: at a late record, behind one at which windows may close, at another source's record.
+The rule of the file: it may be compiled, so times outside of what a calendar knows leave by
+`open_window`, which refuses them, before anything is calculated. Not done here: stream time,
+closing and expiring (`windowed`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamlog.durations import moment
+from streamlog.serdes import windowed_bytes
+from streamlog.tables.folding import Columns, Row
+from streamlog.windows.assign import window_of
+from streamlog.windows.emit import FAR_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+__all__ = ["DONE", "GATE", "LATE", "SOURCE", "Arrived", "Updates", "Window", "WindowFold"]
+
+DONE, LATE, GATE, SOURCE = range(4)
+"""Why a run stopped: all taken; a late record, not taken; windows may close now, the record was
+taken; the record of another source, not taken."""
+_TIME_MS_MAX = 1 << 50
+"""Far beyond the year 9999: no sum of two overflows."""
+_DONE, _LATE, _GATE, _SOURCE = DONE, LATE, GATE, SOURCE
+
+
+class Window:
+    """An open window: its rows in memory, and which of them the store does not have yet."""
+
+    __slots__ = ("dirty", "end", "end_ms", "is_whole", "rows", "start", "start_ms", "suffix")
+
+    def __init__(self, start_ms: int, end_ms: int, *, is_whole: bool) -> None:
+        # First, as it refuses what no calendar has.
+        self.start: datetime = moment(start_ms)
+        self.end: datetime = moment(end_ms)
+        self.start_ms = start_ms
+        self.end_ms = end_ms
+        self.suffix = windowed_bytes(b"", start_ms, end_ms)
+        """What a serde writes behind the key."""
+        self.rows: dict[bytes, Row] = {}
+        self.dirty: list[bytes] = []
+        self.is_whole = is_whole
+        """The store has no rows of it beyond those in memory."""
+
+
+class Arrived:
+    """Records to be taken in, as columns."""
+
+    __slots__ = ("raws", "sources", "times", "timestamps", "values")
+
+    def __init__(
+        self,
+        raws: Sequence[bytes],
+        values: Sequence[Any],
+        timestamps: Sequence[int],
+        times: Sequence[int],
+        sources: Sequence[object] | None,
+    ) -> None:
+        """`times` is the stream time of each record's source at it; `sources` each one's own.
+
+        `sources` is None if all are the same.
+        """
+        self.raws = raws
+        self.values = values
+        self.timestamps = timestamps
+        self.times = times
+        self.sources = sources
+
+
+class Updates:
+    """What goes on on update, in columns: of which record, and its row's result."""
+
+    __slots__ = ("ats", "raws", "timestamps", "values", "windows")
+
+    def __init__(self) -> None:
+        self.ats: list[int] = []
+        self.raws: list[bytes] = []
+        self.windows: list[Window] = []
+        self.values: list[Any] = []
+        self.timestamps: list[int] = []
+
+
+class WindowFold:
+    """The windows that are open in memory, and how records get into them."""
+
+    __slots__ = (
+        "_add",
+        "_columns",
+        "_grace_ms",
+        "_initial",
+        "_load_row",
+        "_offset_ms",
+        "_on_update",
+        "_open_window",
+        "_result",
+        "_size_ms",
+        "at",
+        "gate_ms",
+        "windows",
+    )
+
+    def __init__(
+        self,
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+        initial: Callable[[], Any],
+        *,
+        open_window: Callable[[int, int], Window],
+        load_row: Callable[[Window, bytes], Row],
+        size_ms: int,
+        offset_ms: int,
+        grace_ms: int,
+        on_update: bool,
+    ) -> None:
+        """`add`, `result` and `initial` are an aggregation's.
+
+        `open_window` makes a window that is not in memory, or refuses it; `load_row` asks the
+        store for the row of a window that is not whole.
+        """
+        self._add = add
+        self._result = result
+        self._initial = initial
+        columns: Any = getattr(add, "__self__", None)
+        self._columns = columns if isinstance(columns, Columns) else None
+        self._open_window = open_window
+        self._load_row = load_row
+        self._size_ms = size_ms
+        self._offset_ms = offset_ms
+        self._grace_ms = grace_ms
+        self._on_update = on_update
+        self.windows: dict[int, Window] = {}
+        """By their ends."""
+        self.gate_ms = FAR_MS
+        """Nothing closes before stream time less grace has come to this."""
+        self.at = 0
+        """The record in hand: where a run stopped, or failed."""
+
+    def run(
+        self, start: int, arrived: Arrived, outlook: tuple[int, int, int], updates: Updates
+    ) -> int:
+        """Take in records from `start` on, all of the source of the first of them.
+
+        Args:
+            start: the first record.
+            arrived: all of them.
+            outlook: of the source, see `StreamTime.outlook`.
+            updates: where results go, on update.
+
+        Returns:
+            Why it stopped, at the record `at`.
+        """
+        own_ms, now_ms, others_ms = outlook
+        raws, timestamps, times = arrived.raws, arrived.timestamps, arrived.times
+        sources = arrived.sources
+        source = None if sources is None else sources[start]
+        grace_ms, size_ms, offset_ms = self._grace_ms, self._size_ms, self._offset_ms
+        last_end_ms = -1
+        window: Any = None
+        for at in range(start, len(raws)):
+            self.at = at
+            if sources is not None and sources[at] is not source:
+                return _SOURCE
+            timestamp_ms = timestamps[at]
+            own_ms = max(own_ms, times[at])
+            if timestamp_ms < 0 or timestamp_ms > _TIME_MS_MAX:
+                self._open_window(*window_of(timestamp_ms, size_ms, offset_ms))
+            start_ms = (timestamp_ms - offset_ms) // size_ms * size_ms + offset_ms
+            end_ms = start_ms + size_ms
+            if end_ms <= max(own_ms, now_ms) - grace_ms:
+                return _LATE
+            if end_ms != last_end_ms:
+                window = self._window(max(start_ms, 0), end_ms)
+                last_end_ms = end_ms
+            row = self._folded(window, raws[at], arrived.values[at], timestamp_ms)
+            if self._on_update:
+                self._note(updates, window, row, at)
+                updates.raws.append(raws[at])
+            if max(now_ms, min(own_ms, others_ms)) - grace_ms >= self.gate_ms:
+                return _GATE
+        return _DONE
+
+    def _window(self, start_ms: int, end_ms: int) -> Window:
+        window = self.windows.get(end_ms)
+        return self._open_window(start_ms, end_ms) if window is None else window
+
+    def _folded(self, window: Window, raw: bytes, value: Any, timestamp_ms: int) -> Row:  # noqa: ANN401 - the stream's
+        row = window.rows.get(raw)
+        if row is None:
+            row = self._new_row(window, raw)
+        if self._columns is not None:
+            self._columns.add(row.state, value)
+        else:
+            row.state = self._add(row.state, value)
+        row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
+        if not row.dirty:
+            row.dirty = True
+            window.dirty.append(raw)
+        return row
+
+    def _new_row(self, window: Window, raw: bytes) -> Row:
+        if not window.is_whole:
+            return self._load_row(window, raw)
+        row = window.rows[raw] = Row(self._initial(), -1)
+        return row
+
+    def _note(self, updates: Updates, window: Window, row: Row, at: int) -> None:
+        if self._columns is not None:
+            result = self._columns.result(row.state)
+        else:
+            result = self._result(row.state)
+        updates.ats.append(at)
+        updates.windows.append(window)
+        updates.values.append(result)
+        updates.timestamps.append(row.timestamp_ms)

@@ -1,0 +1,35 @@
+# C types of folding.py.
+cimport cython
+
+cdef int _COUNT, _SUM, _MIN, _MAX, _MEAN
+
+@cython.final
+cdef class Row:
+    cdef public object state
+    cdef public long long timestamp_ms
+    cdef public bint dirty
+
+@cython.final
+cdef class Column:
+    cdef readonly int kind
+    cdef readonly str attribute
+    cdef readonly object get
+
+    cpdef object initial(self)
+    cpdef object folded(self, object state, object value)
+    cpdef object result(self, object state)
+
+@cython.final
+cdef class Columns:
+    cdef tuple _columns
+    cdef object _into
+    cdef tuple _names
+
+    @cython.locals(column=Column)
+    cpdef list initial(self)
+
+    @cython.locals(at=cython.Py_ssize_t, column=Column)
+    cpdef list add(self, list state, object value)
+
+    @cython.locals(at=cython.Py_ssize_t, column=Column, results=list)
+    cpdef object result(self, list state)

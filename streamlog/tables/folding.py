@@ -1,0 +1,101 @@
+"""Rows and how values fold into them: count, sum, min, max and mean, several columns at once.
+
+What an aggregation keeps per key is a `Row`; the built-in columns' state in it is a list with an
+entry per column. Exact in the order of the records: integers have no bounds, floats are added one
+by one, a mean keeps sum and count. The rule of the file: it may be compiled, so numbers of the
+user's stay objects, and what the user's fields raise goes through as it is. Not done here: which
+row a record belongs to (`processing`), and how a state is written down (`dsl/aggregators`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["KINDS", "Column", "Columns", "Row"]
+
+_COUNT, _SUM, _MIN, _MAX, _MEAN = range(5)
+KINDS = ("count", "sum", "min", "max", "mean")
+"""The columns there are."""
+
+
+class Row:
+    """The state of one key (and window): what has been folded, and the largest timestamp."""
+
+    __slots__ = ("dirty", "state", "timestamp_ms")
+
+    def __init__(self, state: object, timestamp_ms: int) -> None:
+        self.state: Any = state
+        self.timestamp_ms = timestamp_ms
+        self.dirty = False
+        """Whether the store does not have it as it is."""
+
+
+class Column:
+    """One of the built-in columns, over a field of the values."""
+
+    __slots__ = ("attribute", "get", "kind")
+
+    def __init__(self, kind: str, field: Callable[[Any], Any] | str | None) -> None:
+        """`field` is a function of the value, or the name of an attribute; None for a count."""
+        self.kind = KINDS.index(kind)
+        self.attribute = field if isinstance(field, str) else None
+        self.get: Any = field
+
+    def initial(self) -> object:
+        """The state of no values."""
+        if self.kind == _MEAN:
+            return 0, 0
+        return None if self.kind in (_MIN, _MAX) else 0
+
+    def folded(self, state: Any, value: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+        """The state with one more value."""
+        if self.kind == _COUNT:
+            return state + 1
+        found = getattr(value, self.attribute) if self.attribute is not None else self.get(value)
+        if self.kind == _SUM:
+            return state + found
+        if self.kind == _MEAN:
+            return state[0] + found, state[1] + 1
+        if state is None:
+            return found
+        if self.kind == _MIN:
+            return min(state, found)
+        return max(state, found)
+
+    def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
+        """What the state stands for."""
+        return state[0] / state[1] if self.kind == _MEAN else state
+
+
+class Columns:
+    """Columns that are folded together, and the row that they make."""
+
+    __slots__ = ("_columns", "_into", "_names")
+
+    def __init__(
+        self, columns: Sequence[Column], into: Callable[..., Any], names: Sequence[str] | None
+    ) -> None:
+        """`into` takes the results by these names; None: in their order."""
+        self._columns = tuple(columns)
+        self._into = into
+        self._names = None if names is None else tuple(names)
+
+    def initial(self) -> list[Any]:
+        """The states of no values."""
+        return [column.initial() for column in self._columns]
+
+    def add(self, state: list[Any], value: Any) -> list[Any]:  # noqa: ANN401 - the stream's values
+        """The same list, with one more value in each column."""
+        for at, column in enumerate(self._columns):
+            state[at] = column.folded(state[at], value)
+        return state
+
+    def result(self, state: list[Any]) -> Any:  # noqa: ANN401 - an `into`
+        """The row; nothing in it changes with the state."""
+        results = [column.result(state[at]) for at, column in enumerate(self._columns)]
+        if self._names is None:
+            return self._into(*results)
+        return self._into(**dict(zip(self._names, results, strict=True)))

@@ -1,0 +1,157 @@
+"""The fold under windows, interpreted beside compiled: same records, same rows, same stops."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parent.parent.parent
+HOT = ("streamlog.tables.folding", "streamlog.processing.window_fold")
+COMPILED = [importlib.import_module(name) for name in HOT]
+missing = [
+    module.__name__
+    for module in COMPILED
+    if not str(module.__file__).endswith(tuple(EXTENSION_SUFFIXES))
+]
+pytestmark = pytest.mark.skipif(
+    bool(missing), reason=f"not compiled: {', '.join(missing)} (`make compile` does it)"
+)
+
+
+def interpreted_all() -> list[ModuleType]:
+    """From their sources; the second gets the first one's source too."""
+    found: list[ModuleType] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in HOT:
+            path = ROOT / f"{name.replace('.', '/')}.py"
+            spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+            assert spec is not None
+            assert spec.loader is not None
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            patch.setitem(sys.modules, name, module)
+            found.append(module)
+    return found
+
+
+INTERPRETED = interpreted_all()
+Builds = tuple[ModuleType, ModuleType]
+
+numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.integers(-3, 3)
+times = st.integers(0, 60) | st.sampled_from([-1, 2**50, 2**50 + 1, 2**62, 2**63 - 1])
+records = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c"]), numbers, times, times, st.sampled_from("xyz")),
+    min_size=1,
+    max_size=12,
+)
+
+
+def outcome(act: Callable[[Builds], Any], builds: list[ModuleType]) -> object:
+    try:
+        return act((builds[0], builds[1]))
+    except Exception as error:  # noqa: BLE001 - whatever one build raises, the other has to
+        return type(error), str(error)
+
+
+def same(act: Callable[[Builds], Any]) -> object:
+    found = outcome(act, INTERPRETED)
+    assert found == outcome(act, COMPILED)
+    return found
+
+
+def columns(module: ModuleType) -> Any:
+    made = [
+        module.Column("count", None),
+        module.Column("sum", "n"),
+        module.Column("min", "n"),
+        module.Column("max", lambda value: value.n),
+        module.Column("mean", "n"),
+    ]
+    return module.Columns(made, lambda *results: results, None)
+
+
+@given(st.lists(numbers | st.just("text"), max_size=6))
+def test_columns_fold_alike(values: list[Any]) -> None:
+    def act(builds: Builds) -> object:
+        folded = columns(builds[0])
+        state = folded.initial()
+        for n in values:
+            state = folded.add(state, SimpleNamespace(n=n))
+        return state, folded.result(state) if values else None
+
+    same(act)
+
+
+def test_a_row_by_name_is_the_same_in_both() -> None:
+    def act(builds: Builds) -> object:
+        count = builds[0].Column("count", None)
+        return builds[0].Columns([count], dict, ["n"]).result([3])
+
+    assert same(act) == {"n": 3}
+
+
+def taken(
+    builds: Builds, batch: list[Any], *, built_in: bool, on_update: bool, gate: int
+) -> object:
+    """Run to the end, whatever it stops for; all that can be seen from outside."""
+    folding, fold_module = builds
+    made = columns(folding)
+
+    def open_window(start_ms: int, end_ms: int) -> Any:
+        window = fold_module.Window(start_ms, end_ms, is_whole=end_ms % 3 != 0)
+        fold.windows[end_ms] = window
+        return window
+
+    def load_row(window: Any, raw: bytes) -> Any:
+        row = window.rows[raw] = folding.Row(made.initial() if built_in else 100, 7)
+        return row
+
+    fold = fold_module.WindowFold(
+        made.add if built_in else lambda state, value: state + value.n,
+        made.result if built_in else lambda state: state,
+        made.initial if built_in else int,
+        open_window=open_window,
+        load_row=load_row,
+        size_ms=10,
+        offset_ms=3,
+        grace_ms=2,
+        on_update=on_update,
+    )
+    fold.gate_ms = gate
+    raws, found, stamps, own, sources = map(list, zip(*batch, strict=True))
+    values = [SimpleNamespace(n=n) for n in found]
+    arrived = fold_module.Arrived(raws, values, stamps, own, sources)
+    updates = fold_module.Updates()
+    stops = []
+    start = 0
+    while start < len(raws):
+        why = fold.run(start, arrived, (5, 1, 40), updates)
+        stops.append((why, fold.at))
+        start = fold.at if why == fold_module.SOURCE else fold.at + 1
+    rows = {
+        (end_ms, raw): (row.state, row.timestamp_ms, row.dirty)
+        for end_ms, window in fold.windows.items()
+        for raw, row in window.rows.items()
+    }
+    dirty = {end_ms: window.dirty for end_ms, window in fold.windows.items()}
+    spans = [(window.start_ms, window.end_ms, window.suffix) for window in updates.windows]
+    return stops, rows, dirty, updates.ats, updates.raws, updates.values, updates.timestamps, spans
+
+
+@given(records, st.booleans(), st.booleans(), st.integers(0, 60))
+@example([(b"a", 1, 2**63 - 1, 2**63 - 1, "x")], True, True, 0)
+@example([(b"a", 1, -1, 0, "x")], True, True, 0)
+def test_records_fall_into_windows_alike(
+    batch: list[Any], built_in: bool, on_update: bool, gate: int
+) -> None:
+    same(lambda builds: taken(builds, batch, built_in=built_in, on_update=on_update, gate=gate))
