@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from streamlog.broker.replication.partition import Partitions
-    from streamlog.broker.storage.log_directory import LogDirectory, TopicState
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.storage.topic_state import TopicState
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's rule; "." and ".." are excluded besides."""

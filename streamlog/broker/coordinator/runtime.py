@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from streamlog.broker.group_config import GroupConfig
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.replication.partition import Partition, Partitions
-    from streamlog.broker.storage.log_directory import TopicState
+    from streamlog.broker.storage.topic_state import TopicState
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.storage.appends import AppendResult
     from streamlog.broker.storage.files import FileRange
-    from streamlog.broker.storage.log_directory import LogDirectory, TopicState
+    from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.partition_log import PartitionLog
     from streamlog.broker.storage.syncing import PendingSync
+    from streamlog.broker.storage.topic_state import TopicState
     from streamlog.broker.storage.transactions import Decided
     from streamlog.protocol.schema import Buffer
     from streamlog.records.control import Marker

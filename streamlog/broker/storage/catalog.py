@@ -11,8 +11,8 @@
     clean_shutdown    there while nobody has the directory open and all of it was synced
     listener          where the holder of the lock can be reached
 
-Rule of the file: each is replaced as a whole, durably, and what can't be read is an error that
-names the file; nothing is guessed.
+Rule of the file: each is replaced as a whole, durably, with a checksum in it but for the first,
+and what can't be read is an error that names the file; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from crc32c import crc32c
+
+from streamlog.broker.config import PARTITIONS_MAX
 from streamlog.broker.quota_table import QuotaTable, entity_of
 from streamlog.broker.storage.files import Files, read_file, replace_file
 from streamlog.broker.storage.segment import SegmentEnd
@@ -43,7 +46,12 @@ LOCK = "lock"
 RECOVERY_POINTS = "recovery_points"
 LOG_START_OFFSETS = "log_start_offsets"
 
+OFFSET_MAX = 2**63 - 1
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What comes of looking into something that is not what it should be."""
+
 _FORMAT = 1
+_CHECKSUM = "crc32c"
 _ID_BYTES = 16
 
 
@@ -107,15 +115,15 @@ class Catalog:
         text = self._read(META)
         if text is None:
             return None
-        lines = (line.partition("=") for line in text.decode().splitlines())
-        properties = {name.strip(): value.strip() for name, _, value in lines}
         try:
+            lines = (line.partition("=") for line in text.decode().splitlines())
+            properties = {name.strip(): value.strip() for name, _, value in lines}
             return Identity(
                 cluster_id=properties["cluster.id"],
                 node_id=int(properties["node.id"]),
                 directory_id=properties["directory.id"],
             )
-        except (KeyError, ValueError) as error:
+        except MALFORMED as error:
             raise self.damaged(META, error) from error
 
     def write_identity(self, identity: Identity) -> None:
@@ -136,9 +144,13 @@ class Catalog:
         try:
             topics = [_topic(entry) for entry in content["topics"]]
             deleting = {_topic_id(text) for text in content["deleting"]}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             raise self.damaged(TOPICS, error) from error
         return topics, deleting
+
+    def knows_topics(self) -> bool:
+        """Whether it was ever written down which topics there are."""
+        return self._read(TOPICS) is not None
 
     def write_topics(self, topics: Sequence[TopicEntry], deleting: set[bytes]) -> None:
         """What exists from now on."""
@@ -181,8 +193,8 @@ class Catalog:
         # Directories from before anything was deleted have no log start offsets.
         content.setdefault(LOG_START_OFFSETS, {})
         try:
-            return {str(name): int(offset) for name, offset in content[kind].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return {str(name): _offset(offset) for name, offset in content[kind].items()}
+        except MALFORMED as error:
             raise self.damaged(CHECKPOINTS, error) from error
 
     def broker_settings(self) -> AlteredSettings:
@@ -197,7 +209,7 @@ class Catalog:
                 # Directories from before clients had quotas have none.
                 quotas=_quotas(content.get("quotas", [])),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             raise self.damaged(BROKER, error) from error
 
     def write_broker_settings(self, settings: AlteredSettings) -> None:
@@ -221,14 +233,14 @@ class Catalog:
         """Keep something for a room above."""
         self._replace_json(name, {"version": _FORMAT, **content})
 
-    def next_producer_id(self) -> int:
-        """The first producer id that was never given out."""
+    def next_producer_id(self) -> int | None:
+        """The first producer id that was never given out; None if nothing is known of it."""
         content = self._read_json(PRODUCER_IDS)
         if content is None:
-            return 0
+            return None
         try:
-            return int(content["next"])
-        except (KeyError, TypeError, ValueError) as error:
+            return _offset(content["next"])
+        except MALFORMED as error:
             raise self.damaged(PRODUCER_IDS, error) from error
 
     def write_next_producer_id(self, producer_id: int) -> None:
@@ -250,7 +262,7 @@ class Catalog:
         try:
             content = self._read_json(CLEAN_SHUTDOWN)
             ends = None if content is None else _ends(content)
-        except (CorruptData, TypeError, ValueError, AttributeError):
+        except (CorruptData, *MALFORMED):
             ends = None  # It only spares the recovery.
         self._remove(CLEAN_SHUTDOWN)
         return ends
@@ -266,7 +278,7 @@ class Catalog:
             return None
         try:
             return str(content["host"]), int(content["port"])
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise self.damaged(LISTENER, error) from error
 
     def write_listener(self, host: str, port: int) -> None:
@@ -290,10 +302,18 @@ class Catalog:
             return None
         try:
             content = json.loads(data)
-        except ValueError as error:
+            checksum = content.pop(_CHECKSUM, None) if isinstance(content, dict) else None
+            differs = checksum is not None and checksum != _checksum(content)
+        except (ValueError, RecursionError) as error:
             raise self.damaged(name, error) from error
         if not isinstance(content, dict) or content.get("version") != _FORMAT:
             raise CorruptData(f"{self._path}/{name} is not of format {_FORMAT}, the only one known")
+        # Directories from before there were checksums have none; nor has what was edited.
+        if differs:
+            raise CorruptData(
+                f"{self._path}/{name} is damaged (its checksum is another one); restore it from a"
+                f' copy, or if it was edited on purpose remove "{_CHECKSUM}" from it'
+            )
         return content
 
     def _replace(self, name: str, text: str) -> None:
@@ -302,7 +322,8 @@ class Catalog:
     def _replace_json(
         self, name: str, content: Mapping[str, object], *, indent: int | None = 2
     ) -> None:
-        self._replace(name, json.dumps(content, indent=indent) + "\n")
+        checked = {**content, _CHECKSUM: _checksum(content)}
+        self._replace(name, json.dumps(checked, indent=indent) + "\n")
 
     def _remove(self, name: str) -> bool:
         try:
@@ -320,16 +341,31 @@ class Catalog:
         )
 
 
+def _checksum(content: Mapping[str, object]) -> int:
+    """Of all that is in a file; the same after it was written and read."""
+    checksum: int = crc32c(json.dumps(content).encode())
+    return checksum
+
+
+def _offset(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value <= OFFSET_MAX:
+        raise ValueError(f"{value!r} where an offset or an id should be")
+    return value
+
+
 def _ends(content: dict[str, Any]) -> dict[str, SegmentEnd]:
     found = content.get("ends", {}).items()
     return {str(folder): SegmentEnd(*map(int, end)) for folder, end in found}
 
 
 def _topic(entry: dict[str, Any]) -> TopicEntry:
+    partitions = int(entry["partitions"])
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise ValueError(f"a topic of {partitions} partitions")
     return TopicEntry(
         name=str(entry["name"]),
         topic_id=_topic_id(entry["topic_id"]),
-        partitions=int(entry["partitions"]),
+        partitions=partitions,
         configs=_texts(entry["configs"]),
     )
 
@@ -359,7 +395,7 @@ def describe_holder(files: Files, path: str) -> str:
     try:
         process = json.loads(read_file(files, f"{path}/{LOCK}"))["process_id"]
         listener = Catalog(files, path).listener()
-    except (OSError, ValueError, KeyError, TypeError, StreamlogError):
+    except (OSError, RecursionError, StreamlogError, *MALFORMED):
         process, listener = "another one", None
     if listener is None:
         where = "which does not listen (yet)"

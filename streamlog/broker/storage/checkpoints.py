@@ -90,9 +90,13 @@ class Checkpoints:
 def _scan_from(log: PartitionLog) -> int:
     """The recovery point, held back before a hole: only a scan finds it again.
 
-    Not so where the end of what was synced is missing: that is judged by the true point.
+    Not so where a hole reaches up to the end of the log: by any earlier point it would be judged
+    a write that was never finished, and cut off.
     """
-    holes = [place.first_offset for place in log.damage if place.next_offset is not None]
-    if len(holes) < len(log.damage):
-        return log.recovery_point
+    end_offset = log.log_end_offset
+    holes: list[int] = []
+    for place in log.damage:
+        if place.next_offset is None or place.next_offset >= end_offset:
+            return log.recovery_point
+        holes.append(place.first_offset)
     return min([log.recovery_point, *holes])

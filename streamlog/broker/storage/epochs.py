@@ -148,4 +148,6 @@ def _parsed(data: bytes) -> list[tuple[int, int]]:
     entries = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
     if entries != sorted(entries):
         raise ValueError("leader epochs go down")
+    if any(not 0 <= epoch <= EPOCH_MAX or offset < 0 for epoch, offset in entries):
+        raise ValueError("a leader epoch, or where it begins, is out of range")
     return entries

@@ -14,6 +14,7 @@ from contextlib import closing
 
 from streamlog.broker.storage.files import Files
 from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX
+from streamlog.errors import LogDirectoryLost
 
 _FOLDER = re.compile(r"p-([0-9a-f]{32})-\d+(\.deleted)?")
 
@@ -69,6 +70,19 @@ class Folders:
                 )
             else:
                 self._remove(name)
+
+    def check_owned(self) -> None:
+        """Whether there is none with batches in it, as nobody knows of any topic.
+
+        Raises:
+            LogDirectoryLost: there is one; what knew of its topic is missing.
+        """
+        for name in partition_folders(self._files.list(self._path)):
+            if self._holds_batches(name):
+                raise LogDirectoryLost(
+                    f"{self._path} has partitions with records ({name}) and no topics.json:"
+                    " restore that file from a copy, or start with an empty directory"
+                )
 
     def size_bytes(self, folder: str) -> int:
         """Bytes of the segments in a folder, without their indexes."""

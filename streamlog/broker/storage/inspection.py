@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from streamlog.broker.storage.catalog import LOCK, Catalog, TopicEntry, describe_holder
+from streamlog.broker.storage.catalog import LOCK, META, Catalog, TopicEntry, describe_holder
 from streamlog.broker.storage.files import (
     File,
     Files,
@@ -23,7 +23,7 @@ from streamlog.broker.storage.files import (
     write_whole,
 )
 from streamlog.broker.storage.findings import Counts, Finding, Report
-from streamlog.broker.storage.folders import partition_folder
+from streamlog.broker.storage.folders import Folders, partition_folder
 from streamlog.broker.storage.partition_audit import PartitionAudit
 from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.stored import Placed, Stored
@@ -60,7 +60,7 @@ class Inspection:
         path = path.rstrip("/") or ("/" if path else ".")
         try:
             if Catalog(files, path).identity() is None:
-                raise LogDirectoryLost(f"{path} is no data directory of a log")
+                raise LogDirectoryLost(f"{path} is no data directory of a log: it has no {META}")
             lock = files.lock(f"{path}/{LOCK}")
             if lock is not None:
                 content = json.dumps({"process_id": process_id(), "since_ms": 0}).encode()
@@ -94,6 +94,8 @@ class Inspection:
             LogDirectoryError: it can't be read.
         """
         with self.disk():
+            if not self.catalog.knows_topics():
+                Folders(self.files, self.path).check_owned()
             entries, _ = self.catalog.topics()
             points = self.catalog.recovery_points()
             starts = self.catalog.log_start_offsets()

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from streamlog.broker.config import BrokerConfig, TopicConfig
+from streamlog.broker.config import BrokerConfig
 from streamlog.broker.storage.aside import Job
 from streamlog.broker.storage.catalog import (
     LOCK,
+    MALFORMED,
+    META,
     AlteredSettings,
     Catalog,
     Identity,
@@ -45,45 +46,28 @@ from streamlog.broker.storage.files import (
 )
 from streamlog.broker.storage.folders import Folders, partition_folder, partition_folders
 from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.storage.producer_ids import ProducerIds
 from streamlog.broker.storage.segment import SegmentEnd
+from streamlog.broker.storage.topic_state import (
+    TopicState,
+    check_partition_count,
+    check_topic_name,
+    topic_state,
+)
 from streamlog.errors import (
     ConfigError,
     LogDirectoryError,
     LogDirectoryFailed,
     LogDirectoryLocked,
     LogDirectoryLost,
-    LogError,
     StreamlogError,
     TopicExists,
     UnknownTopicOrPartition,
     UsageError,
 )
 
-PARTITIONS_MAX = 10_000
-"""Partitions of one topic; each keeps a file open."""
-PRODUCER_IDS_BLOCK = 1000
-"""Producer ids set aside with one write; a crash loses the rest of a block."""
-INVALID_TOPIC = 17
-INVALID_PARTITIONS = 37
-
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
 _logger = logging.getLogger(__name__)
 Kept = TypeVar("Kept")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicState:
-    """A topic and its logs, by number of the partition."""
-
-    name: str
-    topic_id: bytes
-    """16 bytes, new whenever a topic is made."""
-    partitions: list[PartitionLog]
-    configs: dict[str, str]
-    """The settings that were given for the topic, by Kafka's names."""
-    config: TopicConfig
-    """All settings that hold for it."""
 
 
 class LogDirectory:
@@ -104,7 +88,7 @@ class LogDirectory:
         self._checkpoints = Checkpoints(self._catalog)
         self._topics: dict[str, TopicState] = {}
         self._deleting: set[bytes] = set()
-        self._producer_ids = range(0)
+        self._producer_ids = ProducerIds(self._catalog)
         self._failure: LogDirectoryError | None = None
         self._closed = False
 
@@ -220,7 +204,10 @@ class LogDirectory:
             LogDirectoryError: the disk refused; there is no such topic.
         """
         self._check_writable()
-        self._check_new(name, partitions)
+        check_topic_name(name)
+        if name in self._topics:
+            raise TopicExists(f"topic {name!r} exists already")
+        check_partition_count(name, partitions, least=1)
         given = dict(configs or {})
         config = self._config.topic.overridden(given)
         topic_id = new_topic_id() if topic_id is None else topic_id
@@ -241,7 +228,7 @@ class LogDirectory:
         topic = self._topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
-        _check_count(name, partitions, least=len(topic.partitions) + 1)
+        check_partition_count(name, partitions, least=len(topic.partitions) + 1)
         return self._grown(topic, partitions)
 
     def _grown(self, topic: TopicState, partitions: int) -> TopicState:
@@ -378,14 +365,8 @@ class LogDirectory:
             CorruptData: the file that counts them is damaged.
         """
         self._check_writable()
-        if not self._producer_ids:
-            with self._disk():
-                first = self._catalog.next_producer_id()
-                self._catalog.write_next_producer_id(first + PRODUCER_IDS_BLOCK)
-            self._producer_ids = range(first, first + PRODUCER_IDS_BLOCK)
-        producer_id = self._producer_ids[0]
-        self._producer_ids = self._producer_ids[1:]
-        return producer_id
+        with self._disk():
+            return self._producer_ids.next(self._logs().values())
 
     def kept(self, name: str, read: Callable[[dict[str, Any]], Kept]) -> Kept | None:
         """What a room above has kept under a name, as `read` understands it; None if nothing.
@@ -398,7 +379,7 @@ class LogDirectory:
             content = self._catalog.kept(name)
         try:
             return None if content is None else read(content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             raise self._catalog.damaged(name, error) from error
 
     def keep(self, name: str, content: Mapping[str, object]) -> None:
@@ -541,6 +522,8 @@ class LogDirectory:
     def _open(self) -> None:
         names = set(self._files.list(self.path))
         self._identify(names)
+        if not self._catalog.knows_topics():
+            self._folders.check_owned()
         ends = self._catalog.take_clean_mark()
         self._catalog.remove_listener()
         entries, self._deleting = self._catalog.topics()
@@ -556,13 +539,15 @@ class LogDirectory:
     def _open_read_only(self) -> None:
         identity = self._catalog.identity()
         if identity is None:
-            raise LogDirectoryLost(f"{self.path} is no data directory of a log")
+            raise LogDirectoryLost(f"{self.path} is no data directory of a log: it has no {META}")
         self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
         self.node_id = identity.node_id
+        if not self._catalog.knows_topics():
+            self._folders.check_owned()
         entries, _ = self._catalog.topics()
         for entry in entries:
             logs = [self._read_only_log(entry, number) for number in range(entry.partitions)]
-            self._topics[entry.name] = _state(entry, logs, self._config.topic)
+            self._topics[entry.name] = topic_state(entry, logs, self._config.topic)
         # Read last: a log may have been cut since, but what it begins with was there.
         starts = self._catalog.log_start_offsets()
         for topic in self._topics.values():
@@ -608,7 +593,7 @@ class LogDirectory:
     ) -> None:
         config = self._config.topic.overridden(entry.configs)
         logs: list[PartitionLog] = []
-        self._topics[entry.name] = _state(entry, logs, config)
+        self._topics[entry.name] = topic_state(entry, logs, config)
         for number in range(entry.partitions):
             folder = partition_folder(entry.topic_id, number)
             point, start = checkpoints[folder]
@@ -637,16 +622,6 @@ class LogDirectory:
             raise UsageError(f"{self.path} has been closed")
         if self._failure is not None:
             raise self._failure
-
-    def _check_new(self, name: str, partitions: int) -> None:
-        if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
-            raise LogError(
-                f"{name!r} can't name a topic: use 1 to 249 letters, digits, '.', '_' and '-'",
-                code=INVALID_TOPIC,
-            )
-        if name in self._topics:
-            raise TopicExists(f"topic {name!r} exists already")
-        _check_count(name, partitions, least=1)
 
     def _write_topics(self, topics: list[TopicState]) -> None:
         entries = [
@@ -684,14 +659,6 @@ class LogDirectory:
             raise directory_error(error, self.path) from error
 
 
-def _check_count(name: str, partitions: int, *, least: int) -> None:
-    if not least <= partitions <= PARTITIONS_MAX:
-        raise LogError(
-            f"topic {name!r} can't have {partitions} partitions: use {least} to {PARTITIONS_MAX}",
-            code=INVALID_PARTITIONS,
-        )
-
-
 def effective(given: BrokerConfig, altered: AlteredSettings) -> BrokerConfig:
     """What holds: the settings that were given, with those that were altered in their place.
 
@@ -699,13 +666,3 @@ def effective(given: BrokerConfig, altered: AlteredSettings) -> BrokerConfig:
         ConfigError: one is unknown or out of range.
     """
     return given.overridden(altered.default).overridden(altered.node)
-
-
-def _state(entry: TopicEntry, logs: list[PartitionLog], config: TopicConfig) -> TopicState:
-    return TopicState(
-        name=entry.name,
-        topic_id=entry.topic_id,
-        partitions=logs,
-        configs=dict(entry.configs),
-        config=config,
-    )

@@ -14,7 +14,6 @@ Compaction rewrites sealed segments from outside (`cleaning`) and puts them in b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage import admission, recovery, runs, swap
@@ -28,21 +27,20 @@ from streamlog.broker.storage.files import (
     File,
     FileRange,
     Files,
-    directory_error,
     size_of,
 )
+from streamlog.broker.storage.log_disk import LogDisk
 from streamlog.broker.storage.log_producers import LogProducers
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.recompression import recompressed
 from streamlog.broker.storage.runs import PlainRun
-from streamlog.broker.storage.segment import LOG_SUFFIX, Segment, SegmentEnd
+from streamlog.broker.storage.segment import Segment, SegmentEnd
 from streamlog.broker.storage.segments import Segments
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
 from streamlog.broker.storage.transactions import Decided
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
-    LogDirectoryFailed,
     LogDirectoryLost,
     OffsetOutOfRange,
     StreamlogError,
@@ -73,20 +71,18 @@ class PartitionLog:
         self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.found_end_offset = START_OFFSET
         """Behind the last batch that `range` has found."""
-        self.refused_reads = 0
-        """Reads that met a damaged place; the place itself is told once."""
         self.cleaned = swap.CleanedOffset(files, directory)
-        self._files = files
-        self._directory = directory
         self._config = config
         self._read_only = read_only
         self._segments = Segments(files, directory, name=name, config=config, read_only=read_only)
+        self._disk = LogDisk(
+            files, directory, name=name, read_only=read_only, tell=self._segments.tell
+        )
         self._start_offset = START_OFFSET
         self._producers = LogProducers(files, directory, self._segments)
         self._opened_ms: int | None = None
         self._link_check_ms = 0
         self._dirty = False
-        self._failure: LogDirectoryError | None = None
         self._closed = False
 
     @classmethod
@@ -99,7 +95,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         log = cls(files, directory, name=name, config=config, read_only=False)
-        with log._disk():
+        with log._disk.errors():
             files.make_directory(directory)
             log._segments.add(START_OFFSET)
         return log
@@ -131,7 +127,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         log = cls(files, directory, name=name, config=config, read_only=read_only)
-        with log._disk():
+        with log._disk.errors():
             log.synced = log.synced._replace(offset=recovery_point)
             log._start_offset = log_start_offset
             if not read_only:
@@ -204,9 +200,14 @@ class PartitionLog:
         return self._segments.damage
 
     @property
+    def refused_reads(self) -> int:
+        """Reads that met a damaged place; the place itself is told once."""
+        return self._disk.refused_reads
+
+    @property
     def whole(self) -> bool:
         """Whether nothing is known to be damaged and the disk has not failed."""
-        return self._failure is None and not self.damage
+        return self._disk.failure is None and not self.damage
 
     def append(
         self,
@@ -309,7 +310,7 @@ class PartitionLog:
             CorruptData: their index has to be built anew, and the log is damaged.
             LogDirectoryError: the disk refused.
         """
-        with self._disk():
+        with self._disk.errors():
             return self._segments.aborted(offset, end_offset)
 
     def read(
@@ -326,7 +327,7 @@ class PartitionLog:
         )
         if not isinstance(found, FileRange):
             return found
-        with self._disk():
+        with self._disk.errors():
             return found.read()
 
     def range(
@@ -353,8 +354,10 @@ class PartitionLog:
         """
         end_offset = self._segments.active.next_offset
         if not self._start_offset <= offset <= end_offset:
+            with self._disk.errors():
+                self._check_end()  # Or who has read what is lost now would begin anew elsewhere.
             raise self._out_of_range(offset)
-        with self._disk():
+        with self._disk.errors():
             if offset == end_offset:
                 self._check_end()
                 return b""
@@ -379,7 +382,7 @@ class PartitionLog:
             CorruptData: a batch on the way is damaged.
             LogDirectoryError: the disk refused.
         """
-        with self._disk():
+        with self._disk.errors():
             found = self._segments.first_not_before(timestamp_ms, self._start_offset)
         return None if found is None else (found.offset, found.timestamp_ms)
 
@@ -390,7 +393,7 @@ class PartitionLog:
             CorruptData: its batch is damaged.
             LogDirectoryError: the disk refused.
         """
-        with self._disk():
+        with self._disk.errors():
             newest = self._segments.newest(self._start_offset)
         return None if newest is None else (newest.offset, newest.timestamp_ms)
 
@@ -424,7 +427,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused, or the log has failed.
         """
         self.check_open()
-        with self._disk():
+        with self._disk.errors():
             count = expired_segments(self._segments, self._config, wall_ms=wall_ms)
             while count and self._end_of_segment(count - 1) > high_watermark:
                 count -= 1
@@ -455,7 +458,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused; the rest can be retired later.
         """
         renamed: list[str] = []
-        with self._disk():
+        with self._disk.errors():
             start = self._start_offset if kept_start is None else kept_start
             while self._segments.first_ends_by(start):
                 renamed += self._segments.retire_first()
@@ -485,13 +488,13 @@ class PartitionLog:
         """
         active = self._segments.active
         end = SyncedEnd(active.base_offset, active.base_offset, 0) if sealed_only else self._end()
-        if self._closed or self._failure is not None:
+        if self._closed or self._disk.failure is not None:
             return None
         if end.offset <= self.synced.offset and not self._segments.unsynced:
             return None
         segments = self._segments.unsynced if sealed_only else [*self._segments.unsynced, active]
         files: list[File] = []
-        with self._disk():
+        with self._disk.errors():
             for segment in segments:
                 files += segment.files_to_sync()
         return PendingSync(end, tuple(self._segments.unsynced), tuple(files))
@@ -510,8 +513,8 @@ class PartitionLog:
             UnknownTopicOrPartition: it was closed, or deleted.
             UsageError: it was opened for reading only.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self._disk.failure is not None:
+            raise self._disk.failure
         if self._closed:
             raise UnknownTopicOrPartition(f"{self.name} has been closed, or its topic deleted")
         if self._read_only:
@@ -519,8 +522,8 @@ class PartitionLog:
 
     def fail(self, failure: LogDirectoryError) -> None:
         """Take nothing more: the disk is not to be trusted."""
-        if self._failure is None:
-            self._failure = failure
+        if self._disk.failure is None:
+            self._disk.failure = failure
 
     def sealed_segments(self, *, before_offset: int) -> Iterator[Segment]:
         """The segments that end at `before_offset` at the latest and are on disk as a whole.
@@ -532,7 +535,7 @@ class PartitionLog:
         """
         self.check_open()
         limit = min(before_offset, self.recovery_point)
-        with self._disk():
+        with self._disk.errors():
             yield from self._segments.ended_by(limit)
 
     def has_segment(self, segment: Segment) -> bool:
@@ -558,7 +561,7 @@ class PartitionLog:
         try:
             return self._segments.swap(place, cleaned)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._disk.failed(error) from error
 
     def end_swap(self, begun: swap.Swap) -> None:
         """What was replaced is taken out: give the files of the cleaned segment their names.
@@ -571,7 +574,7 @@ class PartitionLog:
         try:
             begun.settle()
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._disk.failed(error) from error
 
     def close(self) -> None:
         """Bring everything to disk, so that the next opening need not scan, and close.
@@ -582,7 +585,7 @@ class PartitionLog:
         if self._closed:
             return
         try:
-            if not self._read_only and self._failure is None:
+            if not self._read_only and self._disk.failure is None:
                 self._settle()
         finally:
             self.discard()
@@ -663,15 +666,15 @@ class PartitionLog:
             self._dirty = True
             segment.append(data, batches)
         except OSError as error:
-            raise self._noted(error) from error
+            raise self._disk.noted(error) from error
 
     def _check_linked(self, segment: Segment) -> None:
         if not segment.linked():
-            self._failure = LogDirectoryLost(
+            self._disk.failure = LogDirectoryLost(
                 f"{segment.path} has vanished while it was in use: the log of {self.name}"
                 " stops here; put the data directory back in its place, or start with a new one"
             )
-            raise self._failure
+            raise self._disk.failure
 
     def _roll_due(self, size_bytes: int, batches: list[RecordBatch], now_ms: int) -> bool:
         segment, config = self._segments.active, self._config
@@ -703,10 +706,10 @@ class PartitionLog:
                 segment.sync()
         except OSError as error:
             # The kernel may have dropped the pages: a second sync would succeed and lie.
-            raise self._failed(error) from error
+            raise self._disk.failed(error) from error
 
     def _settle(self) -> None:
-        with self._disk():
+        with self._disk.errors():
             if self._dirty or self._segments.active.indexes_are_behind:
                 segments = [*self._segments.unsynced, self._segments.active]
                 self._segments.active.trim_indexes()
@@ -715,38 +718,3 @@ class PartitionLog:
                 self._segments.unsynced = []
                 self.synced = self._end()
             self._producers.keep()
-
-    @contextmanager
-    def _disk(self) -> Iterator[None]:
-        """Errors of the system come out as what they mean for the data directory."""
-        try:
-            yield
-        except CorruptData as error:
-            self.refused_reads += 1
-            self._segments.tell(str(error))
-            raise
-        except OSError as error:
-            if self._read_only and self._retired_meanwhile(error):
-                raise OffsetOutOfRange(
-                    f"{self.name}: {error.filename or 'a segment'} was deleted while it was read"
-                ) from error
-            raise self._noted(error) from error
-
-    def _failed(self, error: OSError) -> LogDirectoryError:
-        self._failure = directory_error(error, self._directory)
-        return self._failure
-
-    def _noted(self, error: OSError) -> LogDirectoryError:
-        failure = directory_error(error, self._directory)
-        if not isinstance(failure, LogDirectoryFailed):
-            self._failure = failure
-        return failure
-
-    def _retired_meanwhile(self, error: OSError) -> bool:
-        """Whether the broker that owns this log has removed a segment since it was opened."""
-        if not isinstance(error, FileNotFoundError):
-            return False
-        try:
-            return any(name.endswith(LOG_SUFFIX) for name in self._files.list(self._directory))
-        except FileNotFoundError:
-            return False

@@ -216,8 +216,8 @@ class Segments:
         number = bisect_right(self._bases, offset) - 1
         if number < 0:
             raise CorruptData(
-                f"{self._name}: offset {offset} is missing: the first file in {self._directory}"
-                f" begins at offset {self._bases[0]}"
+                f"{self._name}: offsets before {self._bases[0]} are missing: there the"
+                f" first file in {self._directory} begins"
             )
         return self._loaded(number)
 

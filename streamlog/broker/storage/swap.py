@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from streamlog.broker.storage.aborted import ABORTED_SUFFIX
+from streamlog.broker.storage.catalog import MALFORMED
 from streamlog.broker.storage.files import (
     Files,
     directory_error,
@@ -213,8 +214,9 @@ class CleanedOffset:
     def _stored(self) -> int:
         try:
             content = json.loads(read_file(self._files, f"{self._directory}/{CHECKPOINT}"))
-            return int(content["cleaned_offset"]) if content["version"] == _FORMAT else 0
-        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            offset = int(content["cleaned_offset"]) if content["version"] == _FORMAT else 0
+            return max(offset, 0)
+        except (FileNotFoundError, RecursionError, *MALFORMED):
             return 0
         except OSError as error:
             raise directory_error(error, self._directory) from error

@@ -91,3 +91,8 @@ def overwrite(files: Files, path: str, data: bytes) -> None:
     write_whole(file, data, 0)
     file.sync()
     file.close()
+
+
+def files_of(log: PartitionLog) -> Files:
+    """The disk that `new_log` has made the log on."""
+    return log._segments._files

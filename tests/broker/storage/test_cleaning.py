@@ -27,6 +27,7 @@ from streamlog.records.compression import Compression
 from streamlog.records.control import ABORT, COMMIT, Marker
 from tests.broker.storage.batches import (
     DIRECTORY,
+    files_of,
     log_files,
     new_log,
     overwrite,
@@ -455,13 +456,13 @@ def test_no_key_is_twice_in_what_is_clean_and_offsets_stay() -> None:
 
 def test_small_segments_become_one() -> None:
     log = filled(batches=80)
-    files = log_files(log._files)
+    files = log_files(files_of(log))
     clean(log)
     for number in range(40):
         log.append(keyed((f"k{number % 5}", "2" * 50)), now_ms=0)
     clean(log)
     assert len(files) > 5
-    merged = log_files(log._files)[1]
+    merged = log_files(files_of(log))[1]
     assert merged > files[5]
 
 
@@ -479,7 +480,7 @@ def test_a_batch_keeps_its_codec_offsets_and_sequence(codec: Compression) -> Non
     pairs = [(f"k{number}", "v" * 10) for number in range(20)]
     log.append(keyed(*pairs, timestamp_ms=50, codec=codec, producer=(7, 0, 0)), now_ms=0)
     log.append(keyed(*pairs[:10], *pairs[15:], timestamp_ms=500), now_ms=0)
-    while len(log_files(log._files)) < 2:
+    while len(log_files(files_of(log))) < 2:
         log.append(keyed(("other", "v" * 100)), now_ms=0)
     clean(log)
     first = read_batches(log)[0]
@@ -492,7 +493,7 @@ def test_a_batch_keeps_its_codec_offsets_and_sequence(codec: Compression) -> Non
 def test_every_offset_can_be_read_from_and_times_looked_up() -> None:
     log = filled(batches=80)
     clean(log)
-    for each in (log, reopened(log._files, config=COMPACTED)):
+    for each in (log, reopened(files_of(log), config=COMPACTED)):
         records = read_records(each)
         for offset in range(each.log_end_offset):
             found = next(split_batches(each.read(offset, max_bytes=1)))
@@ -514,7 +515,7 @@ def test_the_newest_record_is_found_though_newer_ones_are_gone() -> None:
     clean(log)
     assert [batch.record_count for batch in read_batches(log)][:2] == [0, 0]
     assert log.max_timestamp() is not None
-    assert log.max_timestamp() == reopened(log._files, config=COMPACTED).max_timestamp()
+    assert log.max_timestamp() == reopened(files_of(log), config=COMPACTED).max_timestamp()
 
 
 def test_a_tombstone_stays_for_its_time_after_it_was_met() -> None:
@@ -545,9 +546,9 @@ def test_the_last_sequence_of_a_producer_outlives_its_records() -> None:
         log.append(keyed(("a", "2" * 50)), now_ms=0)
     clean(log)
     log.close()
-    for path in log_files(log._files, ".snapshot"):
-        log._files.remove(path)
-    log = reopened(log._files, config=COMPACTED)
+    for path in log_files(files_of(log), ".snapshot"):
+        files_of(log).remove(path)
+    log = reopened(files_of(log), config=COMPACTED)
     kept = [batch for batch in read_batches(log) if batch.producer_id == 7]
     assert [(each.base_sequence, each.record_count) for each in kept] == [(3, 0)]
     duplicate = log.append(keyed(("a", "1"), producer=(7, 2, 3)), now_ms=0)
@@ -631,14 +632,14 @@ def test_an_open_transaction_is_not_passed() -> None:
 
 def test_a_damaged_segment_is_left_as_it_is() -> None:
     log = filled()
-    path = log_files(log._files)[1]
-    data = bytearray(read_file(log._files, path))
+    path = log_files(files_of(log))[1]
+    data = bytearray(read_file(files_of(log), path))
     data[100] ^= 1
-    overwrite(log._files, path, bytes(data))
+    overwrite(files_of(log), path, bytes(data))
     with pytest.raises(CorruptData, match="damaged"):
         clean(log)
-    assert read_file(log._files, path) == data
-    assert log_files(log._files, ".cleaned") == []
+    assert read_file(files_of(log), path) == data
+    assert log_files(files_of(log), ".cleaned") == []
 
 
 def test_a_log_that_is_deleted_meanwhile_ends_its_cleaning() -> None:
@@ -652,7 +653,7 @@ def test_a_log_that_is_deleted_meanwhile_ends_its_cleaning() -> None:
 
 def test_a_cleaning_that_is_given_up_leaves_nothing_behind() -> None:
     log = filled()
-    names = log._files.list("data/p-0")
+    names = files_of(log).list("data/p-0")
     for count in range(1, 60, 7):
         steps = Cleaning(log, dirt(log), memory_bytes=MEMORY_BYTES, wall_ms=0).steps()
         for _ in range(count):
@@ -660,7 +661,7 @@ def test_a_cleaning_that_is_given_up_leaves_nothing_behind() -> None:
         steps.close()
         if log.cleaned.read():
             break
-        assert log._files.list("data/p-0") == names
+        assert files_of(log).list("data/p-0") == names
 
 
 def test_batches_that_come_between_two_steps_are_kept() -> None:
@@ -672,7 +673,7 @@ def test_batches_that_come_between_two_steps_are_kept() -> None:
         log.append(keyed((f"new-{number}", "v" * 100)), now_ms=0)
         values[b"new-%d" % number] = b"v" * 100
     assert seen(log) == values
-    assert seen(reopened(log._files, config=COMPACTED)) == values
+    assert seen(reopened(files_of(log), config=COMPACTED)) == values
 
 
 def test_a_record_without_a_key_is_refused_where_keys_are_what_counts() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
-from streamlog.broker.storage.catalog import new_topic_id
+from streamlog.broker.storage.catalog import AlteredSettings, new_topic_id
 from streamlog.broker.storage.files import MemoryFiles, read_file, write_whole
-from streamlog.broker.storage.log_directory import PRODUCER_IDS_BLOCK, LogDirectory
+from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.producer_ids import PRODUCER_IDS_BLOCK
 from streamlog.errors import (
     ConfigError,
     CorruptData,
@@ -143,6 +145,7 @@ def test_a_deletion_that_was_interrupted_is_finished(files: MemoryFiles) -> None
     # The third replacement from here would take the topic off the list of the doomed.
     content = json.loads(read_file(files, "/data/topics.json"))
     content["deleting"] = [content["topics"].pop()["topic_id"]]
+    del content["crc32c"]
     overwrite(files, "/data/topics.json", json.dumps(content).encode())
     files.rename(f"/data/{folders(files)[0]}", f"/data/{folders(files)[0]}.deleted")
     again = killed(files)
@@ -356,6 +359,58 @@ def test_a_damaged_small_file_is_named(files: MemoryFiles, name: str, content: b
     overwrite(files, f"/data/{name}", content)
     with pytest.raises(CorruptData, match=f"/data/{name}"):
         opened(files).next_producer_id()
+
+
+@pytest.mark.parametrize("name", ["topics.json", "checkpoints", "producer_ids", "broker.json"])
+def test_what_was_changed_in_a_small_file_is_noticed_unless_on_purpose(
+    files: MemoryFiles, name: str
+) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    directory.log("a", 0).append(batch(3), now_ms=0)
+    directory.next_producer_id()
+    directory.alter_broker(AlteredSettings(default={"log.retention.ms": "1000"}))
+    directory.close()
+    content = json.loads(read_file(files, f"/data/{name}"))
+    content["something"] = "else"
+    overwrite(files, f"/data/{name}", json.dumps(content).encode())
+    with pytest.raises(CorruptData, match=f'/data/{name} is damaged.*remove "crc32c"'):
+        opened(files).next_producer_id()
+    files.crash(keep_bytes=None)  # and so the lock is free
+    del content["crc32c"]
+    overwrite(files, f"/data/{name}", json.dumps(content).encode())
+    directory = opened(files)
+    assert directory.next_producer_id() == PRODUCER_IDS_BLOCK
+    assert len(read_records(directory.log("a", 0))) == 3
+
+
+def test_a_log_without_its_list_of_topics_is_not_taken_for_an_empty_one(
+    files: MemoryFiles,
+) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    directory.log("a", 0).append(batch(), now_ms=0)
+    directory.close()
+    files.remove("/data/topics.json")
+    with pytest.raises(LogDirectoryLost, match=r"no topics\.json: restore"):
+        opened(files)
+    with pytest.raises(LogDirectoryLost, match=r"no topics\.json: restore"):
+        LogDirectory.open("/data", files=files, read_only=True)
+    with (
+        Inspection.open("/data", files=files) as inspection,
+        pytest.raises(LogDirectoryLost, match=r"no topics\.json: restore"),
+    ):
+        inspection.verify()
+
+
+def test_no_producer_id_is_given_out_twice_though_their_count_is_lost(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 1)
+    ids = [directory.next_producer_id() for _ in range(7)]
+    directory.log("a", 0).append(batch(producer=(ids[-1], 0, 0)), now_ms=0)
+    directory.close()
+    files.remove("/data/producer_ids")
+    assert opened(files).next_producer_id() == ids[-1] + 1
 
 
 def test_a_reader_changes_nothing_and_locks_nothing(

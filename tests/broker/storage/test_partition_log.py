@@ -31,6 +31,7 @@ from tests.broker.storage.batches import (
     SMALL,
     batch,
     contents,
+    files_of,
     log_files,
     new_log,
     read_batches,
@@ -435,7 +436,7 @@ def test_a_topic_may_have_the_log_s_own_time() -> None:
     assert [record.timestamp_ms for record in read_records(log)] == [5_000, 5_000]
     assert log.offset_for_timestamp(4_000) == (0, 5_000)
     log.append(batch(), now_ms=0, wall_ms=5_101)
-    assert len(log_files(log._files)) == 2
+    assert len(log_files(files_of(log))) == 2
     log.configure(TopicConfig(message_timestamp_before_max_ms=100))
     assert log.append(batch(timestamp_ms=9_950), now_ms=0, wall_ms=10_000).log_append_time_ms == -1
     with pytest.raises(LogError) as caught:

@@ -1,0 +1,85 @@
+"""LogDisk: what errors of the system mean for one log.
+
+A disk that is full refuses a write, and the log goes on when there is space again. A file that
+has vanished, or a sync that has failed, ends it: the `failure` stays, and nothing more is taken.
+A damaged place is told once and disturbs nobody else. Rule of the file: no error of the system
+leaves a log as what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from streamlog.broker.storage.files import directory_error
+from streamlog.broker.storage.segment import LOG_SUFFIX
+from streamlog.errors import (
+    CorruptData,
+    LogDirectoryError,
+    LogDirectoryFailed,
+    OffsetOutOfRange,
+)
+
+if TYPE_CHECKING:
+    from streamlog.broker.storage.files import Files
+
+
+class LogDisk:
+    """The disk of the log `name` in `directory`; `tell` is told of damaged places."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        *,
+        name: str,
+        read_only: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.failure: LogDirectoryError | None = None
+        """Why the log takes nothing more."""
+        self.refused_reads = 0
+        """Reads that met a damaged place; the place itself is told once."""
+        self._files = files
+        self._directory = directory
+        self._name = name
+        self._read_only = read_only
+        self._tell = tell
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Errors of the system come out as what they mean for the data directory."""
+        try:
+            yield
+        except CorruptData as error:
+            self.refused_reads += 1
+            self._tell(str(error))
+            raise
+        except OSError as error:
+            if self._read_only and self._retired_meanwhile(error):
+                raise OffsetOutOfRange(
+                    f"{self._name}: {error.filename or 'a segment'} was deleted while it was read"
+                ) from error
+            raise self.noted(error) from error
+
+    def failed(self, error: OSError) -> LogDirectoryError:
+        """It is not to be trusted any more."""
+        self.failure = directory_error(error, self._directory)
+        return self.failure
+
+    def noted(self, error: OSError) -> LogDirectoryError:
+        """It has refused; only what has vanished stays so."""
+        failure = directory_error(error, self._directory)
+        if not isinstance(failure, LogDirectoryFailed):
+            self.failure = failure
+        return failure
+
+    def _retired_meanwhile(self, error: OSError) -> bool:
+        """Whether the broker that owns this log has removed a segment since it was opened."""
+        if not isinstance(error, FileNotFoundError):
+            return False
+        try:
+            return any(name.endswith(LOG_SUFFIX) for name in self._files.list(self._directory))
+        except FileNotFoundError:
+            return False
