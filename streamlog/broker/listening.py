@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
+from streamlog.broker.certificates import Certificates
 from streamlog.broker.connections import Connections
 from streamlog.broker.key_set import KeySet
 from streamlog.broker.listeners import Listener
@@ -19,7 +20,6 @@ from streamlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Tokens
 from streamlog.broker.security.tokens import SignedTokens, UnsecuredTokens
 from streamlog.broker.security_config import PLAINTEXT, SASL_PLAINTEXT, SecurityConfig
 from streamlog.broker.server import BrokerServer, Client
-from streamlog.broker.tls import server_context
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,7 +44,7 @@ class Listening:
             quota_table=lambda: broker.directory.altered.quotas,
         )
         has_tls = any(each.has_tls for each in listeners)
-        tls = server_context(config) if has_tls else None
+        tls = Certificates(config, broker.clock) if has_tls else None
         self._keys: KeySet | None = None
         tokens = self._tokens(config) if any(each.has_sasl for each in listeners) else None
         for each in listeners:

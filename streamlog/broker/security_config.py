@@ -106,6 +106,17 @@ class SecurityConfig:
         ),
         (CLIENT_AUTH_NONE, CLIENT_AUTH_REQUESTED, CLIENT_AUTH_REQUIRED),
     )
+    principal_rules: str = text(
+        "DEFAULT",
+        Named(
+            "ssl.principal.mapping.rules",
+            "How a user's name is made of a certificate's subject: rules with commas between them,"
+            " the first that matches all of it holds. RULE:PATTERN/REPLACEMENT/ with L or U behind"
+            " it for lower or upper case, $1 standing for the pattern's first group; DEFAULT: the"
+            " subject as it is. Who has a certificate that no rule matches is hung up on.",
+            is_dynamic=False,
+        ),
+    )
     tls_versions: str = words(
         ",".join(TLS_VERSIONS),
         Named("ssl.enabled.protocols", "Versions of TLS that are spoken.", is_dynamic=False),

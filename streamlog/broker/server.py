@@ -49,9 +49,9 @@ from streamlog.protocol.messages.data import (
 from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
 
 if TYPE_CHECKING:
-    import ssl
     from types import TracebackType
 
+    from streamlog.broker.certificates import Certificates
     from streamlog.broker.durable import Answer
     from streamlog.broker.security.mechanisms import Tokens
     from streamlog.protocol.schema import Message, Piece
@@ -81,7 +81,7 @@ class BrokerServer:
         port: int = 0,
         *,
         listener: Listener | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Certificates | None = None,
         tokens: Tokens | None = None,
         connections: Connections[Client] | None = None,
     ) -> None:

@@ -20,16 +20,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
+from streamlog.broker.certificates import Certificates, why
 from streamlog.broker.listeners import Listener
 from streamlog.broker.outlet import Outlet, memory_bytes
-from streamlog.broker.security.principals import of_certificate
-from streamlog.broker.security_config import (
-    CLIENT_AUTH_NONE,
-    CLIENT_AUTH_REQUIRED,
-    SecurityConfig,
-)
+from streamlog.broker.security.principals import Subject, distinguished_name
 from streamlog.broker.storage.files import FileRange
-from streamlog.errors import ConfigError
 from streamlog.protocol.schema import Buffer, Piece, one_buffer
 
 if TYPE_CHECKING:
@@ -45,58 +40,7 @@ TURN_BYTES_MAX = 4 * 1024 * 1024
 HANDSHAKE_RECORD = 0x16
 """The first byte of everybody who speaks TLS."""
 
-_REASONS = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate (ssl.client.auth=required)",
-    "NO_SHARED_CIPHER": "it has no cipher in common with ssl.cipher.suites and the certificate",
-    "UNSUPPORTED_PROTOCOL": "it speaks only versions that are not in ssl.enabled.protocols",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of the broker's certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not take the broker's certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not take the broker's certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the broker's certificate has expired",
-}
-
 _log = logging.getLogger(__name__)
-
-
-def server_context(config: SecurityConfig) -> ssl.SSLContext:
-    """What listeners with TLS show and ask for.
-
-    Raises:
-        ConfigError: a file is missing or does not hold what it should.
-    """
-    if not config.keystore:
-        raise ConfigError(
-            "a listener with TLS needs ssl.keystore.location, a PEM file with the broker's"
-            " certificate and its private key"
-        )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    versions = [ssl.TLSVersion[each.replace(".", "_")] for each in config.tls_versions.split(",")]
-    context.minimum_version, context.maximum_version = min(versions), max(versions)
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    try:
-        # Given as a function, so that OpenSSL never asks at a terminal.
-        context.load_cert_chain(config.keystore, password=lambda: config.key_password)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"ssl.keystore.location={config.keystore}: {_why(error)}; it has to be a PEM file with"
-            " the broker's certificate and its private key (encrypted: ssl.key.password)"
-        ) from error
-    if config.client_auth != CLIENT_AUTH_NONE:
-        is_required = config.client_auth == CLIENT_AUTH_REQUIRED
-        context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
-        try:
-            context.load_verify_locations(config.truststore)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"ssl.truststore.location={config.truststore}: {_why(error)}; it has to be a PEM"
-                " file with certificates of authorities"
-            ) from error
-    if config.ciphers:
-        try:
-            context.set_ciphers(config.ciphers.replace(",", ":"))
-        except ssl.SSLError as error:
-            raise ConfigError(f"ssl.cipher.suites={config.ciphers!r}: {_why(error)}") from error
-    return context
 
 
 class TlsConnection(asyncio.BufferedProtocol):
@@ -104,7 +48,7 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        context: ssl.SSLContext,
+        certificates: Certificates,
         inner: asyncio.BufferedProtocol,
         *,
         listener: Listener,
@@ -116,7 +60,10 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._connections = connections
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
+        self._certificates = certificates
+        context = certificates.context()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._principal: str | None = None
         self._scratch = memoryview(bytearray(READ_BYTES))
         self._has_begun = False
         self._is_paused = False
@@ -176,8 +123,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         """As of any transport; `principal` is whom the client's certificate is about."""
         if name != "principal":
             return self._transport.get_extra_info(name, default)
-        shown = self._tls.getpeercert()
-        return of_certificate(shown["subject"]) if shown else default  # type: ignore[arg-type]
+        return default if self._principal is None else self._principal
 
     def pause_reading(self) -> None:
         """Take nothing more from the socket, and decrypt nothing more: there is no room for it."""
@@ -249,7 +195,7 @@ class TlsConnection(asyncio.BufferedProtocol):
                 self._decrypt()
         except ssl.SSLError as error:
             self._flush()  # The alert that says it to the client.
-            self._fail(_why(error))
+            self._fail(why(error))
             return
         self._flush()
 
@@ -261,9 +207,25 @@ class TlsConnection(asyncio.BufferedProtocol):
             return False
         self._timer.cancel()
         self._flush()
+        if not self._listener.has_sasl and not self._is_somebody():
+            return False
         self._is_open = True
         self._connections.leave(self)
         self._inner.connection_made(cast("asyncio.Transport", self))
+        return True
+
+    def _is_somebody(self) -> bool:
+        """Whether there is a name for who has shown a certificate; without one it is nobody."""
+        shown = self._tls.getpeercert()
+        if shown:
+            subject = cast("Subject", shown["subject"])
+            self._principal = self._certificates.principal_of(subject)
+            if self._principal is None:
+                self._fail(
+                    "no rule of ssl.principal.mapping.rules has a name for its certificate's"
+                    f" subject {distinguished_name(subject)!r}"
+                )
+                return False
         return True
 
     def _decrypt(self) -> None:
@@ -418,14 +380,3 @@ def outlet_of(
     if isinstance(transport, TlsConnection):
         return transport.outlet(on_room=on_room, on_failure=on_failure)
     return Outlet(transport, on_room=on_room, on_failure=on_failure)
-
-
-def _why(error: Exception) -> str:
-    """An error of OpenSSL in words."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not taken: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        # Some errors have no reason at all, not even an empty one.
-        reason = getattr(error, "reason", None) or str(error.args[0])
-        return _REASONS.get(reason, reason.replace("_", " ").lower())
-    return getattr(error, "strerror", None) or str(error)

@@ -13,13 +13,14 @@ import pytest
 
 from streamlog.broker import tls
 from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.certificates import server_context
 from streamlog.broker.config import BrokerConfig, ConnectionConfig
 from streamlog.broker.listeners import Listener
 from streamlog.broker.listening import Listening
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.files import MemoryFiles, OsFiles
-from streamlog.broker.tls import TlsOutlet, server_context
+from streamlog.broker.tls import TlsOutlet
 from streamlog.errors import ConfigError
 from streamlog.protocol.messages.cluster import ApiVersionsRequest, MetadataRequest
 from streamlog.protocol.messages.data import FetchResponse
@@ -184,7 +185,7 @@ def test_handshakes_count_as_connections(caplog: pytest.LogCaptureFixture) -> No
     assert "max.connections" in caplog.text
 
 
-def principal_of(certificate: str, client_auth: str) -> str:
+def principal_of(certificate: str, client_auth: str, **security: str) -> str:
     """Whom the broker takes somebody with this certificate for."""
     seen: list[str] = []
 
@@ -200,7 +201,7 @@ def principal_of(certificate: str, client_auth: str) -> str:
             one.ask(MetadataRequest(topics=None), 1)
             await one.frame()
 
-    serve(story, truststore=certificates().authority, client_auth=client_auth)
+    serve(story, truststore=certificates().authority, client_auth=client_auth, **security)
     return seen[0]
 
 
@@ -208,6 +209,20 @@ def principal_of(certificate: str, client_auth: str) -> str:
 def test_a_certificate_says_who_it_is(client_auth: str) -> None:
     principal = principal_of(certificates().client, client_auth)
     assert principal.startswith(f"User:CN={CLIENT_NAME},OU=")
+
+
+def test_rules_make_a_name_of_a_subject() -> None:
+    rules = "RULE:^CN=([a-z]*),.*$/$1@example/U"
+    named = principal_of(certificates().client, "required", principal_rules=rules)
+    assert named == f"User:{CLIENT_NAME}@example".upper().replace("USER", "User")
+    assert principal_of("", "requested", principal_rules=rules) == "User:ANONYMOUS"
+
+
+def test_who_has_no_name_is_hung_up_on(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+        principal_of(certificates().client, "required", principal_rules="RULE:^CN=x$/x/")
+    assert "no rule of ssl.principal.mapping.rules has a name for" in caplog.text
+    assert f"'CN={CLIENT_NAME}," in caplog.text
 
 
 def test_without_a_certificate_it_is_nobody() -> None:

@@ -42,11 +42,6 @@ def of_user(name: str) -> str:
     return USER + name
 
 
-def of_certificate(subject: Subject) -> str:
-    """The principal of whoever holds the certificate's key."""
-    return USER + distinguished_name(subject)
-
-
 def distinguished_name(subject: Subject) -> str:
     """A certificate's subject in the form of RFC 2253."""
     return ",".join("+".join(_attribute(*each) for each in part) for part in reversed(subject))

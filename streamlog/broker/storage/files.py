@@ -9,7 +9,7 @@ when told to. Errors are the system's `OSError`; `directory_error` gives them th
 """
 
 # ruff: noqa: D102 - what a method promises is written at the port, once
-# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH208 - a path is a string, as the port has it
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH208 - a path is a string, as the port has it
 from __future__ import annotations
 
 import errno
@@ -769,3 +769,12 @@ def _contents(names: _Names) -> list[_Content]:
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in {"", "."}]
+
+
+def file_stamp(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is replaced or written to; None while there is no such file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.broker.security.principals import IN_PROCESS, USER, of_certificate, of_user
+from streamlog.broker.security.principals import IN_PROCESS, USER, distinguished_name, of_user
 
 
 def test_the_most_specific_part_comes_first() -> None:
@@ -13,7 +13,7 @@ def test_the_most_specific_part_comes_first() -> None:
         [("organizationName", "Example, Inc.")],
         [("organizationalUnitName", "a"), ("commonName", "shop")],
     ]
-    assert of_certificate(subject) == "User:OU=a+CN=shop,O=Example\\, Inc.,C=DE"
+    assert distinguished_name(subject) == "OU=a+CN=shop,O=Example\\, Inc.,C=DE"
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def test_the_most_specific_part_comes_first() -> None:
     ],
 )
 def test_special_characters_are_marked(value: str, shown: str) -> None:
-    assert of_certificate([[("commonName", value)]]) == f"User:CN={shown}"
+    assert distinguished_name([[("commonName", value)]]) == f"CN={shown}"
 
 
 def test_an_address_has_no_name_in_the_standard() -> None:
     subject = [[("emailAddress", "a@b")]]
-    assert of_certificate(subject) == "User:1.2.840.113549.1.9.1=#1603614062"
+    assert distinguished_name(subject) == "1.2.840.113549.1.9.1=#1603614062"
 
 
 def test_nobody_on_a_connection_is_the_process() -> None:
