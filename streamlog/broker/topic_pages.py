@@ -23,7 +23,8 @@ from streamlog.protocol.messages.topic_partitions import (
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.log_directory import LogDirectory, TopicState
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.storage.topic_state import TopicState
 
 PAGE_PARTITIONS_MAX: Final = 2_000
 """On one page, whatever is asked for; Kafka's `max.request.partition.size.limit`."""
