@@ -33,6 +33,7 @@ from streamlog.topology import Source, TableSource, TopicSpec, Topology, Topolog
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
     from streamlog.testing import TestDriver
+    from streamlog.transport.security import Security
     from streamlog.worker.worker import Program
 
 K = TypeVar("K")
@@ -43,7 +44,7 @@ TimerFunction = TypeVar("TimerFunction", bound=Callable[[], Awaitable[None]])
 CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None]])
 AgentFunction = Callable[[Stream[K, V]], Awaitable[None]]
 
-SETTINGS = ("log", "state_dir", "timezone", "commit_interval")
+SETTINGS = ("log", "security", "state_dir", "timezone", "commit_interval")
 
 
 class App:
@@ -60,6 +61,7 @@ class App:
         id: str,  # noqa: A002 - the word that everybody uses for it
         *,
         log: str = "embedded:./.streamlog/log",
+        security: Security | Mapping[str, str] | None = None,
         state_dir: str = "./.streamlog/state",
         timezone: str = "UTC",
         commit_interval: Dur = "500ms",
@@ -69,7 +71,10 @@ class App:
 
         Args:
             id: names the consumer group and the internal topics. Another id is another app.
-            log: "embedded:DIR" or "kafka://HOST:PORT".
+            log: "embedded:DIR", "kafka://HOST:PORT" or "kafka+ssl://HOST:PORT".
+            security: how brokers with TLS or SASL are talked to, by the names of docs/security.md
+                (`{"security.protocol": "SASL_SSL", ...}`), or as `Security`, which may ask for a
+                password where it is kept. What command line or environment say replaces it.
             state_dir: where workers keep the state of their tasks.
             timezone: of crontabs.
             commit_interval: what is repeated after a crash is at most this long.
@@ -85,6 +90,7 @@ class App:
             raise ConfigError(f"App has no setting {name!r}: {hint}")
         self.id = id
         self.log = log
+        self.security = _security(security)
         self.state_dir = state_dir
         self.timezone = timezone
         self.commit_interval_ms = duration_ms(commit_interval)
@@ -395,3 +401,12 @@ class _ProducerSender:
             partition=partition,
         )
         return await sent
+
+
+def _security(given: Security | Mapping[str, str] | None) -> Security | None:
+    """Made of settings by their names, if it was given so. Raises what `Security` raises."""
+    if not isinstance(given, Mapping):
+        return given
+    from streamlog.transport.security import Security  # noqa: PLC0415 - an app without needs no ssl
+
+    return Security.of(given)

@@ -14,7 +14,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
     settings: dict[str, Any] = {"state_directory": "x"}
     with pytest.raises(ConfigError, match="no setting 'state_directory': did you mean 'state_dir'"):
         App("a", **settings)
-    with pytest.raises(ConfigError, match="known are log, state_dir"):
+    with pytest.raises(ConfigError, match="known are log, security, state_dir"):
         App("a", zzz=1)
 
 
@@ -24,6 +24,24 @@ def test_settings_have_units_and_bounds() -> None:
         App("a", commit_interval="2")
     with pytest.raises(ConfigError, match="longer than 0"):
         App("a", commit_interval="0s")
+
+
+def test_security_is_checked_where_it_is_declared() -> None:
+    settings = {
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": "white-rabbit-17",
+    }
+    app = App("a", security=settings)
+    assert app.security is not None
+    assert (app.security.protocol, app.security.user) == ("SASL_SSL", "alice")
+    assert "white-rabbit-17" not in repr(app.security)
+    assert App("b", security=app.security).security is app.security
+    assert App("c").security is None
+    with pytest.raises(ConfigError, match=r"unknown security setting 'sasl\.pasword'") as info:
+        App("d", security={"sasl.pasword": "white-rabbit-17"})
+    assert "white-rabbit-17" not in str(info.value)
 
 
 def test_topics_are_declared_once_with_types_that_can_be_written() -> None:

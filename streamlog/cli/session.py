@@ -61,7 +61,7 @@ class Session:
         return DEFAULT_LOG if self.app is None else self.app.log
 
     def security(self) -> Security:
-        """How brokers are talked to: what the file says, else what the environment says.
+        """How brokers are talked to: what file and environment say, else what the app says.
 
         Raises:
             ConfigError: a setting is unknown, is missing, or contradicts another.
@@ -69,6 +69,8 @@ class Session:
         settings = security_settings(os.environ)
         if self.security_file is not None:
             settings |= read_properties(self.security_file)
+        if not settings and self.app is not None and self.app.security is not None:
+            return self.app.security
         return Security.of(settings)
 
     def open(

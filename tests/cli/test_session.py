@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from streamlog import App
 from streamlog.cli.commands import Flush, broker_config
 from streamlog.cli.session import Session
 from streamlog.errors import ConfigError
@@ -28,6 +29,23 @@ def test_without_any_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SECURITY_PROTOCOL", "SASL_USERNAME", "SASL_PASSWORD"):
         monkeypatch.delenv(f"STREAMLOG_{name}", raising=False)
     assert Session().security().protocol == "PLAINTEXT"
+
+
+def test_the_app_says_it_if_nobody_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SECURITY_PROTOCOL", "SASL_USERNAME", "SASL_PASSWORD"):
+        monkeypatch.delenv(f"STREAMLOG_{name}", raising=False)
+    app = App("a", security={"security.protocol": "SSL", "ssl.ca.location": "ca.pem"})
+    assert Session(app).security() is app.security
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=alice\nsasl.password=x\n"
+    )
+    given = Session(app, security_file=str(file)).security()
+    assert (given.protocol, given.ca_file) == ("SASL_SSL", "")
+    monkeypatch.setenv("STREAMLOG_SECURITY_PROTOCOL", "PLAINTEXT")
+    assert Session(app).security().protocol == "PLAINTEXT"
 
 
 def test_a_broker_reads_its_settings_from_a_file(tmp_path: Path) -> None:

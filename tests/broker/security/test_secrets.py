@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
+import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +18,7 @@ from streamlog.broker.listening import Listening
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.storage.files import MemoryFiles
 from streamlog.errors import AuthenticationFailed
+from streamlog.log import Log
 from streamlog.protocol.messages.admin import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -105,3 +110,57 @@ def test_logs_show_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -
     asyncio.run(main())
     assert "a wrong user or password" in caplog.text
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"])
+def test_who_comes_in_leaves_no_secret_behind(
+    mechanism: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Nothing of it is in a log, however much is logged, in a file, or in the client's `repr`."""
+    caplog.set_level(logging.DEBUG)
+    token = unsecured(sub="alice", exp=time.time() + 600)
+    parts = {each for each in (SECRET, *token.split(".")) if each}
+
+    async def main() -> None:
+        data = str(tmp_path / "data")
+        async with Log.open(f"embedded:{data}", listen=False) as log:
+            await log.admin().set_password("alice", SECRET, iterations=4096)
+        config = BrokerConfig(
+            security=SecurityConfig(
+                sasl_mechanisms="PLAIN,SCRAM-SHA-256,OAUTHBEARER", unsecured_tokens=True
+            )
+        )
+        has_password = mechanism != "OAUTHBEARER"
+        security = Security(
+            protocol="SASL_PLAINTEXT",
+            mechanism=mechanism,
+            user="alice" if has_password else "",
+            password=SECRET if has_password else "",
+            token="" if has_password else token,
+        )
+        async with (
+            Broker.open(data, config=config) as broker,
+            Listening(broker, [Listener(protocol="SASL_PLAINTEXT")]) as listening,
+        ):
+            (server,) = listening.servers
+            address = f"kafka://{server.host}:{server.port}"
+            async with Log.open(address, security=security) as log, log.admin() as admin:
+                assert "alice" in await admin.list_users()
+                shown = repr([vars(log), vars(admin), security])
+                assert not [part for part in parts if part in shown]
+
+    asyncio.run(main())
+    assert not [part for part in parts if part in caplog.text]
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            assert not [part for part in parts if part.encode() in data], path
+
+
+def unsecured(**claims: object) -> str:
+    """A token without a signature."""
+    encoded = [
+        base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+        for part in ({"alg": "none"}, claims)
+    ]
+    return ".".join([*encoded, ""])
