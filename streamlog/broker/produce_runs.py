@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from streamlog.broker.data import DataRequests
-    from streamlog.broker.replication.partition import Partition
     from streamlog.broker.storage.appends import AppendResult
     from streamlog.protocol.produce_runs import ProduceRun
     from streamlog.protocol.schema import Piece
@@ -63,7 +62,8 @@ def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -
             pieces = [request.records for request in requests]
             outcomes = partition.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms)
             log_start_offset = partition.log.log_start_offset
-            durable = _may_acknowledge(partition, outcomes) and durable
+            end_offset = max(map(_end_offset, outcomes))
+            durable = partition.may_acknowledge(end_offset) and durable
         for number, outcome in zip(numbers, outcomes, strict=True):
             correlation_id = run.requests[number].correlation_id
             if isinstance(outcome, StreamlogError):
@@ -79,11 +79,9 @@ def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -
     return RunAttempt(run, answers, refusals, durable)
 
 
-def _may_acknowledge(
-    partition: Partition, outcomes: Sequence[AppendResult | StreamlogError]
-) -> bool:
-    ends = [each.last_offset + 1 for each in outcomes if not isinstance(each, StreamlogError)]
-    return not ends or partition.may_acknowledge(max(ends))
+def _end_offset(outcome: AppendResult | StreamlogError) -> int:
+    """Behind what was appended; 0 if nothing was."""
+    return 0 if isinstance(outcome, StreamlogError) else outcome.last_offset + 1
 
 
 def _stamped(index: int, result: AppendResult, log_start_offset: int) -> PartitionProduceResponse:

@@ -25,6 +25,14 @@ cdef class RecordBatch:
     cdef readonly int base_sequence
     cdef readonly int record_count
 
+@cython.locals(batch=RecordBatch, offsets=cython.longlong)
+cpdef long long count_offsets(object batches) except? -1
+
+@cython.locals(batch=RecordBatch, newest_ms=cython.longlong)
+cpdef long long newest_timestamp_ms(object batches) except? -1
+
+cdef int _check_format(int magic, long long length, object position) except -1
+
 @cython.locals(
     append_time=cython.bint, base_ms=cython.longlong, delta=cython.longlong,
     delta_max=cython.longlong, delta_min=cython.longlong, offset=cython.longlong,

@@ -30,9 +30,18 @@ from streamlog.records.varint import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["BatchBuilder", "Record", "RecordBatch", "encode_batch", "place_batch", "split_batches"]
+__all__ = [
+    "BatchBuilder",
+    "Record",
+    "RecordBatch",
+    "count_offsets",
+    "encode_batch",
+    "newest_timestamp_ms",
+    "place_batch",
+    "split_batches",
+]
 
 HEADER_BYTES = 61
 UNCOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
@@ -218,6 +227,23 @@ def split_batches(buffer: bytes | bytearray | memoryview) -> Iterator[RecordBatc
         batch = RecordBatch(view, position)
         position += batch.size_bytes
         yield batch
+
+
+def count_offsets(batches: Iterable[RecordBatch]) -> int:
+    """How many offsets the batches take, which may be more than they have records."""
+    offsets = 0
+    for batch in batches:
+        offsets += batch.last_offset_delta
+        offsets += 1
+    return offsets
+
+
+def newest_timestamp_ms(batches: Iterable[RecordBatch]) -> int:
+    """The greatest of the timestamps in the headers."""
+    newest_ms = _INT64_MIN
+    for batch in batches:
+        newest_ms = max(newest_ms, batch.max_timestamp_ms)
+    return newest_ms
 
 
 def _check_format(magic: int, length: int, position: int) -> None:

@@ -237,3 +237,20 @@ def test_keys_find_the_same_partition(keys: list[bytes], partitions: int) -> Non
 @given(st.lists(st.none() | st.integers(), max_size=3))
 def test_what_is_missing_is_missed_alike(column: list[int | None]) -> None:
     assert same(COLUMNS, lambda module: module.has_none(column)) == (None in column)
+
+
+@given(st.lists(st.tuples(extremes, extremes), max_size=4))
+def test_batches_are_added_up_alike(headers: list[tuple[int, int]]) -> None:
+    coded = [
+        BATCH[0]._HEADER.pack(
+            *(0, 49, -1, 2, 0, 0, max(-(2**31), min(delta, 2**31 - 1))),
+            *(0, newest_ms, -1, -1, -1, 1),
+        )
+        for delta, newest_ms in headers
+    ]
+
+    def act(module: ModuleType) -> tuple[int, int]:
+        batches = [module.RecordBatch(each) for each in coded]
+        return module.count_offsets(batches), module.newest_timestamp_ms(batches)
+
+    same(BATCH, act)

@@ -115,10 +115,12 @@ class SparseIndex:
         self._untrimmed = True
         self.last = None
 
-    def add(self, entry: _Entry) -> None:
-        """Add an entry, greater than those before it."""
-        self._pending.append(entry)
+    def add(self, entry: _Entry) -> bool:
+        """Add an entry, greater than those before it; returns `flush_due`."""
+        pending = self._pending
+        pending.append(entry)
         self.last = entry
+        return len(pending) >= PENDING_MAX and not self._in_memory
 
     def floor(self, first: int) -> _Entry | None:
         """The last entry whose first number is at most `first`.

@@ -47,7 +47,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.records.batch import RecordBatch, place_batch
+from streamlog.records.batch import RecordBatch, newest_timestamp_ms, place_batch
 from streamlog.records.control import Marker, encode_marker
 
 START_OFFSET = 0
@@ -683,8 +683,7 @@ class PartitionLog:
         if segment.full(size_bytes, batches, config):
             return True
         if segment.first_timestamp_ms >= 0:
-            newest_ms: int = max(batch.max_timestamp_ms for batch in batches)
-            return newest_ms - segment.first_timestamp_ms > config.roll_ms
+            return newest_timestamp_ms(batches) - segment.first_timestamp_ms > config.roll_ms
         if self._opened_ms is None:
             self._opened_ms = now_ms
         return now_ms - self._opened_ms > config.roll_ms

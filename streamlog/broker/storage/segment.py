@@ -32,7 +32,7 @@ from streamlog.broker.storage.scan import (
 )
 from streamlog.broker.storage.transactions import Decided
 from streamlog.errors import CorruptData
-from streamlog.records.batch import HEADER_BYTES, Record, RecordBatch
+from streamlog.records.batch import HEADER_BYTES, Record, RecordBatch, count_offsets
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -340,8 +340,7 @@ class Segment:
             if index_bytes > config.segment_index_bytes:
                 return True
         # Offsets are told from the base, in four bytes.
-        offsets: int = sum(batch.last_offset_delta + 1 for batch in batches)
-        return self.next_offset + offsets - self.base_offset > OFFSETS_MAX
+        return self.next_offset + count_offsets(batches) - self.base_offset > OFFSETS_MAX
 
     def note_aborted(self, decided: Decided) -> None:
         """The last batch that was appended is the marker of a transaction that was aborted."""
@@ -513,9 +512,11 @@ class Segment:
             self._max_timestamp_offset = base_offset
         if self._since_entry_bytes >= self._interval_bytes:
             self._add_entry(position, base_offset)
-        self._since_entry_bytes += batch.size_bytes
-        self.leader_epoch = max(self.leader_epoch, batch.leader_epoch)
-        self.size_bytes = position + batch.size_bytes
+        size_bytes, leader_epoch = batch.size_bytes, batch.leader_epoch
+        self._since_entry_bytes += size_bytes
+        if leader_epoch > self.leader_epoch:  # noqa: PLR1730 - a call costs more, for each batch
+            self.leader_epoch = leader_epoch
+        self.size_bytes = position + size_bytes
         self.next_offset = base_offset + batch.last_offset_delta + 1
 
     def _add_entry(self, position: int, base_offset: int) -> None:
@@ -523,13 +524,14 @@ class Segment:
         if position == 0 or (newest is not None and newest[1] >= position):
             return  # found without an entry, or has one
         self._since_entry_bytes = 0
-        self._offsets.add((base_offset - self.base_offset, position))
+        flush_due = self._offsets.add((base_offset - self.base_offset, position))
         newest = self._times.last
-        if self.max_timestamp_ms > (-1 if newest is None else newest[0]):
-            entry = (self.max_timestamp_ms, self._max_timestamp_offset - self.base_offset)
-            if any(entry):  # The first batch, of 1970, is where a search begins without one.
-                self._times.add(entry)
-        self._flush_due = self._offsets.flush_due or self._times.flush_due
+        newest_ms = self.max_timestamp_ms
+        if newest_ms > (-1 if newest is None else newest[0]):
+            relative = self._max_timestamp_offset - self.base_offset
+            if newest_ms or relative:  # The first batch, of 1970: a search begins there anyway.
+                flush_due = self._times.add((newest_ms, relative)) or flush_due
+        self._flush_due = flush_due
 
     def _times_agree(self, file: File) -> bool:
         """Whether the time index reaches as far as the offset index, and ends in a true entry."""
