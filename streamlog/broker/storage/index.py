@@ -315,6 +315,18 @@ class Indexes:
         self.offsets.clear()
         self.times.clear()
 
+    def add(self, place: _Entry, newest: _Entry) -> bool:
+        """Add where a batch is, and the greatest timestamp so far unless it has an entry.
+
+        Returned is whether enough entries wait in memory to be worth a `flush`.
+        """
+        flush_due = self.offsets.add(place)
+        known = self.times.last
+        # The first batch, if it is of 1970, is where a search begins without an entry.
+        if newest[0] > (-1 if known is None else known[0]) and newest != _NONE:
+            flush_due = self.times.add(newest) or flush_due
+        return flush_due
+
     def flush(self) -> None:
         """Write what waits in memory, into room for more."""
         self.times.flush()

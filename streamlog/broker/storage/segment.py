@@ -524,14 +524,9 @@ class Segment:
         if position == 0 or (newest is not None and newest[1] >= position):
             return  # found without an entry, or has one
         self._since_entry_bytes = 0
-        flush_due = self._offsets.add((base_offset - self.base_offset, position))
-        newest = self._times.last
-        newest_ms = self.max_timestamp_ms
-        if newest_ms > (-1 if newest is None else newest[0]):
-            relative = self._max_timestamp_offset - self.base_offset
-            if newest_ms or relative:  # The first batch, of 1970: a search begins there anyway.
-                flush_due = self._times.add((newest_ms, relative)) or flush_due
-        self._flush_due = flush_due
+        place = (base_offset - self.base_offset, position)
+        newest_at = self._max_timestamp_offset - self.base_offset
+        self._flush_due = self._indexes.add(place, (self.max_timestamp_ms, newest_at))
 
     def _times_agree(self, file: File) -> bool:
         """Whether the time index reaches as far as the offset index, and ends in a true entry."""
