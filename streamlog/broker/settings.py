@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -25,6 +25,8 @@ _KEY = "setting"
 
 Value = bool | int | float | str
 T = TypeVar("T")
+Table = TypeVar("Table")
+"""A table of settings."""
 
 
 class Kind(IntEnum):
@@ -285,3 +287,24 @@ def altered(
 
 def _items(text: str) -> list[str]:
     return [item for item in (each.strip() for each in text.split(",")) if item]
+
+
+def replaced(table: Table, configs: Mapping[str, str]) -> Table:
+    """A table with some of its settings replaced, by Kafka's names and as text.
+
+    Raises:
+        ConfigError: a value is malformed or out of range.
+    """
+    known = declared(type(table))
+    changes: dict[str, Any] = {
+        known[name].attribute: known[name].setting.parse(text) for name, text in configs.items()
+    }
+    return replace(table, **changes)  # type: ignore[type-var]  # a table is a dataclass
+
+
+def texts_of(table: object) -> dict[str, str]:
+    """Every setting of a table by Kafka's name, as text."""
+    return {
+        name: setting.text(getattr(table, attribute))
+        for name, (attribute, setting) in declared(type(table)).items()
+    }
