@@ -33,6 +33,7 @@ from typing import Generic, TypeAlias, TypeVar
 from streamlog.assignors import TopicPartition
 from streamlog.errors import MessageTooLarge
 from streamlog.records.batch import encode_batch
+from streamlog.records.columns import sizes
 from streamlog.records.compression import Compression
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
@@ -489,13 +490,7 @@ def record_bytes(record: Fields) -> int:
 
 def sizes_bytes(records: Sequence[Fields]) -> list[int]:
     """`record_bytes` of each."""
-    return [
-        RECORD_OVERHEAD_BYTES
-        + (len(key) if key else 0)
-        + (len(value) if value else 0)
-        + (_headers_bytes(headers) if headers else 0)
-        for _, key, value, headers in records
-    ]
+    return sizes(records, RECORD_OVERHEAD_BYTES, HEADER_OVERHEAD_BYTES)
 
 
 def _headers_bytes(headers: Headers) -> int:

@@ -51,6 +51,18 @@ class RowFormat:
             f"{self._node!r} can't store its state for key {key!r}: {caught}", node=self._node
         ) from caught
 
+    def dumps_all(self, keys: Sequence[bytes], rows: Sequence[Row]) -> list[bytes]:
+        """The rows as bytes.
+
+        Raises:
+            ProcessingError: as `dumps`.
+        """
+        pack, dumps = _TIMESTAMP.pack, self._state.dumps
+        try:
+            return [pack(row.timestamp_ms) + dumps(row.state) for row in rows]
+        except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
+            return [self.dumps(key, row) for key, row in zip(keys, rows, strict=True)]
+
     def loads(self, data: bytes | None) -> Row:
         """The row in the bytes; a new one if there are none."""
         if data is None:
@@ -117,8 +129,10 @@ class AggregateStep(Step):
 
     def flush(self) -> None:
         """Write changed states into the store."""
-        for raw in sorted(self._dirty):
-            self._store.put(self._prefix + raw, self._format.dumps(raw, self._rows[raw]))
+        raws = sorted(self._dirty)
+        values = self._format.dumps_all(raws, [self._rows[raw] for raw in raws])
+        prefix = self._prefix
+        self._store.write(zip([prefix + raw for raw in raws], values, strict=True))
         self._dirty.clear()
         if len(self._rows) > ROWS_CACHED_MAX:
             self._rows.clear()

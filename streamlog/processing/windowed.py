@@ -39,6 +39,7 @@ from streamlog.processing.window_fold import (
 from streamlog.record import Late, Windowed
 from streamlog.tables.folding import Row
 from streamlog.tables.store import (
+    Change,
     KeyValueStore,
     prefix_end,
     split_window_key,
@@ -147,14 +148,18 @@ class WindowedAggregateStep(Step):
     def flush(self) -> None:
         """Write changed rows into the store."""
         count = 0
+        changes: list[Change] = []
         for window in self._windows.values():
-            for raw in sorted(window.dirty):
-                key = self._prefix + window_key(window.end_ms, window.start_ms, raw)
-                row = window.rows[raw]
-                self._store.put(key, self._format.dumps(raw, row))
+            raws = sorted(window.dirty)
+            rows = [window.rows[raw] for raw in raws]
+            head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
+            keys = [head + raw for raw in raws]
+            changes += zip(keys, self._format.dumps_all(raws, rows), strict=True)
+            for row in rows:
                 row.dirty = False
             window.dirty.clear()
             count += len(window.rows)
+        self._store.write(changes)
         if count > ROWS_CACHED_MAX:
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows

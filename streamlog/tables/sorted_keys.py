@@ -33,6 +33,10 @@ class SortedKeys:
         """Add a key that is not there yet."""
         self._added.append(key)
 
+    def add_all(self, keys: Iterable[bytes]) -> None:
+        """Add distinct keys that are not there yet."""
+        self._added.extend(keys)
+
     def remove(self, key: bytes) -> None:
         """Remove a key that is there."""
         self._settle()

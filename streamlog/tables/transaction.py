@@ -3,17 +3,18 @@
 A write-back cache behind the KeyValueStore port: a task's own writes are visible at once,
 also in scans, and nothing reaches the store before the changelog has it. `commit` then takes
 exactly the records that were sent; what was written since stays pending, so that a task may
-go on while its commit is under way. Values that were read or committed stay cached, bounded
-by bytes, so that a key in use costs a dictionary look-up instead of a read from disk.
+go on while its commit is under way. Values that were read stay cached, bounded by bytes and
+renewed by commits, so that a key in use costs a dictionary look-up instead of a read from disk;
+what is only written (rows that their step keeps as objects) does not drive them out.
 Rule of the file: a pending None is a deletion, a cached None a key known to be absent. Not
 done here: sending, and deciding when to commit (`size_bytes` is there to decide by).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Final, Literal, TypeAlias
 
 from streamlog.tables.changelog import apply_records
@@ -99,7 +100,14 @@ class StoreTransaction:
 
     def write(self, changes: Iterable[Change]) -> None:
         """Take in the changes in their order, pending."""
-        for key, value in list(changes):
+        changed = list(changes)
+        fresh = dict(changed)
+        if self._pending.keys().isdisjoint(fresh):
+            self._pending.update(fresh)
+            self._keys.add_all(fresh)
+            self.size_bytes += _size_bytes(fresh)
+            return
+        for key, value in changed:
             self._change(key, value)
 
     def close(self) -> None:
@@ -119,13 +127,19 @@ class StoreTransaction:
         sent. A key that has been written again since then stays pending.
         """
         apply_records(self._store, records, next_offset=next_offset)
+        self._cache.renew(records)
+        pending, stored = self._pending, dict(records)
+        # Identity: an equal value written since is another change, but to the same value.
+        if pending.keys() <= stored.keys() and all(
+            map(is_, pending.values(), map(stored.__getitem__, pending))
+        ):
+            self.rollback()
+            return
         for key, value in records:
-            self._cache.add(key, value)
-            # Identity: an equal value written since is another change, but to the same value.
-            if self._pending.get(key, _MISSING) is value:
-                del self._pending[key]
+            if pending.get(key, _MISSING) is value:
+                del pending[key]
                 self.size_bytes -= ENTRY_BYTES + len(key) + len(value or b"")
-        self._keys = SortedKeys(self._pending)
+        self._keys = SortedKeys(pending)
 
     def rollback(self) -> None:
         """Forget the pending changes.
@@ -136,6 +150,12 @@ class StoreTransaction:
         self._pending.clear()
         self._keys.clear()
         self.size_bytes = 0
+
+
+def _size_bytes(changes: Mapping[bytes, bytes | None]) -> int:
+    """What changes take in memory, by estimate."""
+    values = filter(None, changes.values())
+    return ENTRY_BYTES * len(changes) + sum(map(len, changes)) + sum(map(len, values))
 
 
 def _overlaid(
@@ -179,6 +199,12 @@ class _Cache:
             if found is not _MISSING:
                 self.add(key, found)
         return found
+
+    def renew(self, changes: Iterable[Change]) -> None:
+        """Remember new values of the keys that are known here: those that somebody reads."""
+        for key, value in changes:
+            if key in self._young or key in self._old:
+                self.add(key, value)
 
     def add(self, key: bytes, value: bytes | None) -> None:
         """Remember a value; it counts again when it is written again, which only turns earlier."""

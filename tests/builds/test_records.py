@@ -254,3 +254,17 @@ def test_batches_are_added_up_alike(headers: list[tuple[int, int]]) -> None:
         return module.count_offsets(batches), module.newest_timestamp_ms(batches)
 
     same(BATCH, act)
+
+
+@given(rows, st.booleans())
+def test_sizes_are_counted_alike(records: list[Any], shared: bool) -> None:
+    if shared:  # all with the very same headers
+        records = [(*record[:3], records[0][3]) for record in records]
+    counted = same(COLUMNS, lambda module: module.sizes(records, 10, 3))
+    assert counted == [
+        10
+        + len(key or b"")
+        + len(value or b"")
+        + sum(3 + len(name) + len(content or b"") for name, content in own)
+        for _, key, value, own in records
+    ]

@@ -38,6 +38,15 @@ class Model(RuleBasedStateMachine):
         self.transaction.put(key, value)
         self.seen[key] = value
 
+    @rule(changes=st.lists(st.tuples(keys, st.none() | values), max_size=6))
+    def write(self, changes: list[Change]) -> None:
+        self.transaction.write(iter(changes))
+        for key, value in changes:
+            if value is None:
+                self.seen.pop(key, None)
+            else:
+                self.seen[key] = value
+
     @rule(key=keys)
     def delete(self, key: bytes) -> None:
         self.transaction.delete(key)
@@ -146,6 +155,17 @@ def test_the_cache_keeps_what_is_used_and_stays_within_its_bound() -> None:
     assert store.reads == 10_000
     cache = transaction._cache
     assert (len(cache._young) + len(cache._old)) * (ENTRY_BYTES + 104) <= 100_000
+
+
+def test_what_is_only_written_drives_nothing_out_of_the_cache() -> None:
+    store = CountedStore()
+    store.put(b"read", b"1")
+    transaction = StoreTransaction(store, cache_bytes=2_000)
+    assert transaction.get(b"read") == b"1"
+    transaction.write([(number.to_bytes(4), bytes(100)) for number in range(1_000)])
+    transaction.commit(checkpoint(transaction.changes(), Progress()), next_offset=1)
+    assert transaction.get(b"read") == b"1"
+    assert store.reads == 1
 
 
 def test_a_value_larger_than_the_cache_is_never_stale() -> None:
