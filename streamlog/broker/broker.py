@@ -75,6 +75,8 @@ class RequestContext:
     principal: str = ANONYMOUS
     listener: tuple[str, int] | None = None
     """Where this client has reached the broker, if that is not the same for all."""
+    connection: int = 0
+    """Which one, by number in the order in which they were accepted; 0 in this process."""
 
 
 class Broker:

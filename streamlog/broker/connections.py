@@ -73,6 +73,7 @@ class Connections(Generic[M]):
         self._quiet: dict[M, tuple[int | None, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._untold = 0
+        self._accepted = 0
         self._mute_until_s = 0.0
 
     def __len__(self) -> int:
@@ -85,6 +86,11 @@ class Connections(Generic[M]):
     def is_full(self) -> bool:
         """Whether answers hold so much memory that nobody who holds some may ask for more."""
         return self.held_bytes >= self.limits.queued_response_bytes
+
+    def next_number(self) -> int:
+        """For one more; by it the older of two is told."""
+        self._accepted += 1
+        return self._accepted
 
     def open(self) -> None:
         """Begin to look for idle ones."""

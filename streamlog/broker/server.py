@@ -217,6 +217,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._broker = broker
         self._listener = place
         self._connections = connections
+        self._number = connections.next_number()
         self._gate = gate
         self._reader = FrameReader(size_bytes_max=connections.limits.request_bytes_max)
         self._contexts: dict[int, RequestContext] = {}
@@ -521,6 +522,7 @@ class _Connection(asyncio.BufferedProtocol):
                 f"/{self._peer}",
                 principal=self._principal,
                 listener=self._listener,
+                connection=self._number,
             )
         return known
 

@@ -71,6 +71,9 @@ class CommittedOffsets:
         group_id = self._coordinator.group_id
         request = wire.OffsetFetchRequest(
             group_id=group_id,
+            # What a transaction has sent may be about to count: its owner's successor waits for
+            # that, or it would read again what the transaction has written about (KIP-447).
+            require_stable=True,
             topics=[
                 wire.OffsetFetchRequestTopic(name=name, partition_indexes=many)
                 for name, many in numbers.items()

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from streamlog.assignors import TopicPartition
 from streamlog.client.accumulator import Accumulator
 from streamlog.client.cluster import Cluster
 from streamlog.client.group_metadata import GroupMetadata
+from streamlog.client.offset_metadata import Offsets
 from streamlog.client.sender import Receipt
 from streamlog.client.transactions import Ask, Coordinator, Find, Phase, Transactions, Wait
 from streamlog.errors import StreamlogError, TransactionAborted, UsageError
@@ -182,9 +182,7 @@ class TransactionSession:
         finally:
             self._is_taken = False
 
-    async def send_offsets(
-        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata
-    ) -> None:
+    async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """See `Transaction.send_offsets`."""
         self.check_open()
         if not offsets:
@@ -293,13 +291,11 @@ class Transaction:
         else:
             await self._session.abort()
 
-    async def send_offsets(
-        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata
-    ) -> None:
+    async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit where a group goes on together with what is written.
 
         Args:
-            offsets: the next offset to read, per partition.
+            offsets: the next offset to read, per partition, with metadata if there is any.
             group: the consumer that has read so far, by `Consumer.group_metadata()`.
 
         Raises:

@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 from streamlog.assignors import TopicPartition
 from streamlog.client.accumulator import ProducerIdentity
 from streamlog.client.group_metadata import GroupMetadata
+from streamlog.client.offset_metadata import OffsetAndMetadata, Offsets, with_metadata
 from streamlog.errors import (
     LogError,
     ProducerFenced,
@@ -132,7 +133,7 @@ class OffsetsToSend:
     """Offsets of a group on their way into the transaction."""
 
     group: GroupMetadata
-    offsets: Mapping[TopicPartition, int]
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
     is_done: bool = False
 
 
@@ -202,9 +203,7 @@ class Transactions:
         """Whether the partition is in the transaction."""
         return partition in self._added and self.phase in {Phase.OPEN, Phase.COMMITTING}
 
-    def send_offsets(
-        self, group: GroupMetadata, offsets: Mapping[TopicPartition, int]
-    ) -> OffsetsToSend:
+    def send_offsets(self, group: GroupMetadata, offsets: Offsets) -> OffsetsToSend:
         """Offsets become part of the transaction; it is done when the result says so.
 
         Raises:
@@ -212,7 +211,7 @@ class Transactions:
         """
         if self.phase is not Phase.OPEN:
             raise UsageError(f"{self} has no transaction for these offsets")
-        sending = OffsetsToSend(group, dict(offsets))
+        sending = OffsetsToSend(group, with_metadata(offsets))
         self._sending.append(sending)
         return sending
 
@@ -408,10 +407,12 @@ class Transactions:
                     partitions=[
                         wire.TxnOffsetCommitRequestPartition(
                             partition_index=number,
-                            committed_offset=sending.offsets[TopicPartition(name, number)],
-                            committed_metadata="",
+                            committed_offset=place.offset,
+                            committed_leader_epoch=place.leader_epoch,
+                            committed_metadata=place.metadata,
                         )
                         for number in numbers
+                        for place in [sending.offsets[TopicPartition(name, number)]]
                     ],
                 )
                 for name, numbers in _by_topic(sending.offsets).items()

@@ -13,6 +13,7 @@ import pytest
 from streamlog.assignors import TopicPartition
 from streamlog.client import transaction_session
 from streamlog.client.admin import NewTopic
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.offsets import Isolation
 from streamlog.client.producer import Producer
 from streamlog.client.transaction_session import Transaction
@@ -117,6 +118,23 @@ def test_offsets_count_with_the_transaction(open_log: OpenLog) -> None:
                 await transaction.send_offsets({T0: 4}, consumer.group_metadata())
                 await transaction.send_offsets({T0: 5, T1: 6}, consumer.group_metadata())
             assert await consumer.committed([T0, T1]) == {T0: 5, T1: 6}
+
+    asyncio.run(main())
+
+
+def test_who_asks_where_a_group_goes_on_waits_for_what_is_about_to_count(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with (
+            open_log(t=1) as log,
+            log.consumer(group_id="g") as consumer,
+            log.producer(transactional_id="x") as producer,
+        ):
+            async with producer.transaction() as transaction:
+                place = OffsetAndMetadata(7, "seven", 0)
+                await transaction.send_offsets({T0: place}, consumer.group_metadata())
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(consumer.committed([T0]), 0.3)
+            assert await consumer.committed_metadata([T0]) == {T0: place}
 
     asyncio.run(main())
 

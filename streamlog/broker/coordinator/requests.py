@@ -85,6 +85,11 @@ class Context(Protocol):
         ...
 
     @property
+    def connection(self) -> int:
+        """By which it came: later ones have higher numbers; 0 for none."""
+        ...
+
+    @property
     def client_host(self) -> str:
         """Where it is."""
         ...

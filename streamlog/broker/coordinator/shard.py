@@ -67,6 +67,8 @@ class Caller:
     client_host: str
     fresh_member_id: str
     """A name that nobody has, for a member that has none yet: chance is an argument."""
+    connection: int = 0
+    """By which it asks: later ones have higher numbers; 0 if that is not known."""
 
 
 class Shard(Protocol):

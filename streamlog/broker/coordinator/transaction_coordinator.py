@@ -4,6 +4,8 @@ Pure, and run as any `Shard`. After Kafka's TransactionCoordinator in the form b
 producer adds the partitions that it is about to write to, then commits or aborts; epochs fence
 older instances, by InitProducerId and when a transaction is aborted for being too old; a producer
 that is lost after an error asks for the next epoch by its old one (KIP-360).
+A request that was late, on a connection that its producer has replaced, is refused: before KIP-890
+nothing else tells it from one of the transaction that is open by now.
 What is prepared comes out of `take_endings`, also after a restart; whoever has written the markers
 says so by `on_ended`. EndTxn is answered then: who commits and reads sees what it has written.
 """
@@ -79,6 +81,8 @@ class TransactionCoordinator:
         self._ongoing: set[str] = set()
         self._endings: dict[str, None] = {}
         self._tickets: dict[str, int] = {}
+        self._carriers: dict[str, int] = {}
+        """The connection by which a transactional id was heard of last."""
         self._timeout_check_ms = 0
         self._expiry_check_ms = 0
 
@@ -98,7 +102,8 @@ class TransactionCoordinator:
             case AddOffsetsToTxnRequest():
                 added = frozenset({self._around.offsets_partition(request.group_id)})
                 producer = (request.producer_id, request.producer_epoch)
-                code, changed = self._added(request.transactional_id, producer, added, at)
+                name = request.transactional_id
+                code, changed = self._added(name, producer, added, caller=caller, at=at)
                 return _outcome(changed, caller, code_answer(request, caller.version, code))
             case EndTxnRequest():
                 return self._end(request, caller, at)
@@ -113,6 +118,7 @@ class TransactionCoordinator:
         self._ongoing.discard(transactional_id)
         if transaction is None:
             self._transactions.pop(transactional_id, None)
+            self._carriers.pop(transactional_id, None)
             return
         self._transactions[transactional_id] = transaction
         if transaction.state.is_prepared:
@@ -206,6 +212,8 @@ class TransactionCoordinator:
         code, changed = self._begun(request, at)
         if code is not ErrorCode.NONE:
             return _outcome(changed, caller, code_answer(request, caller.version, code))
+        # Another instance may begin by a connection that it had before this one was made.
+        self._carriers[request.transactional_id or ""] = caller.connection
         current = changed or self._transactions[request.transactional_id or ""]
         response = InitProducerIdResponse(
             producer_id=current.producer_id, producer_epoch=current.producer_epoch
@@ -284,27 +292,49 @@ class TransactionCoordinator:
             return _outcome(None, caller, response)
         name = request.v3_and_below_transactional_id
         producer = (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        code, changed = self._added(name, producer, added, at)
+        code, changed = self._added(name, producer, added, caller=caller, at=at)
         return _outcome(changed, caller, code_answer(request, caller.version, code))
 
     def _added(
-        self, name: str, producer: Producer, added: frozenset[TopicPartition], at: Instant
+        self,
+        name: str,
+        producer: Producer,
+        added: frozenset[TopicPartition],
+        *,
+        caller: Caller,
+        at: Instant,
     ) -> tuple[ErrorCode, Transaction | None]:
-        known = self._transactions.get(name)
-        code = _mismatch(known, producer)
-        if known is None or code is not ErrorCode.NONE:
+        code = self._refused(name, producer, caller)
+        if code is not ErrorCode.NONE:
             return code, None
+        known = self._transactions[name]
         if known.state.is_prepared:
             return ErrorCode.CONCURRENT_TRANSACTIONS, None
         if known.state is TransactionState.ONGOING and added <= known.partitions:
             return ErrorCode.NONE, None
         return ErrorCode.NONE, known.with_partitions(added, at.wall_ms)
 
+    def _refused(self, name: str, producer: Producer, caller: Caller) -> ErrorCode:
+        """Whether this is not the producer of the transactional id, or no more by this connection.
+
+        A asks by one connection to commit, hears nothing, connects again and asks again: that is
+        done, and A begins the next transaction, when the first request arrives at last. By what it
+        says it could be of that transaction, and would commit the half of it. Who asks by the
+        older connection is told to look for its coordinator, in case somebody still listens.
+        """
+        code = _mismatch(self._transactions.get(name), producer)
+        if code is not ErrorCode.NONE or not caller.connection:
+            return code
+        if caller.connection < self._carriers.get(name, 0):
+            return ErrorCode.NOT_COORDINATOR
+        self._carriers[name] = caller.connection
+        return ErrorCode.NONE
+
     def _end(self, request: EndTxnRequest, caller: Caller, at: Instant) -> Outcome:
         name, committed = request.transactional_id, request.committed
-        known = self._transactions.get(name)
-        code = _mismatch(known, (request.producer_id, request.producer_epoch))
-        if known is not None and code is ErrorCode.NONE:
+        code = self._refused(name, (request.producer_id, request.producer_epoch), caller)
+        if code is ErrorCode.NONE:
+            known = self._transactions[name]
             if known.state is TransactionState.ONGOING:
                 self._tickets[name] = caller.ticket
                 decided = known.prepared(committed=committed, fenced=False, wall_ms=at.wall_ms)

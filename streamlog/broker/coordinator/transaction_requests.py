@@ -100,7 +100,9 @@ class TransactionRequests:
             name = request.v3_and_below_transactional_id
         else:
             name = request.transactional_id or ""
-        answer = self._runtime.begin(name, request, version=context.version)
+        answer = self._runtime.begin(
+            name, request, version=context.version, connection=context.connection
+        )
         self._on_deadline()
         return answer
 

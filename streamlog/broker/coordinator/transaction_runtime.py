@@ -151,12 +151,12 @@ class TransactionRuntime:
     # ---- requests ----
 
     def begin(
-        self, transactional_id: str, request: Message, *, version: int
+        self, transactional_id: str, request: Message, *, version: int, connection: int = 0
     ) -> Message | asyncio.Future[Message]:
         """Hand a request to its transactional id: the answer, or where it will be."""
         self.ensure_topic()
         index = shard_index(transactional_id, len(self._shards))
-        caller = Caller(next(self._tickets), version, "", "", "")
+        caller = Caller(next(self._tickets), version, "", "", "", connection)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[caller.ticket] = _Waiting(index, request, version, answer)
         outcome = self._shards[index].handle(request, caller, self._instant())

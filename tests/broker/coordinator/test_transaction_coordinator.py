@@ -52,6 +52,7 @@ class Driver:
         self.log: list[CoordinatorRecord] = []
         self.now_ms = 1_000
         self.tickets = itertools.count(1)
+        self.connection = 0
         self.coordinator = self.fresh()
 
     def fresh(self) -> TransactionCoordinator:
@@ -77,7 +78,7 @@ class Driver:
         return outcome.answers[0].response if outcome.answers else None
 
     def ask(self, request: Message, version: int = 5) -> Message | None:
-        caller = Caller(next(self.tickets), version, "", "", "")
+        caller = Caller(next(self.tickets), version, "", "", "", self.connection)
         return self.apply(self.coordinator.handle(request, caller, self.at()))
 
     def tick(self, by_ms: int) -> None:
@@ -253,6 +254,62 @@ def test_a_producer_resumes_by_its_old_epoch_and_may_ask_again(driver: Driver) -
     assert driver.init(old=first) == (ErrorCode.NONE, second)
     assert driver.init(old=second) == (ErrorCode.NONE, (first[0], 2))
     assert driver.init(old=first)[0] == ErrorCode.PRODUCER_FENCED
+
+
+def test_who_resumes_may_ask_again_after_a_restart(driver: Driver) -> None:
+    first = driver.begun()
+    code, second = driver.init(old=first)
+    assert code == ErrorCode.NONE
+    driver.restart()
+    assert driver.init(old=first) == (ErrorCode.NONE, second)
+    driver.init()
+    driver.restart()
+    assert driver.init(old=first)[0] == ErrorCode.PRODUCER_FENCED
+    assert driver.init(old=second)[0] == ErrorCode.PRODUCER_FENCED
+
+
+def test_who_resumes_is_not_fenced_by_a_late_request_of_its_own(driver: Driver) -> None:
+    producer = driver.begun()
+    driver.add(producer, 0)
+    assert driver.init(old=producer)[0] == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert driver.known.state is TransactionState.PREPARE_ABORT
+    driver.write_markers()
+    assert driver.init(old=producer) == (ErrorCode.NONE, (producer[0], producer[1] + 1))
+
+
+def test_a_request_by_a_connection_that_was_replaced_comes_too_late(driver: Driver) -> None:
+    driver.connection = 5
+    producer = driver.begun()
+    assert driver.add(producer, 0) == [ErrorCode.NONE]
+    driver.connection = 6
+    assert driver.end(producer) is None
+    driver.write_markers()
+    assert driver.add(producer, 1) == [ErrorCode.NONE]
+    driver.connection = 5
+    assert driver.end(producer) == ErrorCode.NOT_COORDINATOR
+    assert driver.add(producer, 2) == [ErrorCode.NOT_COORDINATOR]
+    group = AddOffsetsToTxnRequest(
+        transactional_id=ID, producer_id=producer[0], producer_epoch=producer[1], group_id="g"
+    )
+    answer = driver.ask(group, 3)
+    assert isinstance(answer, AddOffsetsToTxnResponse)
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR
+    assert driver.known.partitions == {("t", 1)}
+    assert driver.end((producer[0], 7)) == ErrorCode.PRODUCER_FENCED, "that is what matters more"
+
+
+def test_another_instance_may_use_a_connection_that_is_older(driver: Driver) -> None:
+    driver.connection = 6
+    driver.add(driver.begun(), 0)
+    driver.connection = 5
+    assert driver.init()[0] == ErrorCode.CONCURRENT_TRANSACTIONS
+    driver.write_markers()
+    code, producer = driver.init()
+    assert code == ErrorCode.NONE
+    assert driver.add(producer, 0) == [ErrorCode.NONE]
+    driver.restart()
+    driver.connection = 1
+    assert driver.add(producer, 1) == [ErrorCode.NONE], "after a restart all connections are new"
 
 
 def test_who_was_replaced_does_not_resume(driver: Driver) -> None:

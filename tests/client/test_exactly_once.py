@@ -1,0 +1,122 @@
+"""kill -9 of workers and of the broker while they consume, transform and produce: exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.log import Log
+from tests.broker.process import BrokerProcess
+from tests.client.transformer import GROUP, MARK, STEPS
+from tests.worker.processes import DEADLINE_S, Process
+
+THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
+KILLS = 20 if THOROUGH else 3
+SEEDS = range(5) if THOROUGH else range(1)
+PARTITIONS = 4
+RECORDS_A_ROUND = 240
+WORKERS = ("first", "second")
+BROKER = "broker"
+PLACES = [TopicPartition("in", number) for number in range(PARTITIONS)]
+
+
+class Stage:
+    """A broker and its workers."""
+
+    def __init__(self, stack: ExitStack, data: Path) -> None:
+        self.broker = stack.enter_context(BrokerProcess(data))
+        self.folder = data.parent
+        self.workers: dict[str, Process] = {}
+        self.written = 0
+        asyncio.run(self._make_topics())
+        for name in WORKERS:
+            self.start(name)
+        stack.callback(lambda: [each.kill() for each in self.workers.values()])
+
+    def start(self, name: str) -> None:
+        command = (sys.executable, "-m", "tests.client.transformer", self.broker.address, name)
+        self.workers[name] = Process(*command, cwd=self.folder)
+
+    def kill(self, victim: str) -> None:
+        """And start another one in its place."""
+        if victim == BROKER:
+            self.broker.kill_and_restart()
+        else:
+            self.workers[victim].kill()
+            self.start(victim)
+
+    async def _make_topics(self) -> None:
+        async with Log.open(f"kafka://{self.broker.address}") as log:
+            topics = [NewTopic(name, partitions=PARTITIONS) for name in ("in", "out")]
+            await log.admin().create_topics(topics)
+
+    def feed(self) -> None:
+        """More for the workers."""
+
+        async def write() -> None:
+            async with (
+                Log.open(f"kafka://{self.broker.address}") as log,
+                log.producer() as producer,
+            ):
+                for number in range(self.written, self.written + RECORDS_A_ROUND):
+                    await producer.send("in", b"%d" % number, partition=number % PARTITIONS)
+
+        asyncio.run(write())
+        self.written += RECORDS_A_ROUND
+
+    def results(self) -> list[list[int]]:
+        """What the workers have made, per partition, once they have read everything."""
+
+        async def read() -> list[list[int]]:
+            found: list[list[int]] = [[] for _ in range(PARTITIONS)]
+            async with (
+                asyncio.timeout(DEADLINE_S),
+                Log.open(f"kafka://{self.broker.address}") as log,
+                log.consumer(group_id=GROUP, isolation_level="read_committed") as consumer,
+            ):
+                ends = await consumer.end_offsets(PLACES)
+                while await consumer.committed(PLACES) != ends:  # noqa: ASYNC110 - of other processes
+                    await asyncio.sleep(0.1)
+                places = [TopicPartition("out", number) for number in range(PARTITIONS)]
+                consumer.assign(places)
+                await consumer.seek_to_beginning(*places)
+                ends = await consumer.end_offsets(places)
+                while {each: await consumer.position(each) for each in places} != ends:
+                    for place, records in (await consumer.poll(timeout_ms=500)).items():
+                        values = [(each.value or b"").decode() for each in records]
+                        found[place.partition] += [int(v.removeprefix(MARK)) for v in values]
+            return found
+
+        try:
+            return asyncio.run(read())
+        except TimeoutError:
+            told = "\n".join(f"{name}: {each.output}" for name, each in self.workers.items())
+            raise AssertionError(f"they do not come to an end:\n{told}") from None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_output_is_input_exactly_once_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    victims = [(BROKER, *WORKERS)[number % 3] for number in range(KILLS)]
+    chance.shuffle(victims)
+    with ExitStack() as stack:
+        stage = Stage(stack, tmp_path / "data")
+        for victim in victims:
+            stage.feed()
+            watched = chance.choice(WORKERS) if victim == BROKER else victim
+            said = stage.workers[watched].output.splitlines()
+            step = chance.choice(STEPS)
+            seen = sum(line == step for line in said)
+            stage.workers[watched].line(f"^{step}$", count=seen + chance.randint(1, 3))
+            stage.kill(victim)
+        stage.feed()
+        for number, found in enumerate(stage.results()):
+            assert found == list(range(number, stage.written, PARTITIONS))
