@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog.broker.security.access import Access
@@ -61,16 +62,18 @@ class Authorized:
             name_of=self._partitions.name_of,
             topics=self._partitions.names,
         )
-        return _judged(request, access, lambda: handler(request, context))
+        return _judged(request, access, partial(handler, request, context))
 
 
-def _judged(request: Any, access: Access, answer: Callable[[], Any]) -> Any:  # noqa: ANN401 - as above
+def _judged(request: Any, access: Access, answer: Callable[..., Any]) -> Any:  # noqa: ANN401 - as above
     rule = RULES.get(type(request))
     if rule is None:
         raise NotAuthorized(f"there is no rule who may send {type(request).__name__}")
     verdict = rule(request, access)
     if verdict.answer is not None:
         return verdict.answer
+    if verdict.readable is not None:
+        return answer(verdict.readable)
     given = answer()
     finish = verdict.finish
     if finish is None or given is None:

@@ -20,12 +20,13 @@ from streamlog.broker.fetch_sessions import FetchSessions, Visit
 from streamlog.broker.replication.waiting import WaitingRequests
 from streamlog.broker.settings import INT_MAX
 from streamlog.errors import ConnectionLost, LogError, StreamlogError
-from streamlog.protocol.messages.data import FetchRequest, FetchResponse
+from streamlog.protocol.messages.data import FetchRequest, FetchResponse, FetchTopic
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.alarm import Alarm
     from streamlog.broker.data import FetchAttempt
+    from streamlog.broker.security.access import Readable
     from streamlog.clock import Clock
     from streamlog.protocol.fetch_patterns import FetchAlike
     from streamlog.protocol.schema import Piece
@@ -119,13 +120,23 @@ class Fetches:
         self._ready: list[int] = []
         self._tickets = itertools.count(1)
 
-    def begin(self, request: FetchRequest, context: Versioned) -> Message | asyncio.Future[Message]:
-        """The answer, or where it will be."""
+    def begin(
+        self, request: FetchRequest, context: Versioned, readable: Readable | None = None
+    ) -> Message | asyncio.Future[Message]:
+        """The answer, or where it will be; `readable` says what may be read, if that is not all."""
         now_ms = self._clock.now_ms()
         try:
             visit = self._sessions.begin(request, version=context.version, now_ms=now_ms)
         except LogError as refusal:
             return FetchResponse(error_code=refusal.code)
+        if readable is not None:
+            allowed, refused = readable(visit.request.topics)
+            if refused:
+                # Who is refused something is told at once.
+                some = _at_once(visit.request, allowed)
+                response = self._reads().fetch(some, context.version).response
+                response.responses = [*response.responses, *refused]
+                return visit.finish(response, now_ms=now_ms)
         attempt = self._reads().fetch(visit.request, context.version)
         if not attempt.missing_bytes:
             return visit.finish(attempt.response, now_ms=now_ms)
@@ -210,6 +221,17 @@ class Fetches:
 
 def _deadline_ms(request: FetchRequest, now_ms: int) -> int:
     return now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
+
+
+def _at_once(request: FetchRequest, topics: list[FetchTopic]) -> FetchRequest:
+    """The same for some of its topics, and nothing that is waited for."""
+    return FetchRequest(
+        replica_id=request.replica_id,
+        max_bytes=request.max_bytes,
+        isolation_level=request.isolation_level,
+        topics=topics,
+        rack_id=request.rack_id,
+    )
 
 
 def _new_session_id() -> int:

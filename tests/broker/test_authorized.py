@@ -499,14 +499,61 @@ def test_one_topic_of_two() -> None:
         wanted.topics.append(FetchTopic(topic="u", partitions=[at(0)]))
         fetched = await asked(broker, wanted, version=12)
         assert isinstance(fetched, FetchResponse)
-        assert fetched.session_id == 0, "there are no sessions, in which ACLs would not be asked"
+        assert fetched.session_id == 0, "none was asked for"
         assert {each.topic: codes(each) for each in fetched.responses} == {
             "t": {0},
             "u": {ErrorCode.TOPIC_AUTHORIZATION_FAILED},
         }
-        again = fetch_request(at(0))
-        again.session_id = 7
-        assert codes(await asked(broker, again)) == {ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
+
+    node().run(story)
+
+
+def test_acls_are_asked_for_all_that_a_session_stands_for() -> None:
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    async def story(broker: Broker) -> None:
+        for name in ("t", "u"):
+            create(broker, name)
+        read_u = (TOPIC, "u", OP.READ)
+        await allow(broker, (*T, OP.READ), read_u)
+        first = fetch_request(at(0))
+        first.topics.append(FetchTopic(topic="u", partitions=[at(0)]))
+        first.session_epoch = 0
+        begun = await asked(broker, first, version=12)
+        assert begun.session_id > 0
+        epoch = 0
+
+        async def news(principal: str = "User:alice") -> dict[str, set[int]]:
+            nonlocal epoch
+            epoch += 1
+            request = FetchRequest(
+                session_id=begun.session_id, session_epoch=epoch, max_bytes=1 << 20
+            )
+            answer = await asked(broker, request, version=12, principal=principal)
+            assert answer.error_code == 0
+            return {each.topic: codes(each) for each in answer.responses}
+
+        assert await news() == {}
+        await asked(broker, produce_request(batch(b"x"), topic="u"), principal=IN_PROCESS)
+        filters = [anything(principal_filter="User:alice", resource_name_filter="u")]
+        await asked(broker, DeleteAclsRequest(filters=filters), principal=IN_PROCESS)
+        assert await news() == {"u": {denied}}, "what has come since may not be seen"
+        await asked(broker, produce_request(batch(b"x")), principal=IN_PROCESS)
+        assert await news() == {"t": {0}, "u": {denied}}
+        assert await news("User:bob") == {"t": {denied}, "u": {denied}}, "the session is alice's"
+        await allow(broker, read_u)
+        assert await news() == {"t": {0}, "u": {0}}
+
+    node().run(story)
+
+
+def test_who_may_read_nothing_of_a_session_is_answered_at_once() -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        request = fetch_request(at(0), max_wait_ms=60_000)
+        request.session_epoch = 0
+        answer = await asked(broker, request, version=12)
+        assert codes(answer.responses) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
     node().run(story)
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from streamlog.broker.security.acls import Authorizer
 from streamlog.protocol.acls import CLUSTER, Operation, ResourceType
+from streamlog.protocol.messages.data import FetchableTopicResponse, FetchTopic
 from streamlog.protocol.schema import Message
 
 T = TypeVar("T")
+Readable: TypeAlias = Callable[
+    [Iterable[FetchTopic]], tuple[list[FetchTopic], list[FetchableTopicResponse]]
+]
+"""Of topics that are asked for, those that may be read, and the refusals of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +28,14 @@ class Verdict:
     """What becomes of a request.
 
     With an `answer` nobody else sees it. Without one it goes on, and `finish`, if there is one,
-    makes the answer that it gets ready to be seen.
+    makes the answer that it gets ready to be seen. With `readable`, who answers it asks what of
+    the topics may be read: a Fetch may stand for more of them than it says.
     """
 
     answer: Message | None = None
     # Each rule knows the answer of its own request.
     finish: Callable[[Any], None] | None = None
+    readable: Readable | None = None
 
 
 GO_ON = Verdict()

@@ -6,6 +6,8 @@ may not be described is not in Metadata for all topics.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
 from streamlog.errors import NotAuthorized
 from streamlog.protocol.acls import CLUSTER, Operation, ResourceType
@@ -56,9 +58,6 @@ from streamlog.protocol.messages.data import (
 from streamlog.protocol.schema import ZERO_UUID
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-NO_SESSION = 0
-LAST_EPOCH = -1
-"""Of a Fetch that wants no session."""
 FOLLOWER_ID_MIN = 0
 """Who fetches with a broker's number claims to be a replica."""
 ALL_TOPICS_VERSION_MAX = 0
@@ -104,10 +103,7 @@ def _not_written(topics: list[TopicProduceData], code: int) -> list[TopicProduce
 
 
 def fetch(request: FetchRequest, access: Access) -> Verdict:
-    """READ on topics, each time: there are no sessions, in which it would be asked once."""
-    if request.session_id != NO_SESSION:
-        return Verdict(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-    request.session_epoch = LAST_EPOCH
+    """READ on topics, each time, and on those too that a session stands for."""
     if request.replica_id >= FOLLOWER_ID_MIN and not access.cluster(Operation.CLUSTER_ACTION):
         return Verdict(FetchResponse(responses=_not_read(request.topics)))
 
@@ -116,20 +112,13 @@ def fetch(request: FetchRequest, access: Access) -> Verdict:
         # Of an id that is nobody's it is told that it is.
         return name is None or access.topic(Operation.READ, name)
 
-    kept, refused = split(request.topics, may)
-    if not refused:
-        return GO_ON
-    answers = _not_read(refused)
-    if not kept:
-        return Verdict(FetchResponse(responses=answers))
-    request.topics = kept
+    def readable(
+        topics: Iterable[FetchTopic],
+    ) -> tuple[list[FetchTopic], list[FetchableTopicResponse]]:
+        kept, refused = split(topics, may)
+        return kept, _not_read(refused)
 
-    def finish(response: FetchResponse) -> None:
-        response.responses = [*response.responses, *answers]
-
-    # Who is refused something is told soon.
-    request.min_bytes = 0
-    return Verdict(finish=finish)
+    return Verdict(readable=readable)
 
 
 def _not_read(topics: list[FetchTopic]) -> list[FetchableTopicResponse]:
