@@ -110,6 +110,8 @@ class CommittedOffsets:
         error = error_for(error_code, f"{where} in group {self._coordinator.group_id}")
         if error_code in _FINAL:
             error.retriable = False
+        elif error_code == ErrorCode.STALE_MEMBER_EPOCH:
+            error.retriable = True  # The next heartbeat brings the new one.
         raise error
 
 

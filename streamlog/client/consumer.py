@@ -205,7 +205,7 @@ class Consumer:
         member = group.member if group is not None else None
         if group is None or member is None or member.phase is Phase.LEFT:
             return False
-        return bool(member.member_id) and group.may_read()
+        return member.is_known and group.may_read()
 
     async def poll(
         self, *, timeout_ms: int, max_records: int | None = None

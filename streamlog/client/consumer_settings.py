@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from streamlog.assignors import Assignor, RangeAssignor
 from streamlog.client.fetcher import FetchSettings, Reset
-from streamlog.client.membership import GroupSettings
+from streamlog.client.membership import GroupProtocol, GroupSettings
 from streamlog.client.offsets import Isolation
 from streamlog.errors import ConfigError
 
@@ -36,6 +36,8 @@ class ConsumerOptions(TypedDict, total=False):
     max_partition_fetch_bytes: int
     isolation_level: Isolation
     assignor: Assignor
+    group_protocol: GroupProtocol
+    group_remote_assignor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +65,25 @@ class ConsumerSettings(FetchSettings):
     """Makes a static member (KIP-345): one that is back under the same id within its session gets
     what it had, without a rebalance. No two consumers of a group may have the same."""
     assignor: Assignor = field(default_factory=RangeAssignor)
+    """Of the group's leader, with `group_protocol="classic"`."""
+    group_protocol: GroupProtocol = "classic"
+    """classic: a member assigns for all, by rounds; its timeouts are those above. consumer: the
+    coordinator assigns (KIP-848), step by step, and tells how often to be heard of; then the
+    session timeout is the broker's, and `session_timeout_ms` only how long this consumer reads on
+    while it does not hear of its coordinator."""
+    group_remote_assignor: str | None = None
+    """By which of its assignors the coordinator is to assign (uniform, range); None: it chooses."""
 
     def __post_init__(self) -> None:
         super(ConsumerSettings, self).__post_init__()
         if self.auto_commit and self.group_id is None:
             raise ConfigError("auto_commit stores offsets for a group: set group_id")
+        if self.group_protocol not in {"classic", "consumer"}:
+            raise ConfigError(
+                f"group_protocol is {self.group_protocol!r}: it can be 'classic' or 'consumer'"
+            )
+        if self.group_remote_assignor is not None and self.group_protocol != "consumer":
+            raise ConfigError("group_remote_assignor needs group_protocol='consumer'")
         if self.group_instance_id is not None and not self.group_instance_id:
             raise ConfigError("group_instance_id is empty: name the member, or leave it out")
         for name in (
@@ -96,5 +112,7 @@ class ConsumerSettings(FetchSettings):
             heartbeat_interval_ms=self.heartbeat_interval_ms,
             max_poll_interval_ms=self.max_poll_interval_ms,
             rebalance_timeout_ms=self.rebalance_timeout_ms or self.max_poll_interval_ms,
+            protocol=self.group_protocol,
+            remote_assignor=self.group_remote_assignor,
             instance_id=self.group_instance_id,
         )

@@ -1,8 +1,8 @@
-"""GroupSession: carries out what a GroupMember decides, and the group's committed offsets.
+"""GroupSession: carries out what a member decides, and the group's committed offsets.
 
-The shell of `membership.py`: requests, time, and finding the coordinator. `run` is a task of the
-consumer, so heartbeats go on whatever the owner does with its records; but a rebalance waits for
-the owner (`revoking`, `offered`), who is asked from within `poll`.
+The shell of `membership` and of `consumer_member`: requests, time, and finding the coordinator.
+`run` is a task of the consumer, so heartbeats go on whatever the owner does with its records; but a
+rebalance waits for the owner (`revoking`, `offered`), who is asked from within `poll`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
+from uuid import uuid4
 
 from streamlog.assignors import Assignor, TopicPartition
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
 from streamlog.client.committed import CommittedOffsets
+from streamlog.client.consumer_member import Action as ConsumerAction
+from streamlog.client.consumer_member import ConsumerMember, NameTopics, Tell
 from streamlog.client.coordinator import Coordinator
 from streamlog.client.group_metadata import GroupMetadata
 from streamlog.client.membership import (
+    Action,
     CountPartitions,
     GroupMember,
     GroupSettings,
@@ -35,7 +39,9 @@ from streamlog.errors import (
     UnknownMember,
     UnknownTopicOrPartition,
 )
+from streamlog.protocol.apis import api_of
 from streamlog.protocol.messages import coordination as wire
+from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from streamlog.protocol.schema import Message
 
 JOIN_MARGIN_MS = 5_000
@@ -45,6 +51,7 @@ LEAVE_TIMEOUT_MS = 2_000
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
+Member: TypeAlias = GroupMember | ConsumerMember
 
 
 class GroupSession:
@@ -59,7 +66,7 @@ class GroupSession:
         tell: Callable[[], None],
     ) -> None:
         """Tell the owner by `tell` that its assignment is about to change."""
-        self.member: GroupMember | None = None
+        self.member: Member | None = None
         """None while the owner assigns partitions itself."""
         self._cluster = cluster
         self._settings = settings
@@ -73,7 +80,7 @@ class GroupSession:
     def subscribe(self, topics: Sequence[str]) -> None:
         """Become a member, or one that wants other topics."""
         if self.member is None:
-            self.member = GroupMember(self._settings, self._assignor, topics)
+            self.member = self._new_member(topics)
         else:
             self.member.on_subscription(topics)
         self._look.set()
@@ -115,7 +122,7 @@ class GroupSession:
     def may_commit(self) -> bool:
         """Whether the group takes commits now: not while it is between two generations."""
         member = self.member
-        return member is None or member.phase in {Phase.STABLE, Phase.REVOKING}
+        return member is None or member.may_commit
 
     async def run(self) -> None:
         """Be a member whenever the owner subscribes, for ever.
@@ -173,7 +180,7 @@ class GroupSession:
         member = self.member
         if member is None:
             return GroupMetadata(group_id=self._settings.group_id)
-        if not member.member_id or member.is_lost:
+        if member.absence or not member.is_known or member.is_lost:
             # Without a member it would be taken for one that assigns itself, and not be checked.
             reason = member.absence or "its group does not count on it"
             raise UnknownMember(f"{member} can't commit: {reason}")
@@ -201,13 +208,18 @@ class GroupSession:
         self.member = None
         self._look.set()
 
-    async def _leave(self, request: wire.LeaveGroupRequest | None) -> None:
+    def _new_member(self, topics: Sequence[str]) -> Member:
+        if self._settings.protocol == "consumer":
+            return ConsumerMember(self._settings, topics, member_id=str(uuid4()))
+        return GroupMember(self._settings, self._assignor, topics)
+
+    async def _leave(self, request: Message | None) -> None:
         if request is None or not self._coordinator.is_known:
             return
         try:
             await self._coordinator.call(
                 request,
-                wire.LeaveGroupResponse,
+                api_of(type(request)).response,
                 # Not behind a join that waits for the others.
                 lane=Lane.MAIN,
                 timeout_ms=LEAVE_TIMEOUT_MS,
@@ -215,14 +227,32 @@ class GroupSession:
         except StreamlogError as error:
             log.info("could not leave group %s: %s", self._settings.group_id, error)
 
-    async def _step(self, member: GroupMember) -> None:
+    async def _step(self, member: Member) -> None:
         """Do what is due."""
-        clock = self._cluster.clock
         if member.coordinator_lost or not self._coordinator.is_known:
             await self._coordinator.find()
             member.on_coordinator_found()
         self._look.clear()
-        match member.next(clock.now_ms()):
+        now_ms = self._cluster.clock.now_ms()
+        was_current = member.is_current(now_ms)
+        action = (
+            await self._classic_step(member, member.next(now_ms))
+            if isinstance(member, GroupMember)
+            else await self._consumer_step(member, member.next(now_ms))
+        )
+        match action:
+            case Leave(request):
+                log.warning("group %s: left it: %s", self._settings.group_id, member.absence)
+                await self._leave(request)
+            case Wait(until_ms):
+                await self._wait(None if until_ms is None else until_ms - now_ms)
+        if not was_current and member.is_current(self._cluster.clock.now_ms()):
+            self._tell()
+
+    async def _classic_step(self, member: GroupMember, action: Action) -> Leave | Wait | None:
+        """Carry it out, if it is of this protocol."""
+        clock = self._cluster.clock
+        match action:
             case Join(request):
                 patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
                 joined = await self._call(request, wire.JoinGroupResponse, patience_ms)
@@ -234,16 +264,28 @@ class GroupSession:
                 synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
                 member.on_sync(synced, clock.now_ms())
             case Heartbeat(request):
-                was_current = member.is_current(clock.now_ms())
                 beaten = await self._call(request, wire.HeartbeatResponse)
                 member.on_heartbeat(beaten, clock.now_ms())
-                if not was_current:
-                    self._tell()
-            case Leave(request):
-                log.warning("group %s: left it: %s", self._settings.group_id, member.absence)
-                await self._leave(request)
-            case Wait(until_ms):
-                await self._wait(None if until_ms is None else until_ms - clock.now_ms())
+            case Leave() | Wait():
+                return action
+        return None
+
+    async def _consumer_step(
+        self, member: ConsumerMember, action: ConsumerAction
+    ) -> Leave | Wait | None:
+        """Likewise."""
+        clock = self._cluster.clock
+        match action:
+            case Tell(request):
+                told = await self._call(request, ConsumerGroupHeartbeatResponse)
+                member.on_heartbeat(told, clock.now_ms())
+            case NameTopics():
+                found = await self._cluster.survey(member.topics)
+                names = {topic.topic_id: name for name, topic in found.items()}
+                member.on_names(names, clock.now_ms())
+            case Leave() | Wait():
+                return action
+        return None
 
     async def _wait(self, for_ms: float | None) -> None:
         try:
@@ -252,7 +294,7 @@ class GroupSession:
         except TimeoutError:
             return
 
-    def _on_error(self, member: GroupMember, error: StreamlogError) -> None:
+    def _on_error(self, member: Member, error: StreamlogError) -> None:
         now_ms = self._cluster.clock.now_ms()
         if self._troubled_since_ms is None:
             self._troubled_since_ms = now_ms

@@ -9,7 +9,7 @@ assignor (KIP-429) it keeps what it has while it joins; what the answer leaves o
 then, and the member joins once more, so that others can get it. What was lost to a new generation
 is given up at once. A static member (KIP-345) has an instance id and does not leave. A member whose
 owner does not poll (`on_poll`) for too long leaves by itself, and joins when the owner is back.
-Not here: the protocol of KIP-848.
+The protocol of KIP-848 is in `consumer_member`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from streamlog.assignors import Assignor, Memory, StickyPort, TopicPartition
 from streamlog.errors import CorruptData, LogError
 from streamlog.protocol import codec
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages import coordination as wire
+from streamlog.protocol.schema import Message
 
 PROTOCOL_TYPE: Final = "consumer"
 SUBSCRIPTION_VERSION: Final = 3
@@ -32,6 +33,10 @@ SUBSCRIPTION_VERSION: Final = 3
 ASSIGNMENT_VERSION: Final = 1
 RETRY_BACKOFF_MS: Final = 100
 """Between attempts to join while the coordinator can't be asked."""
+
+
+GroupProtocol: TypeAlias = Literal["classic", "consumer"]
+"""Whether a member assigns for all (classic), or the coordinator does (KIP-848)."""
 
 
 class Phase(Enum):
@@ -107,7 +112,7 @@ class Heartbeat:
 class Leave:
     """The owner does not poll: say so, and send this if there is anything to send."""
 
-    request: wire.LeaveGroupRequest | None
+    request: Message | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +137,40 @@ class GroupSettings:
     """How long the owner may take from one poll to the next."""
     rebalance_timeout_ms: int
     """How long the others wait for a member to join again."""
+    protocol: GroupProtocol = "classic"
+    remote_assignor: str | None = None
+    """How the coordinator is to assign, if it does."""
     instance_id: str | None = None
     """Of a static member: who it is, whatever process it is in."""
+
+
+class Patience:
+    """How long the owner of a member may do without a poll."""
+
+    def __init__(self, limit_ms: int) -> None:
+        self.idle_since_ms: int | None = None
+        self._limit_ms = limit_ms
+
+    @property
+    def ends_ms(self) -> float:
+        """When it has taken too long."""
+        return inf if self.idle_since_ms is None else self.idle_since_ms + self._limit_ms
+
+    @property
+    def complaint(self) -> str:
+        """What the owner is told."""
+        return (
+            f"it was not polled for {self._limit_ms} ms (max_poll_interval_ms): "
+            "poll more often, take fewer records at once, or allow more time"
+        )
+
+    def on_poll(self, now_ms: int, *, waits: bool) -> None:
+        """The owner polls; from now on its time runs, unless it `waits` for what comes."""
+        self.idle_since_ms = None if waits else now_ms
+
+    def start_over(self) -> None:
+        """Time begins with the next poll."""
+        self.idle_since_ms = None
 
 
 class GroupMember:
@@ -171,12 +208,12 @@ class GroupMember:
         self._not_before_ms = 0
         self._heartbeat_ms = 0
         self._heard_ms = 0
-        self._idle_since_ms: int | None = None
+        self._patience = Patience(settings.max_poll_interval_ms)
 
     def next(self, now_ms: int) -> Action:
         """What is due now."""
         action: Action = Wait(None)
-        if self.phase not in {Phase.AWAY, Phase.LEFT} and now_ms >= self._patience_ends_ms():
+        if self.phase not in {Phase.AWAY, Phase.LEFT} and now_ms >= self._patience.ends_ms:
             return self._step_aside()
         if self.phase is Phase.STABLE and self._is_outdated:
             self._give_up(now_ms, lost=False)
@@ -196,12 +233,12 @@ class GroupMember:
                 self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
                 action = Heartbeat(self._heartbeat_request())
             case Phase.STABLE | Phase.REVOKING:
-                action = Wait(min(self._heartbeat_ms, self._patience_ends_ms()))
+                action = Wait(min(self._heartbeat_ms, self._patience.ends_ms))
         return action
 
     def on_poll(self, now_ms: int, *, waits: bool) -> None:
         """The owner polls; from now on its time runs, unless it `waits` for what comes."""
-        self._idle_since_ms = None if waits else now_ms
+        self._patience.on_poll(now_ms, waits=waits)
         if self.phase is Phase.AWAY:
             self._unjoined(now_ms)
 
@@ -228,6 +265,16 @@ class GroupMember:
         if self.phase is Phase.REVOKING:
             return self.assignment
         return frozenset() if self._offered is None else self.assignment - self._offered
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the coordinator has given it a name."""
+        return bool(self.member_id)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the group takes commits now: not while it is between two generations."""
+        return self.phase in {Phase.STABLE, Phase.REVOKING}
 
     def is_current(self, now_ms: int) -> bool:
         """Whether the coordinator has spoken within the session.
@@ -372,22 +419,13 @@ class GroupMember:
         """Whether the group was assigned for other topics than there are by now."""
         return self._has_other_counts or self._joined_topics != self._topics
 
-    def _patience_ends_ms(self) -> float:
-        """When the owner has taken too long."""
-        if self._idle_since_ms is None:
-            return inf
-        return self._idle_since_ms + self._settings.max_poll_interval_ms
-
     def _step_aside(self) -> Action:
         """Leave what others can read meanwhile; the owner gives it up when it is back."""
-        limit_ms = self._settings.max_poll_interval_ms
-        self.absence = (
-            f"it was not polled for {limit_ms} ms (max_poll_interval_ms): "
-            "poll more often, take fewer records at once, or allow more time"
-        )
+        self.absence = self._patience.complaint
         request = self._leave_request("not polled for max_poll_interval_ms")
         self._forget()
-        self._idle_since_ms, self._offered = None, None
+        self._patience.start_over()
+        self._offered = None
         self.is_lost = bool(self.assignment)
         self.phase = Phase.REVOKING if self.assignment else Phase.AWAY
         return Leave(request)

@@ -47,8 +47,8 @@ class Rebalance:
         member = self._group.member
         if member is None:
             return False
-        revoked = member.revoking
-        if revoked:
+        # The coordinator may ask for more while the owner finishes.
+        while revoked := member.revoking:
             await self._revoke(revoked, lost=member.is_lost)
             self._group.on_revoked(revoked)
         if member.offered is None:

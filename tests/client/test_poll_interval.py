@@ -30,8 +30,8 @@ def grow_impatient(consumer: Consumer) -> None:
     assert consumer._group is not None
     member = consumer._group.member
     assert member is not None
-    assert member._idle_since_ms is not None
-    member._idle_since_ms -= consumer._settings.max_poll_interval_ms
+    assert member._patience.idle_since_ms is not None
+    member._patience.idle_since_ms -= consumer._settings.max_poll_interval_ms
 
 
 def test_others_read_on_and_the_owner_hears_of_it(open_log: OpenLog) -> None:
@@ -68,13 +68,13 @@ def test_to_wait_in_a_poll_is_to_poll(open_log: OpenLog) -> None:
             await consumer.subscribe(["t"])
             member = consumer._group.member
             assert member is not None
-            assert member._idle_since_ms is not None
+            assert member._patience.idle_since_ms is not None
             async with asyncio.TaskGroup() as work:
                 polling = work.create_task(consumer.poll(timeout_ms=60_000))
-                while member._idle_since_ms is not None:  # noqa: ASYNC110 - nobody tells a test of it
+                while member._patience.idle_since_ms is not None:  # noqa: ASYNC110 - nobody tells a test of it
                     await asyncio.sleep(0)
                 polling.cancel()
-            assert member._idle_since_ms is not None
+            assert member._patience.idle_since_ms is not None
 
     asyncio.run(main())
 
