@@ -316,10 +316,9 @@ class Own(Client):
         committed_only: bool = False,
         coordinator_assigns: bool = False,
     ) -> Reader:
-        if coordinator_assigns:
-            return super().reader(coordinator_assigns=coordinator_assigns)
         options: ConsumerOptions = {
             "group_id": group,
+            "group_protocol": "consumer" if coordinator_assigns else "classic",
             "isolation_level": "read_committed" if committed_only else "read_uncommitted",
             "auto_offset_reset": "earliest",
             "heartbeat_interval_ms": HEARTBEAT_MS,

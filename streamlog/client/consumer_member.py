@@ -270,7 +270,8 @@ class ConsumerMember:
             request.rebalance_timeout_ms = settings.rebalance_timeout_ms
             request.server_assignor = settings.remote_assignor
         if tells_all or self._told_topics != self._topics:
-            request.subscribed_topic_names = list(self._topics)
+            # No pattern of the coordinator's kind: the owner's are looked after here.
+            request.subscribed_topic_names, request.subscribed_topic_regex = list(self._topics), ""
         self._is_answering = tells_all or self._owes_owned
         if self._is_answering:
             request.topic_partitions = self._owned()
