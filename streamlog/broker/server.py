@@ -289,8 +289,8 @@ class _Connection(asyncio.BufferedProtocol):
         """Bytes have come there."""
         self._reads_done += 1
         self._received_bytes += nbytes
-        self._reader.took(nbytes)
-        self._work()
+        if self._reader.took(nbytes):
+            self._work()
 
     def eof_received(self) -> bool:
         """The client will send no more: it is gone, or reads what is on its way to it."""

@@ -124,10 +124,14 @@ class FrameReader:
             self._start = self._end = 0
             self._filled = False
 
-    def took(self, size_bytes: int) -> None:
-        """So many bytes have come to where `room` had said."""
+    def took(self, size_bytes: int) -> bool:
+        """So many bytes have come to where `room` had said; whether that changes anything.
+
+        If not, a frame is known to go on, and there is room for what is left of it.
+        """
         self._end += size_bytes
         self._filled = self._end == len(self._buffer)
+        return self._filled or self._end - self._start >= self._wanted_bytes
 
     def feed(self, data: Buffer) -> None:
         """Take bytes that are somewhere else."""
