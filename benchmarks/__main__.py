@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks import compaction, engine, log, memory, windowed_count, wire
 from benchmarks.engine.contest import Cost
 from benchmarks.engine.report import costs_table
-from benchmarks.harness import Figure, Reading
+from benchmarks.harness import Figure, Reading, conditions
 
 PIPE_COLUMNS = 130
 RESULTS = Path(__file__).parent / "results"
@@ -139,7 +139,12 @@ def write(figures: list[Measured]) -> Path:
     now = datetime.now(UTC)
     path = RESULTS / f"{now:%Y%m%dT%H%M%SZ}.json"
     machine = {"python": platform.python_version(), "machine": platform.platform()}
-    content = {"at": now.isoformat(), **machine, "figures": [asdict(f) for f in figures]}
+    content = {
+        "at": now.isoformat(),
+        **machine,
+        **conditions(),
+        "figures": [asdict(f) for f in figures],
+    }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path
 
@@ -162,6 +167,7 @@ def main() -> None:
         console.print(readings_table(readings))
     if costs := [each for each in measured if isinstance(each, Cost)]:
         console.print(costs_table(costs))
+    console.print(", ".join(f"{what}: {found}" for what, found in conditions().items()))
     console.print(f"every run: {write(measured)}")
 
 

@@ -14,9 +14,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
+
+from streamlog.cli.doctor import HOT_MODULES
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 STOP_TIMEOUT_S = 30
@@ -74,6 +77,19 @@ def cpu_of(pid: int) -> float:
     """User and system CPU seconds of a live process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def conditions() -> dict[str, str]:
+    """What children run on, as far as it shows in figures."""
+    interpreted = [
+        name
+        for name in HOT_MODULES
+        if (spec := find_spec(name)) is None or str(spec.origin).endswith(".py")
+    ]
+    return {
+        "event loop": "asyncio" if find_spec("uvloop") is None else "uvloop",
+        "hot modules": f"interpreted: {', '.join(interpreted)}" if interpreted else "compiled",
+    }
 
 
 @contextmanager
