@@ -1,14 +1,12 @@
 """GroupCoordinator: all groups and offsets of one partition of `__consumer_offsets`.
 
 Pure. It finds the group that a request is for, puts together what the group and the offsets
-decide, and replays what was appended. Groups are due one at a time, found by a heap of
-deadlines, so a tick costs nothing for the groups that sleep. A group that has neither members
-nor offsets is forgotten, with a tombstone if it ever was in the log.
+decide, and replays what was appended. Groups are due one at a time (`deadlines`). A group that has
+neither members nor offsets is forgotten, with a tombstone if it ever was in the log.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -36,6 +34,7 @@ from streamlog.broker.coordinator.consumer_records import (
     encode_consumer_change,
     is_removal,
 )
+from streamlog.broker.coordinator.deadlines import Deadlines
 from streamlog.broker.coordinator.descriptions import (
     Group,
     described,
@@ -112,8 +111,7 @@ class GroupCoordinator:
         self._topics = topics
         self._groups: dict[str, Group] = {}
         self._offsets = CommittedOffsets()
-        self._due: list[tuple[int, str]] = []
-        self._scheduled: dict[str, int] = {}
+        self._deadlines = Deadlines()
         self._steady = SteadyTime()
         self._expiry_ms: int | None = None
         """When positions and groups are looked through; None while there are none."""
@@ -202,11 +200,7 @@ class GroupCoordinator:
     def on_tick(self, at: Instant) -> Outcome:
         """See `Shard.on_tick`."""
         outcome = Outcome()
-        while self._due and self._due[0][0] <= at.now_ms:
-            deadline_ms, group_id = heapq.heappop(self._due)
-            if self._scheduled.get(group_id) != deadline_ms:
-                continue
-            del self._scheduled[group_id]
+        while (group_id := self._deadlines.take(at.now_ms)) is not None:
             group = self._groups.get(group_id)
             if group is not None:
                 outcome += group.on_tick(at)
@@ -216,10 +210,8 @@ class GroupCoordinator:
 
     def next_deadline_ms(self) -> int | None:
         """See `Shard.next_deadline_ms`."""
-        due_ms = self._due[0][0] if self._due else None
-        if self._expiry_ms is None or due_ms is None:
-            return due_ms if self._expiry_ms is None else self._expiry_ms
-        return min(due_ms, self._expiry_ms)
+        deadlines = (self._deadlines.next_ms(), self._expiry_ms)
+        return min((each for each in deadlines if each is not None), default=None)
 
     def refuse(self, request: Message, version: int, code: int) -> Message:  # noqa: ARG002 - see `Shard.refuse`; these responses do not depend on it
         """See `Shard.refuse`."""
@@ -464,13 +456,9 @@ class GroupCoordinator:
         return group
 
     def _schedule(self, group_id: str) -> None:
-        """See to it that the group's next deadline is in the heap."""
+        """See to it that the group's next deadline is noted."""
         group = self._groups.get(group_id)
-        deadline_ms = None if group is None else group.next_deadline_ms()
-        known_ms = self._scheduled.get(group_id)
-        if deadline_ms is not None and (known_ms is None or deadline_ms < known_ms):
-            self._scheduled[group_id] = deadline_ms
-            heapq.heappush(self._due, (deadline_ms, group_id))
+        self._deadlines.note(group_id, None if group is None else group.next_deadline_ms())
 
     def _bury(self, group_id: str, *, gone: int = 0) -> Outcome:
         """Forget a group that holds nothing but positions, `gone` of which are about to go.
