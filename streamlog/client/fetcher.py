@@ -34,6 +34,9 @@ from streamlog.client.positions import PartitionState, Positions, Start
 from streamlog.errors import ConfigError, OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.data import (
+    EpochEndOffset as DivergingEpoch,
+)
+from streamlog.protocol.messages.data import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -256,6 +259,7 @@ class Fetcher:
             fetch = FetchPartition(
                 partition=partition.partition,
                 fetch_offset=state.fetch_offset,
+                last_fetched_epoch=state.fetched_epoch,
                 partition_max_bytes=self._settings.max_partition_fetch_bytes,
             )
             asked[partition] = Wanted(ZERO_UUID if topic is None else topic.topic_id, fetch)
@@ -279,6 +283,9 @@ class Fetcher:
                     continue  # Revoked, or moved elsewhere meanwhile.
                 if data.error_code:
                     self._on_partition_error(partition, state, data)
+                    continue
+                if data.diverging_epoch is not None:
+                    self._on_cut(partition, state, data.diverging_epoch)
                     continue
                 state.high_watermark = data.high_watermark
                 state.stable_offset = data.last_stable_offset
@@ -318,6 +325,23 @@ class Fetcher:
             log.debug("%s", error)
         else:
             self._tell(error)
+
+    def _on_cut(
+        self, partition: TopicPartition, state: PartitionState, end: DivergingEpoch
+    ) -> None:
+        """The log lacks what was read (KIP-320): a crash has cut it, and others were written."""
+        where = f"{partition.topic}-{partition.partition}: the log was cut at {end.end_offset}"
+        if self._settings.auto_offset_reset == "none":
+            state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
+            self._tell(
+                OffsetOutOfRange(
+                    f"{where}, and {state.fetch_offset} was read up to before that; "
+                    "seek, or set auto_offset_reset"
+                )
+            )
+            return
+        log.warning("%s, reading on from there instead of %d", where, state.fetch_offset)
+        state.cut(OffsetAndMetadata(end.end_offset, leader_epoch=end.epoch))
 
     def _delay(self, wanted: list[tuple[TopicPartition, PartitionState]]) -> None:
         for _, state in wanted:

@@ -41,8 +41,8 @@ class PartitionState:
 
     __slots__ = (
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
-        "high_watermark", "in_flight", "is_held", "leader_epoch", "not_before_ms", "paused",
-        "position", "rest", "stable_offset", "start",
+        "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
+        "not_before_ms", "paused", "position", "rest", "stable_offset", "start",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -52,6 +52,8 @@ class PartitionState:
         self.start = Start.COMMITTED
         self.leader_epoch = NO_EPOCH
         """Of the record before the position."""
+        self.fetched_epoch = NO_EPOCH
+        """Of the record before `fetch_offset`: the broker sees by it whether it has that, too."""
         self.paused = False
         self.is_held = False
         """Its owner may move it before anything is fetched."""
@@ -82,7 +84,7 @@ class PartitionState:
         """Go on from `position`, or from `start` if that has to be looked up first."""
         self.era = next(_eras)
         self.position = position
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = self.fetched_epoch = leader_epoch
         self.fetch_offset = position or 0
         self.start = start
         self.batches.clear()
@@ -91,6 +93,13 @@ class PartitionState:
         self.corrupt = None
         self.buffered_bytes = 0
         self.not_before_ms = 0
+
+    def cut(self, end: OffsetAndMetadata) -> None:
+        """The log was cut at `end`, before `fetch_offset`: what was fetched behind is not in it."""
+        if self.position is not None and self.position <= end.offset:
+            self.move(self.position, leader_epoch=self.leader_epoch)
+        else:
+            self.move(end.offset, leader_epoch=end.leader_epoch)
 
 
 class Positions:
@@ -185,6 +194,7 @@ class Positions:
             if is_hidden:
                 state.aborted.add(batch.base_offset)
             state.fetch_offset = batch.next_offset
+            state.fetched_epoch = batch.leader_epoch
             kept += batch.size_bytes
         state.buffered_bytes += kept
         return kept

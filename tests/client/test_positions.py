@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.positions import Positions
 from streamlog.errors import CorruptData, UsageError
 from streamlog.records.batch import encode_batch, place_batch
@@ -14,9 +15,9 @@ from streamlog.records.batch import encode_batch, place_batch
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def batch(base_offset: int, count: int) -> bytes:
+def batch(base_offset: int, count: int, epoch: int = 0) -> bytes:
     data = bytearray(encode_batch([(base_offset + n, None, b"v", ()) for n in range(count)]))
-    place_batch(data, base_offset, 0)
+    place_batch(data, base_offset, epoch)
     return bytes(data)
 
 
@@ -51,6 +52,37 @@ def test_what_there_was_no_room_for_comes_next() -> None:
     assert offsets(one, T0, 4) == [3, 4, 5, 6]
     assert offsets(one, T0, 4) == [7, 8, 9]
     assert one.consumed() == {T0: 10}
+
+
+def test_epochs_are_those_of_the_records_before() -> None:
+    one = positions(T0)
+    put(one, T0, batch(0, 5, epoch=3) + batch(5, 5, epoch=4))
+    state = one.state(T0)
+    assert (state.leader_epoch, state.fetched_epoch) == (-1, 4)
+    assert offsets(one, T0, 5) == [0, 1, 2, 3, 4]
+    assert one.places() == {T0: OffsetAndMetadata(5, leader_epoch=3)}
+    state.move(2, leader_epoch=3)
+    assert (state.leader_epoch, state.fetched_epoch) == (3, 3)
+
+
+@pytest.mark.parametrize(("cut_at", "goes_on_at", "epoch"), [(8, 5, 3), (5, 5, 3), (4, 4, 2)])
+def test_what_was_fetched_behind_a_cut_is_dropped(cut_at: int, goes_on_at: int, epoch: int) -> None:
+    one = positions(T0)
+    put(one, T0, batch(0, 5, epoch=3) + batch(5, 5, epoch=4))
+    assert offsets(one, T0, 5) == [0, 1, 2, 3, 4]
+    state = one.state(T0)
+    state.cut(OffsetAndMetadata(cut_at, leader_epoch=2))
+    assert not one.has_records()
+    assert (state.position, state.fetch_offset) == (goes_on_at, goes_on_at)
+    assert (state.leader_epoch, state.fetched_epoch) == (epoch, epoch)
+
+
+def test_held_partitions_are_let_go_together() -> None:
+    one = positions(T0, T1)
+    one.hold([T1])
+    assert [state.is_held for _, state in one.items()] == [False, True]
+    one.let_go()
+    assert not any(state.is_held for _, state in one.items())
 
 
 def test_partitions_take_turns_when_there_is_not_room_for_all() -> None:

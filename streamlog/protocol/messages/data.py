@@ -111,7 +111,8 @@ class FetchPartition(Struct):
     """From where, and how much at most.
 
     `current_leader_epoch` is the leader as the client knows it, -1 for no check (KIP-320).
-    `log_start_offset` and `last_fetched_epoch` are sent by replicas only.
+    `log_start_offset` is sent by replicas only; `last_fetched_epoch`, of the record before the
+    offset, tells whether the log was cut meanwhile.
     """
 
     partition: int = int32("0+")

@@ -1,0 +1,66 @@
+"""A log that a crash has cut and that has grown again: who had read more notices (KIP-320)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.errors import OffsetOutOfRange
+from streamlog.log import Log
+from tests.broker.process import BrokerProcess
+
+T0 = TopicPartition("t", 0)
+BEFORE, AFTER = [b"before %d" % number for number in range(5)], [b"after %d" % n for n in range(5)]
+CUT = OffsetAndMetadata(8, leader_epoch=0)
+"""Of a reader that saw eight records of the first leader, three of which the crash took."""
+
+
+async def write(log: Log, values: list[bytes]) -> None:
+    async with log.producer() as producer:
+        for value in values:
+            await producer.send("t", value, partition=0)
+
+
+def test_a_reader_that_was_further_reads_on_from_where_the_log_was_cut(tmp_path: Path) -> None:
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            await log.admin().create_topics([NewTopic("t", 1)])
+            await write(log, BEFORE)
+            await asyncio.to_thread(broker.kill_and_restart)
+            await write(log, AFTER)
+            options = {"group_id": "g", "auto_offset_reset": "latest"}
+            async with log.consumer(**options) as reader:  # type: ignore[arg-type]
+                reader.assign([T0])
+                reader.seek(T0, CUT)
+                read: list[bytes | None] = []
+                async with asyncio.timeout(60):
+                    while len(read) < 5:
+                        for records in (await reader.poll(timeout_ms=1_000)).values():
+                            read += [record.value for record in records]
+                assert read == AFTER
+                # What is committed by now is of the second leader, and right.
+                await reader.commit()
+                place = (await reader.committed_metadata([T0]))[T0]
+                assert place == OffsetAndMetadata(10, leader_epoch=1)
+                await write(log, [b"more"])
+                reader.seek(T0, place)
+                async with asyncio.timeout(60):
+                    assert (await reader.poll(timeout_ms=60_000))[T0][0].offset == 10
+                # The first leader's end is where it always was.
+                reader.seek(T0, OffsetAndMetadata(5, leader_epoch=0))
+                assert (await reader.poll(timeout_ms=60_000))[T0][0].offset == 5
+                await reader.commit({T0: CUT})
+            async with log.consumer(group_id="g", auto_offset_reset="none") as strict:
+                strict.assign([T0])
+                with pytest.raises(OffsetOutOfRange, match="was cut at 5, and 8 was read up to"):
+                    await strict.poll(timeout_ms=60_000)
+                strict.seek(T0, 5)
+                assert (await strict.poll(timeout_ms=60_000))[T0][0].value == AFTER[0]
+
+    with BrokerProcess(tmp_path / "data", flush="os") as broker:
+        asyncio.run(main(broker))
