@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 CHECKPOINT_INTERVAL_MS = 5_000
 """How often it is written down up to where logs are on disk."""
 
+ROLL_PAUSE_MS = 5
+"""Between portions of logs that begin a segment, for requests."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +68,11 @@ class Upkeep:
         """Remove what is over, and write down up to where logs are on disk, if it is time."""
         now_ms = self._clock.now_ms()
         self._retention.tick(now_ms=now_ms, wall_ms=self._clock.wall_ms())
+        for log in self._directory.rolls.due():
+            try:
+                log.roll_late(now_ms)
+            except StreamlogError as error:
+                _log.warning("%s: no segment could be begun: %s", log.name, error)
         if now_ms >= self._checkpoint_ms:
             # So that after a crash no more than the last seconds have to be scanned.
             self._checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
@@ -79,6 +87,8 @@ class Upkeep:
     def next_deadline_ms(self) -> int:
         """When `tick` or `clean` has something to do at the earliest."""
         due_ms = min(self._retention.next_deadline_ms(), self._checkpoint_ms)
+        if self._directory.rolls.is_due:
+            due_ms = min(due_ms, self._clock.now_ms() + ROLL_PAUSE_MS)
         cleaning_ms = self._cleaner.next_due_ms
         return due_ms if cleaning_ms is None else min(due_ms, cleaning_ms)
 

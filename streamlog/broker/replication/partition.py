@@ -70,6 +70,7 @@ class Partition:
         self.topic = topic
         self.index = index
         self.log = log
+        log.is_synced_beside = True
         self._listener = listener
         self._flush = flush
         self._always = mode == FLUSH_ALWAYS

@@ -47,6 +47,7 @@ from streamlog.broker.storage.files import (
 from streamlog.broker.storage.folders import Folders, partition_folder, partition_folders
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.producer_ids import ProducerIds
+from streamlog.broker.storage.roll_budget import RollBudget
 from streamlog.broker.storage.segment import SegmentEnd
 from streamlog.broker.storage.topic_state import (
     TopicState,
@@ -78,6 +79,8 @@ class LogDirectory:
         self.cluster_id = ""
         self.node_id = config.node_id
         self.directory_id = ""
+        self.rolls: RollBudget[PartitionLog] = RollBudget()
+        """Who of its logs may begin a segment, when many of them are due."""
         self._files = files
         self._given_config = config
         self._config = config
@@ -240,7 +243,13 @@ class LogDirectory:
                     folder = f"{self.path}/{partition_folder(topic.topic_id, number)}"
                     label = f"{topic.name}-{number}"
                     logs.append(
-                        PartitionLog.create(self._files, folder, name=label, config=topic.config)
+                        PartitionLog.create(
+                            self._files,
+                            folder,
+                            name=label,
+                            config=topic.config,
+                            rolls=self.rolls,
+                        )
                     )
                 self._files.sync_directory(self.path)
                 grown = replace(topic, partitions=[*topic.partitions, *logs])
@@ -612,6 +621,7 @@ class LogDirectory:
                     end=end,
                     recovery_point=point,
                     log_start_offset=start,
+                    rolls=self.rolls,
                 )
             )
 

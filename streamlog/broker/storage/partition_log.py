@@ -4,7 +4,8 @@ Batches go in at the end and come out as the same bytes; only base offset and le
 set. Rule of the file: one caller at a time, and nothing is acknowledged that is not written.
 `begin_sync` and `end_sync` bring it to disk beside the caller, `flush` at once. Nobody having
 asked for that, a sealed segment is synced when the next one is sealed: no more than the last
-two segments have to be looked at after a crash.
+two segments have to be looked at after a crash. Where somebody does (`is_synced_beside`), a roll
+syncs nothing, the name of the new segment included: it is on disk before what is in it counts.
 After an error of the disk the log ends with the last whole batch; after a failed sync it takes
 nothing more, for what the disk then has is unknown. What is removed from the head of a log goes
 in three steps: the log start moves, it is made durable by the log's directory, files go.
@@ -33,6 +34,8 @@ from streamlog.broker.storage.log_disk import LogDisk
 from streamlog.broker.storage.log_producers import LogProducers
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.recompression import recompressed
+from streamlog.broker.storage.roll_budget import RollBudget
+from streamlog.broker.storage.rolling import Rolling
 from streamlog.broker.storage.runs import PlainRun
 from streamlog.broker.storage.segment import Segment, SegmentEnd
 from streamlog.broker.storage.segments import Segments
@@ -47,11 +50,13 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.records.batch import RecordBatch, newest_timestamp_ms, place_batch
+from streamlog.records.batch import RecordBatch, place_batch
 from streamlog.records.control import Marker, encode_marker
 
 START_OFFSET = 0
 """Of a new log."""
+UNSYNCED_MAX = 16
+"""Sealed segments that may wait for those who sync beside; then whoever appends waits for them."""
 LINK_CHECK_MS = 100
 """A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
 
@@ -63,15 +68,25 @@ class PartitionLog:
     """
 
     def __init__(
-        self, files: Files, directory: str, *, name: str, config: TopicConfig, read_only: bool
+        self,
+        files: Files,
+        directory: str,
+        *,
+        name: str,
+        config: TopicConfig,
+        read_only: bool,
+        rolls: RollBudget[PartitionLog] | None = None,
     ) -> None:
         self.name = name
+        self._rolling = Rolling(self, rolls)
         self.epochs = LeaderEpochs(files, directory)
         self.recovery = recovery.Recovery()
         self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.found_end_offset = START_OFFSET
         """Behind the last batch that `range` has found."""
         self.cleaned = swap.CleanedOffset(files, directory)
+        self.is_synced_beside = False
+        """Whether somebody sees to syncs after every append, so that a roll need not wait."""
         self._config = config
         self._read_only = read_only
         self._segments = Segments(files, directory, name=name, config=config, read_only=read_only)
@@ -80,21 +95,26 @@ class PartitionLog:
         )
         self._start_offset = START_OFFSET
         self._producers = LogProducers(files, directory, self._segments)
-        self._opened_ms: int | None = None
         self._link_check_ms = 0
         self._dirty = False
         self._closed = False
 
     @classmethod
     def create(
-        cls, files: Files, directory: str, *, name: str, config: TopicConfig
+        cls,
+        files: Files,
+        directory: str,
+        *,
+        name: str,
+        config: TopicConfig,
+        rolls: RollBudget[PartitionLog] | None = None,
     ) -> PartitionLog:
-        """A new log in a directory that is made for it.
+        """A new log in a directory that is made for it; `rolls` is shared with others.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
-        log = cls(files, directory, name=name, config=config, read_only=False)
+        log = cls(files, directory, name=name, config=config, read_only=False, rolls=rolls)
         with log._disk.errors():
             files.make_directory(directory)
             log._segments.add(START_OFFSET)
@@ -113,6 +133,7 @@ class PartitionLog:
         recovery_point: int = START_OFFSET,
         log_start_offset: int = START_OFFSET,
         read_only: bool = False,
+        rolls: RollBudget[PartitionLog] | None = None,
     ) -> PartitionLog:
         """The log that is in `directory`.
 
@@ -126,7 +147,7 @@ class PartitionLog:
         Raises:
             LogDirectoryError: the disk refused.
         """
-        log = cls(files, directory, name=name, config=config, read_only=read_only)
+        log = cls(files, directory, name=name, config=config, read_only=read_only, rolls=rolls)
         with log._disk.errors():
             log.synced = log.synced._replace(offset=recovery_point)
             log._start_offset = log_start_offset
@@ -140,6 +161,8 @@ class PartitionLog:
                 log.recovery = recovery.Recovery()
             elif not (clean and log._segments.ends_whole()):
                 log.recovery = log._segments.recover(recovery_point)
+                # A segment that was begun may be seen, and not be there after a power cut.
+                log._segments.names_are_due = not read_only
             elif last.next_offset < recovery_point:
                 last.note_tail_damage("", None)
                 log.recovery = recovery.Recovery(damage=tuple(last.damage))
@@ -435,7 +458,7 @@ class PartitionLog:
                 return
             if count == len(self._segments):
                 self._roll()
-                self._opened_ms = now_ms
+                self._rolling.begin(now_ms)
             self.advance_start(self._segments.base_offset(count))
 
     def _end_of_segment(self, number: int) -> int:
@@ -475,7 +498,7 @@ class PartitionLog:
             self._sync([*self._segments.unsynced, self._segments.active])
             self._segments.unsynced = []
             self._dirty = False
-            self.synced = self._end()
+            self.synced = max(self.synced, self._end())
 
     def begin_sync(self, *, sealed_only: bool = False) -> PendingSync | None:
         """Take up bringing to disk what is in the log by now; None if there is nothing to do.
@@ -490,14 +513,16 @@ class PartitionLog:
         end = SyncedEnd(active.base_offset, active.base_offset, 0) if sealed_only else self._end()
         if self._closed or self._disk.failure is not None:
             return None
-        if end.offset <= self.synced.offset and not self._segments.unsynced:
+        if end.offset <= self.synced.offset and not self._segments.has_unsynced:
             return None
         segments = self._segments.unsynced if sealed_only else [*self._segments.unsynced, active]
         files: list[File] = []
         with self._disk.errors():
             for segment in segments:
                 files += segment.files_to_sync()
-        return PendingSync(end, tuple(self._segments.unsynced), tuple(files))
+        names = self._segments.sync_names if self._segments.names_are_due else None
+        self._segments.names_are_due = False
+        return PendingSync(end, tuple(self._segments.unsynced), tuple(files), names)
 
     def end_sync(self, pending: PendingSync) -> None:
         """A sync has succeeded: everything up to its end is on disk."""
@@ -618,9 +643,8 @@ class PartitionLog:
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 
     def _check_end(self) -> None:
-        damage = self._segments.active.damage
-        if damage and damage[-1].next_offset is None:
-            raise CorruptData(str(damage[-1]))
+        if self._segments.active.has_damaged_end:
+            raise CorruptData(str(self._segments.active.damage[-1]))
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
@@ -655,14 +679,15 @@ class PartitionLog:
     def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
         try:
             self.epochs.note(self._segments.active.next_offset)
-            if self._roll_due(size_of(data), batches, now_ms):
+            last = self._segments.active
+            if self._rolling.due(last, self._config, size_of(data), batches, now_ms=now_ms):
                 self._roll()
             segment = self._segments.active
             if now_ms >= self._link_check_ms:
                 self._check_linked(segment)
                 self._link_check_ms = now_ms + LINK_CHECK_MS
             if segment.size_bytes == 0:
-                self._opened_ms = now_ms
+                self._rolling.begin(now_ms)
             self._dirty = True
             segment.append(data, batches)
         except OSError as error:
@@ -676,25 +701,32 @@ class PartitionLog:
             )
             raise self._disk.failure
 
-    def _roll_due(self, size_bytes: int, batches: list[RecordBatch], now_ms: int) -> bool:
-        segment, config = self._segments.active, self._config
-        if segment.size_bytes == 0:
-            return False
-        if segment.full(size_bytes, batches, config):
-            return True
-        if segment.first_timestamp_ms >= 0:
-            return newest_timestamp_ms(batches) - segment.first_timestamp_ms > config.roll_ms
-        if self._opened_ms is None:
-            self._opened_ms = now_ms
-        return now_ms - self._opened_ms > config.roll_ms
+    def roll_late(self, now_ms: int) -> None:
+        """Begin the segment that was postponed, if that has not been done meanwhile.
+
+        Raises:
+            LogDirectoryError: the disk refused; the next append tries again.
+        """
+        active = self._segments.active
+        if self._closed or self._disk.failure is not None or active.has_damaged_end:
+            return
+        if active.size_bytes and self._rolling.is_time(
+            active, self._config, active.max_timestamp_ms, now_ms=now_ms
+        ):
+            with self._disk.errors():
+                self._roll()
+            self._rolling.begin(now_ms)
 
     def _roll(self) -> None:
         """Begin a segment; every step may fail and be tried again with the next append."""
         sealed = self._segments.active
         sealed.trim_indexes()
         self._producers.keep()
-        self._segments.add(sealed.next_offset)
+        self._segments.add(sealed.next_offset, durable=not self.is_synced_beside)
         sealed.close()
+        if self.is_synced_beside and len(self._segments.unsynced) < UNSYNCED_MAX:
+            self._segments.unsynced = [*self._segments.unsynced, sealed]
+            return
         self._sync(self._segments.unsynced)
         self._segments.unsynced = [sealed]
         self.synced = max(self.synced, SyncedEnd(sealed.base_offset, sealed.base_offset, 0))
@@ -703,17 +735,21 @@ class PartitionLog:
         try:
             for segment in segments:
                 segment.sync()
+            if self._segments.names_are_due:
+                self._segments.sync_names()
+                self._segments.names_are_due = False
         except OSError as error:
             # The kernel may have dropped the pages: a second sync would succeed and lie.
             raise self._disk.failed(error) from error
 
     def _settle(self) -> None:
         with self._disk.errors():
-            if self._dirty or self._segments.active.indexes_are_behind:
+            behind = self._segments.active.indexes_are_behind or self._segments.has_unsynced
+            if self._dirty or behind:
                 segments = [*self._segments.unsynced, self._segments.active]
                 self._segments.active.trim_indexes()
                 self._segments.active.close()
                 self._sync(segments)
                 self._segments.unsynced = []
-                self.synced = self._end()
+                self.synced = max(self.synced, self._end())
             self._producers.keep()

@@ -317,6 +317,11 @@ class Segment:
         """Everything from the last sound batch to `next_offset` is damaged (None: to the end)."""
         return self._note_damage(reason, self.size_bytes + self.trailing_bytes, next_offset)
 
+    @property
+    def has_damaged_end(self) -> bool:
+        """Whether nobody knows where it ends."""
+        return bool(self.damage) and self.damage[-1].next_offset is None
+
     def sound_behind(self) -> bool:
         """Whether a sound batch stands somewhere in the trailing bytes."""
         with self._reading() as file:

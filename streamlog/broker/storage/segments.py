@@ -48,6 +48,8 @@ class Segments:
         """For segments that are made from now on."""
         self.unsynced: list[Segment] = []
         """Those that are sealed and may not be on disk, in order."""
+        self.names_are_due = False
+        """Whether a segment was begun whose name may not be on disk."""
         self._files = files
         self._directory = directory
         self._name = name
@@ -103,17 +105,32 @@ class Segments:
 
     # Growing and shrinking.
 
-    def add(self, base_offset: int) -> None:
-        """Begin a segment, which is the active one from now on."""
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether something other than the active segment may not be on disk."""
+        return bool(self.unsynced) or self.names_are_due
+
+    def add(self, base_offset: int, *, durable: bool = True) -> None:
+        """Begin a segment, which is the active one from now on.
+
+        If it is not to be durable by itself, its name is brought to disk by `sync_names`, before
+        anything in it is said to be.
+        """
         segment = self._new(base_offset)
         try:
             segment.create()
-            self._files.sync_directory(self._directory)
+            if durable:
+                self.sync_names()
         except OSError:
             # Or the next clean opening would take it for the end of the log.
             segment.remove()
             raise
+        self.names_are_due = not durable
         self._take([*self._chain, segment])
+
+    def sync_names(self) -> None:
+        """Bring the names of all of them to disk; callable from any thread."""
+        self._files.sync_directory(self._directory)
 
     def epochs(self) -> Iterator[tuple[int, int]]:
         """Leader epoch and base offset of every batch, as far as headers are sound."""

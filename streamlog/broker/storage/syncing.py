@@ -10,6 +10,8 @@ that it could not write, and a second sync would succeed and lie (fsyncgate).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +39,8 @@ class PendingSync:
     """Up to where the log is on disk once this has run."""
     sealed: tuple[Segment, ...]
     files: tuple[File, ...]
+    names: Callable[[], None] | None = None
+    """Brings the names of segments that were begun to disk, if any were."""
 
     def run(self) -> None:
         """Bring the bytes to disk; callable from any thread, once.
@@ -47,6 +51,9 @@ class PendingSync:
         try:
             for file in self.files:
                 file.sync()
+            if self.names is not None:
+                with suppress(FileNotFoundError):  # The topic has been deleted meanwhile.
+                    self.names()
         finally:
             self.close()
 

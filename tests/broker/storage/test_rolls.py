@@ -1,0 +1,172 @@
+"""Many logs begin a segment together: nobody waits for the disk, and not all of them at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.partition_log import UNSYNCED_MAX, PartitionLog
+from streamlog.broker.storage.roll_budget import ROLLS_AT_ONCE
+from tests.broker.storage.batches import batch, log_files, new_log, read_records, reopened
+
+PARTITIONS = 3 * ROLLS_AT_ONCE + 1
+LATE_MS = 10_000
+
+
+class Counting(MemoryFiles):
+    """A disk that counts how often somebody waits for it."""
+
+    syncs = 0
+
+    def admit_sync(self) -> None:
+        self.syncs += 1
+        super().admit_sync()
+
+
+def rolled(files: MemoryFiles, segments: int) -> PartitionLog:
+    """A log of which nothing is on disk but its first segment's name."""
+    log = new_log(files)
+    log.is_synced_beside = True
+    while len(log_files(files)) < segments:
+        log.append(batch(3), now_ms=0)
+    return log
+
+
+@pytest.mark.parametrize("sealed_only", [False, True])
+def test_a_roll_waits_for_no_disk_and_a_sync_brings_all_of_it(*, sealed_only: bool) -> None:
+    files = Counting()
+    new_log(files).close()
+    before = files.syncs
+    log = reopened(files)
+    before = files.syncs
+    log.is_synced_beside = True
+    while len(log_files(files)) < UNSYNCED_MAX:
+        log.append(batch(3), now_ms=0)
+    assert files.syncs == before
+    assert log.recovery_point == 0
+    pending = log.begin_sync(sealed_only=sealed_only)
+    assert pending is not None
+    pending.run()
+    log.end_sync(pending)
+    synced, right = log.synced.offset, read_records(log)
+    assert synced == (log.active_base_offset if sealed_only else log.log_end_offset)
+    assert log.recovery_point == synced
+    assert log.begin_sync(sealed_only=True) is None
+    files.crash(keep_bytes=0)
+    again = reopened(files, recovery_point=synced)
+    assert not again.damage
+    assert [record for record in right if record.offset < synced] == read_records(again)
+
+
+def test_nobody_runs_away_from_a_slow_disk() -> None:
+    files = Counting()
+    log = rolled(files, UNSYNCED_MAX + 1)
+    before = files.syncs
+    while len(log_files(files)) < UNSYNCED_MAX + 2:
+        log.append(batch(3), now_ms=0)
+    assert files.syncs > before
+    files.crash(keep_bytes=0)
+    again = reopened(files)
+    assert not again.damage
+    assert again.log_end_offset > 0
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 100, None])
+def test_what_nobody_has_synced_may_be_lost_and_nothing_else(keep_bytes: int | None) -> None:
+    files = MemoryFiles()
+    log = rolled(files, 3)
+    pending = log.begin_sync()
+    assert pending is not None
+    pending.run()
+    log.end_sync(pending)
+    synced = read_records(log)
+    while len(log_files(files)) < 6:
+        log.append(batch(3), now_ms=0)
+    files.crash(keep_bytes=keep_bytes)
+    again = reopened(files, recovery_point=log.recovery_point)
+    assert not again.damage
+    assert read_records(again)[: len(synced)] == synced
+    result = again.append(batch(1), now_ms=0)
+    assert result.base_offset == again.log_end_offset - 1
+
+
+def test_a_segment_that_only_the_page_cache_knew_is_there_after_the_next_power_cut_too() -> None:
+    files = MemoryFiles()
+    log = rolled(files, 2)
+    files.crash(keep_bytes=None)  # The process was killed: its names are still seen.
+    log = reopened(files)
+    log.is_synced_beside = True
+    result = log.append(batch(2), now_ms=0)
+    pending = log.begin_sync()
+    assert pending is not None
+    pending.run()
+    log.end_sync(pending)
+    files.crash(keep_bytes=0)
+    again = reopened(files, recovery_point=result.last_offset + 1)
+    assert not again.damage
+    assert again.log_end_offset == result.last_offset + 1
+
+
+def test_a_roll_without_a_record_is_durable_when_the_log_is_closed() -> None:
+    files = MemoryFiles()
+    log = new_log(files)
+    log.is_synced_beside = True
+    log.append(batch(1, timestamp_ms=0), now_ms=0)
+    log.append(batch(1, timestamp_ms=log.config.segment_ms), now_ms=0)
+    log.flush()
+    log.configure(replace(log.config, segment_ms=1))
+    log.roll_late(now_ms=0)
+    assert log.active_base_offset == 2
+    log.close()
+    files.crash(keep_bytes=0)
+    assert reopened(files, clean=True).active_base_offset == 2
+
+
+def test_a_topic_that_is_deleted_under_a_sync_is_no_trouble_of_the_disk() -> None:
+    files = MemoryFiles()
+    directory = LogDirectory.open("data", files=files)
+    directory.create_topic("t", 1, {"segment.bytes": "1024"})
+    log = directory.log("t", 0)
+    log.is_synced_beside = True
+    start = log.active_base_offset
+    while log.active_base_offset == start:
+        log.append(batch(3), now_ms=0)
+    pending = log.begin_sync()
+    assert pending is not None
+    directory.delete_topic("t")
+    pending.run()
+    directory.check()
+
+
+def test_of_many_logs_that_are_due_some_roll_now_and_the_others_soon() -> None:
+    directory = LogDirectory.open("data", files=MemoryFiles(), config=BrokerConfig())
+    directory.create_topic("t", PARTITIONS, {"segment.ms": "1000"})
+    logs = directory.topics["t"].partitions
+
+    def segments() -> int:
+        return sum(log.active_base_offset > 0 for log in logs)
+
+    for log in logs:
+        log.append(batch(1, timestamp_ms=0), now_ms=1)
+    for log in logs:
+        log.append(batch(1, timestamp_ms=LATE_MS), now_ms=2)
+    assert segments() == ROLLS_AT_ONCE
+    logs[-1].append(batch(1, timestamp_ms=LATE_MS), now_ms=3)  # by itself it may
+    assert segments() == ROLLS_AT_ONCE + 1
+    rounds = 0
+    while directory.rolls.is_due:
+        before = segments()
+        for log in directory.rolls.due():
+            log.roll_late(now_ms=4)
+        assert segments() - before <= ROLLS_AT_ONCE
+        rounds += 1
+    assert segments() == PARTITIONS
+    assert rounds == 3
+    assert [log.active_base_offset for log in logs[ROLLS_AT_ONCE:-1]] == [2] * 2 * ROLLS_AT_ONCE
+    assert logs[-1].active_base_offset == 2, "its last record was not so late"
+    assert [log.log_end_offset for log in logs] == [2] * (PARTITIONS - 1) + [3]
+    directory.close()
