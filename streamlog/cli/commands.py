@@ -30,7 +30,7 @@ from streamlog.cli.doctor import doctor
 from streamlog.cli.groups import groups
 from streamlog.cli.log import log_commands
 from streamlog.cli.quotas import quotas
-from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
+from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, collect_rarely, run, serve, set_within
 from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
 from streamlog.cli.topics import partitions_of, topics
@@ -131,6 +131,7 @@ def worker(context: typer.Context, log: LogOption = None) -> None:
     running = Worker(
         program, log_url=session.log_url(log), announce=_banner, security=session.security()
     )
+    collect_rarely()
     serve(running.run, "finishing, committing and leaving the group")
     typer.echo("stopped: everything is committed")
 
