@@ -148,6 +148,10 @@ class AggregateStep(Step):
         result: object = self._aggregation.result(row.state)
         return result
 
+    def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
+        """The result for each key."""
+        return [None if raw is None else self.lookup(raw) for raw in raws]
+
     def table(self) -> Iterator[tuple[Any, Any]]:
         """All keys with their results, by the bytes of the key."""
         self.flush()

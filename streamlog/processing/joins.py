@@ -9,8 +9,8 @@ in; decoded ones are cached, so joiners must not change what they are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
@@ -27,6 +27,9 @@ class Lookup(Protocol):
 
     def lookup(self, raw: bytes) -> object:
         """The value for a key as bytes; None if there is none."""
+
+    def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
+        """The value for each key."""
 
 
 class TableStep(Step):
@@ -70,6 +73,15 @@ class TableStep(Step):
             found = self._cache[raw] = self._topic.value.loads(data)
         return found
 
+    def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
+        """The value for each key."""
+        found = list(map(cast("Mapping[bytes | None, object]", self._cache).get, raws))
+        if has_none(found):
+            for at, raw in enumerate(raws):
+                if found[at] is None and raw is not None:
+                    found[at] = self.lookup(raw)
+        return found
+
     def table(self) -> Iterator[tuple[Any, Any]]:
         """All rows, by the bytes of the key."""
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
@@ -89,17 +101,26 @@ class TableJoinStep(Step):
         """Look up the row of each record, and call the joiner where there is one to call for."""
         node = self._node
         raw_keys = batch.raw_keys(node.key, self.name)
-        rows = batch.applied(self.name, self._row, raw_keys, batch.keys)
-        kept = [
-            value is not None and (node.left or row is not None)
-            for value, row in zip(batch.values, rows, strict=True)
-        ]
-        if not all(kept):
+        rows = self._rows(batch, raw_keys)
+        if has_none(batch.values) or (has_none(rows) and not node.left):
+            kept = [
+                value is not None and (node.left or row is not None)
+                for value, row in zip(batch.values, rows, strict=True)
+            ]
             self._count(batch)
             batch = batch.where(kept)
             rows = [row for row, keep in zip(rows, kept, strict=True) if keep]
         joined = batch.applied(self.name, node.fn, batch.values, rows)
         self.forward(batch.with_values(joined))
+
+    def _rows(self, batch: Batch, raws: Sequence[bytes | None]) -> list[object]:
+        if not self._node.views:
+            try:
+                return self._table.lookup_all(raws)
+            except Exception:  # noqa: BLE001, S110 - a serde of the user's: found again below
+                pass
+        # One by one: an error is that of one record.
+        return batch.applied(self.name, self._row, raws, batch.keys)
 
     def _row(self, raw: bytes | None, key: object) -> object:
         found = None if raw is None else self._table.lookup(raw)

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from streamlog import App, ProcessingError
-from streamlog.errors import TopologyError
+from streamlog.errors import SerdeError, TopologyError
+from streamlog.processing.joins import TableStep
+from streamlog.processing.task import Task, TaskId
+from streamlog.records.batch import Record
+from streamlog.tables.memory import MemoryStore
 
 
 def test_only_the_stream_triggers_and_sees_the_row_of_the_moment() -> None:
@@ -91,3 +97,70 @@ def test_a_joiner_that_fails_names_its_record() -> None:
     app.stream(words).left_join(table, shout, name="shout")
     with app.test() as t, pytest.raises(ProcessingError, match="'shout' failed at offset 0 of w"):
         t.input(words).send("hey", key="a")
+
+
+class Picky:
+    """A serde of the user's that refuses one value, when it is read."""
+
+    def dumps(self, obj: str) -> bytes:
+        return obj.encode()
+
+    def loads(self, data: bytes) -> str:
+        if data == b"bad":
+            raise SerdeError("no good")
+        return data.decode()
+
+
+def joined(rows: dict[str, str], keys: list[str | None]) -> list[bytes | None]:
+    """What one batch of records with these keys gives."""
+    app = App("batch")
+    users = app.table(app.topic("users", key=str, value=str))
+    clicks = app.stream(app.topic("clicks", key=str, value=str))
+    out = app.topic("out", key=str, value=str)
+    clicks.left_join(users, lambda click, user: f"{click}-{user}").to(out)
+    task = started(app)
+    told = [Record(at, at, *map(str.encode, row)) for at, row in enumerate(rows.items())]
+    ends = {("users", 0): len(told), ("clicks", 0): len(keys)}
+    task.process({("users", 0): told}, 0, ends=ends)
+    task.committed(task.checkpoint(), next_offset=1)
+    asked = [
+        Record(at, 100 + at, None if key is None else key.encode(), b"%d" % at)
+        for at, key in enumerate(keys)
+    ]
+    return [sink.value for sink in task.process({("clicks", 0): asked}, 0, ends=ends).sinks]
+
+
+def started(app: App) -> Task:
+    (sub,) = app.topology().subtopologies
+    counts = app.topology().partition_counts({"users": 1, "clicks": 1, "out": 1})
+    task = Task(sub, TaskId(0, 0), partitions=counts, store=MemoryStore())
+    task.start_at(dict.fromkeys(task.inputs, 0))
+    return task
+
+
+def test_each_record_of_a_batch_finds_its_own_row() -> None:
+    rows = {"a": "Ann", "b": "Bob"}
+    keys = ["a", "x", None, "b", "a", "", "x"]
+    assert joined(rows, keys) == [
+        b"0-Ann", b"1-None", b"2-None", b"3-Bob", b"4-Ann", b"5-None", b"6-None"
+    ]  # fmt: skip
+
+
+def test_a_row_that_can_not_be_read_names_the_record_that_asked() -> None:
+    app = App("picky")
+    users = app.table(app.topic("users", key=str, value=str))
+    clicks = app.stream(app.topic("clicks", key=str, value=str))
+    clicks.join(users, lambda click, _: click).to(app.topic("out", key=str, value=str))
+    task = started(app)
+    users_step = task._steps["users"]
+    assert isinstance(users_step, TableStep)
+    told = [
+        Record(at, at, key, value) for at, (key, value) in enumerate([(b"a", b"x"), (b"b", b"bad")])
+    ]
+    ends = {("users", 0): 2, ("clicks", 0): 2}
+    task.process({("users", 0): told}, 0, ends=ends)
+    users_step._topic = replace(users_step._topic, value=Picky())
+    with pytest.raises(ProcessingError, match="offset 1 of clicks-0: no good"):
+        task.process(
+            {("clicks", 0): [Record(0, 9, b"a", b"1"), Record(1, 9, b"b", b"2")]}, 0, ends=ends
+        )
