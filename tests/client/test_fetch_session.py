@@ -48,6 +48,14 @@ def test_only_what_has_changed_is_said() -> None:
     assert names(request) == ([], [])
 
 
+def test_another_epoch_at_the_same_offset_is_said() -> None:
+    session = begun()
+    other = wanted(0)
+    other.fetch.last_fetched_epoch = 4
+    request = session.question({TopicPartition("a", 0): other, TopicPartition("b", 0): wanted(0)})
+    assert names(request) == (["a"], [])
+
+
 def test_a_topic_that_was_made_again_is_another() -> None:
     session = begun()
     request = session.question(

@@ -421,6 +421,58 @@ def test_who_has_nothing_and_is_not_polled_waits_outside() -> None:
     assert isinstance(one.next(2 * PATIENCE_MS), Join)
 
 
+def test_what_comes_after_leaving_changes_nothing() -> None:
+    one = stable(None, T0)
+    one.leave()
+    one.on_join(joined("me"), 0)
+    one.on_sync(synced(T0), 0)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), 0)
+    one.on_partitions({"t": 2})
+    assert (one.phase, one.offered, one.next(0)) == (Phase.LEFT, None, Wait(None))
+
+
+def test_other_topics_are_joined_for_once_the_round_is_over() -> None:
+    one = member()
+    one.next(0)
+    one.on_subscription(["u", "t"])
+    one.on_join(joined("me", leader="other"), 0)
+    one.next(0)
+    one.on_sync(synced(T0), 0)
+    assert said(one).topics == ["t", "u"]
+    assert one.topics == ("t", "u")
+
+
+def test_the_leader_joins_again_when_topics_have_other_partitions() -> None:
+    one = member()
+    one.next(0)
+    one.on_join(joined("me", "other"), 0)
+    one.next(0)
+    assert one.read_together == {"t"}
+    one.on_partitions({"t": 2})
+    one.next(0)
+    one.on_sync(synced(T0), 0)
+    one.on_assigned(0)
+    one.on_counts({"t": 2})  # As when it assigned.
+    assert isinstance(one.next(1), Wait)
+    one.on_counts({"t": 3})
+    one.next(1)
+    assert (one.phase, one.revoking, one.is_lost) == (Phase.REVOKING, {T0}, False)
+    one.on_revoked(one.revoking, 1)
+    assert isinstance(one.next(1), Join)
+    assert one.next(1) == Wait(None)  # Once is enough.
+
+
+def test_who_does_not_lead_leaves_that_to_the_leader() -> None:
+    one = member()
+    one.next(0)
+    one.on_join(joined("me", leader="other"), 0)
+    one.next(0)
+    one.on_sync(synced(), 0)
+    one.on_assigned(0)
+    one.on_counts({"t": 9})
+    assert (one.read_together, isinstance(one.next(1), Wait)) == (frozenset(), True)
+
+
 def test_a_static_member_that_is_not_polled_says_nothing() -> None:
     one = stable(member(instance_id="i"), T0)
     one.on_poll(0, waits=False)
