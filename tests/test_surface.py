@@ -12,6 +12,8 @@ import streamlog
 from streamlog import App, Grouped, Stream, Table, Topic, WindowedStream, agg
 from streamlog.client.admin import Admin
 from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
+from streamlog.client.transaction_session import Transaction
 
 NAMES = [
     "Agent",
@@ -55,6 +57,10 @@ METHODS = {
         "subscription", "unsubscribe", "wakeup",
     ],
     agg: ["count", "max", "mean", "min", "sum"],
+    Producer: [
+        "close", "flush", "partitions", "send", "send_atomic", "send_many", "transaction",
+    ],
+    Transaction: ["send_offsets"],
 }  # fmt: skip
 
 ADMIN = [
