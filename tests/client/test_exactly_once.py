@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -24,6 +24,8 @@ KILLS = 20 if THOROUGH else 3
 SEEDS = range(5) if THOROUGH else range(1)
 PARTITIONS = 4
 RECORDS_A_ROUND = 60
+PACE_S = 0.25
+"""Between two rounds: about half of what the workers can take."""
 WORKERS = ("first", "second")
 BROKER = "broker"
 PLACES = [TopicPartition("in", number) for number in range(PARTITIONS)]
@@ -80,6 +82,7 @@ class Stage:
         while process.output.splitlines().count(step) < wanted:
             assert monotonic() < deadline_s, f"{worker} does not get on:\n{process.output}"
             self.feed()
+            sleep(PACE_S)
 
     def results(self) -> list[list[int]]:
         """What the workers have made, per partition, once they have read everything."""
