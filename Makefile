@@ -8,10 +8,10 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate conformance compile clean
+.PHONY: help demo test lint bench simulate conformance conformance-kafka compile clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 $(VENV)/.base: pyproject.toml setup.py $(HOT)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "streamlog needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.11 ...")'
@@ -46,8 +46,13 @@ bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its 
 simulate: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
 
-conformance: $(VENV)/.dev ## the clients of others through all features, on our broker and on a mock; writes docs/compatibility.md
+conformance: $(VENV)/.dev ## clients of others through all features, and suites of others, on our broker; writes docs/compatibility.md
 	@$(BIN)/python -m conformance $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m conformance.suites)
+
+conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, and our client's tests
+	@$(BIN)/python -m conformance --only kafka $(ARGS)
+	@$(BIN)/python -m conformance.kafka $(BIN)/python -m pytest -q -p no:cacheprovider tests/client
 
 compile: $(VENV)/.dev ## the hot modules as C extensions, in place
 	$(BIN)/python setup.py --quiet build_ext --inplace

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from conformance.client import PATIENCE_S
 from conformance.mock import MockCluster
@@ -17,10 +18,13 @@ LISTENING = re.compile(r"listening on ([^ ]+:\d+)")
 
 
 @contextmanager
-def own_broker() -> Iterator[str]:
-    """`streamlog broker` over an empty directory; its address."""
-    with tempfile.TemporaryDirectory(prefix="streamlog-conformance-") as directory:
-        arguments = ["broker", "--data", directory, "--listen", "127.0.0.1:0", "--flush", "os"]
+def own_broker(settings: Mapping[str, str] | None = None) -> Iterator[str]:
+    """`streamlog broker` over an empty directory, with settings by their names; its address."""
+    with tempfile.TemporaryDirectory(prefix="streamlog-conformance-") as folder:
+        file = Path(folder) / "broker.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in (settings or {}).items()))
+        arguments = ["broker", "--data", f"{folder}/data", "--listen", "127.0.0.1:0"]
+        arguments += ["--flush", "os", "--config", str(file)]
         command = [sys.executable, "-m", "streamlog", *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:

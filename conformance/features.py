@@ -382,6 +382,7 @@ def configs(trial: Trial) -> None:
     """Set with the topic, changed later, defaults beside them."""
     with closing(trial.client.admin()) as admin:
         admin.create_topic(trial.name, 1, {"max.message.bytes": "5000"})
+        wait(lambda: trial.name in admin.partitions(), "topic")
         found = admin.configs(trial.name)
         assert found["max.message.bytes"] == "5000", f"{found['max.message.bytes']} was set"
         assert "cleanup.policy" in found, f"only {sorted(found)} are listed"
@@ -473,8 +474,8 @@ def quotas(trial: Trial) -> None:
     """A rate is set for a client id, and told."""
     with closing(trial.client.admin()) as admin:
         admin.set_quota(trial.name, "producer_byte_rate", 1_000_000.0)
-        found = admin.quotas(trial.name)
-        assert found == {"producer_byte_rate": 1_000_000.0}, f"{found} was set"
+        wanted = {"producer_byte_rate": 1_000_000.0}
+        wait(lambda: admin.quotas(trial.name) == wanted, "quota")
 
 
 _READ = frozenset({PRODUCE, FETCH, METADATA})

@@ -23,6 +23,7 @@ from streamlog.protocol.messages.data import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    PartitionData,
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
@@ -62,7 +63,7 @@ class Witness:
         self.address = address
 
     def make_topic(self, topic: str) -> None:
-        """Have a topic made the way that a producer does, and wait until it is led."""
+        """Have a topic made the way that a producer does, and wait until its leaders serve it."""
         asyncio.run(self._make_topic(topic))
 
     def write(self, topic: str, records: Sequence[Sent]) -> None:
@@ -129,26 +130,42 @@ class Witness:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = await self._topic(topic)
-                if found.error_code == 0 and len(found.partitions) == PARTITIONS:
+                if await self._is_led(topic, found):
                     return
                 await asyncio.sleep(PAUSE_S)
+
+    async def _is_led(self, topic: str, found: MetadataResponseTopic) -> bool:
+        """Told to be, and so: a broker of Kafka tells of a topic a moment before it leads it."""
+        if found.error_code or len(found.partitions) != PARTITIONS:
+            return False
+        answers = [
+            await self._fetch(topic, found.topic_id, partition, 0)
+            for partition in range(PARTITIONS)
+        ]
+        return not any(answer.error_code for answer in answers)
+
+    async def _fetch(
+        self, topic: str, topic_id: bytes, partition: int, position: int
+    ) -> PartitionData:
+        wanted = FetchPartition(
+            partition=partition, fetch_offset=position, partition_max_bytes=FETCH_BYTES
+        )
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=FETCH_BYTES,
+            topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted])],
+        )
+        response = await self._call(request)
+        assert isinstance(response, FetchResponse)
+        (answer,) = response.responses[0].partitions
+        return answer
 
     async def _batches(self, topic: str, partition: int) -> list[RecordBatch]:
         found: list[RecordBatch] = []
         position, topic_id = 0, (await self._topic(topic)).topic_id
         while True:
-            wanted = FetchPartition(
-                partition=partition, fetch_offset=position, partition_max_bytes=FETCH_BYTES
-            )
-            request = FetchRequest(
-                max_wait_ms=0,
-                min_bytes=0,
-                max_bytes=FETCH_BYTES,
-                topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted])],
-            )
-            response = await self._call(request)
-            assert isinstance(response, FetchResponse)
-            (answer,) = response.responses[0].partitions
+            answer = await self._fetch(topic, topic_id, partition, position)
             assert answer.error_code == 0, f"fetch of {topic}-{partition}: {answer.error_code}"
             data = answer.records or b""
             assert isinstance(data, bytes | bytearray | memoryview)

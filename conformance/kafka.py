@@ -1,0 +1,172 @@
+"""Apache Kafka itself: one broker that is its own controller, from Maven's central repository.
+
+It is the reference: what a program says there is right. Its tools, of the same version, are there
+for suites that call them. Fetching takes a Maven and the network, running it a Java of 17 or more.
+`python -m conformance.kafka COMMAND...` runs a command beside such a broker.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from conformance.client import PATIENCE_S
+from conformance.witness import served
+
+VERSION = "4.1.0"
+CACHE = Path(__file__).parent.parent / ".conformance" / f"kafka-{VERSION}"
+FETCH_S = 900
+PAUSE_S = 0.2
+MEMORY = "-Xmx512m"
+CLUSTER_ID = "c3RyZWFtbG9nLWthZmthLQ"
+SETTINGS = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+log.dirs={folder}/data
+num.partitions=4
+auto.create.topics.enable=true
+group.initial.rebalance.delay.ms=0
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+"""The same number of partitions for a topic that is made on the way as ours; the rest is what one
+broker needs."""
+
+_PROJECT = """
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>streamlog</groupId>
+  <artifactId>conformance</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>{dependencies}</dependencies>
+</project>
+"""
+_DEPENDENCY = (
+    "<dependency><groupId>org.apache.kafka</groupId><artifactId>{name}</artifactId>"
+    "<version>{version}</version></dependency>"
+)
+_TOOL = '#!/bin/sh\nexec java {memory} -cp "{libraries}/*" {main} "$@"\n'
+_TOOLS = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+}
+
+
+class Unavailable(Exception):
+    """Apache Kafka can't be had on this machine; the message says why."""
+
+
+def home() -> Path:
+    """A directory with `lib` and `bin`, fetched if it is not there yet.
+
+    Raises:
+        Unavailable: a tool is missing, or there is no network.
+    """
+    if missing := [tool for tool in ("java", "mvn") if shutil.which(tool) is None]:
+        raise Unavailable(f"Apache Kafka can't be run here, there is no {', '.join(missing)}")
+    whole = CACHE / "whole"
+    if not whole.exists():
+        (CACHE / "bin").mkdir(parents=True, exist_ok=True)
+        names = ("kafka_2.13", "kafka-tools")
+        needs = "".join(_DEPENDENCY.format(name=name, version=VERSION) for name in names)
+        (CACHE / "pom.xml").write_text(_PROJECT.format(dependencies=needs))
+        _do(CACHE, "mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib")
+        for name, main in _TOOLS.items():
+            tool = CACHE / "bin" / name
+            tool.write_text(_TOOL.format(memory=MEMORY, libraries=CACHE / "lib", main=main))
+            tool.chmod(0o755)
+        whole.touch()
+    return CACHE
+
+
+def java(*arguments: str) -> list[str]:
+    """The command that runs something with Kafka's libraries."""
+    return ["java", MEMORY, "-cp", f"{home()}/lib/*", *arguments]
+
+
+@contextmanager
+def apache_kafka() -> Iterator[str]:
+    """Run a broker over an empty directory; its address."""
+    with tempfile.TemporaryDirectory(prefix="streamlog-kafka-") as folder:
+        broker, controller = _free_ports(2)
+        settings = Path(folder) / "server.properties"
+        settings.write_text(
+            SETTINGS.format(broker=broker, controller=controller, folder=folder).lstrip()
+        )
+        storage = ("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings))
+        _do(Path(folder), *java(*storage))
+        with (
+            (Path(folder) / "log").open("w") as log,
+            subprocess.Popen(
+                java("kafka.Kafka", str(settings)), stdout=log, stderr=subprocess.STDOUT, cwd=folder
+            ) as process,
+        ):
+            try:
+                address = f"127.0.0.1:{broker}"
+                _wait(process, address, Path(folder) / "log")
+                yield address
+            finally:
+                process.terminate()
+                process.wait(PATIENCE_S)
+
+
+def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            served(address)
+        except OSError:
+            time.sleep(PAUSE_S)
+        else:
+            return
+    last = "\n".join(log.read_text().splitlines()[-5:])
+    raise ConnectionError(f"Apache Kafka does not start at {address}: {last}")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Taken by nobody a moment ago: the controller's is told to others before it is bound."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _do(folder: Path, *command: str) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=FETCH_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"Apache Kafka can't be had: {error}") from error
+    if done.returncode:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-3:])
+        raise Unavailable(f"Apache Kafka can't be had: {command[0]}: {last}")
+
+
+def main() -> int:
+    """Run a command while there is a broker; it finds the address in STREAMLOG_KAFKA."""
+    with apache_kafka() as address:
+        environment = {**os.environ, "STREAMLOG_KAFKA": address}
+        return subprocess.run(sys.argv[1:], env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""What is left out on other brokers is there, and has a reason."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.client.clusters import EVERY_TEST, NOT_ON_KAFKA, NOT_ON_MOCK, reason
+
+HERE = Path(__file__).parent
+
+
+def names_in(module: str) -> set[str]:
+    found = ast.parse((HERE / f"{module}.py").read_text()).body
+    return {each.name for each in found if isinstance(each, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("left_out", [NOT_ON_MOCK, NOT_ON_KAFKA], ids=["mock", "kafka"])
+def test_only_tests_that_exist_are_left_out(left_out: dict[str, dict[str, str]]) -> None:
+    for module, reasons in left_out.items():
+        assert set(reasons) - {EVERY_TEST} <= names_in(module)
+        assert all(reasons.values())
+
+
+def test_a_module_may_be_left_out_whole() -> None:
+    left_out = {"a": {EVERY_TEST: "all of it"}, "b": {"test_x": "one"}}
+    assert reason(left_out, "a", "test_x") == "all of it"
+    assert reason(left_out, "b", "test_x") == "one"
+    assert reason(left_out, "b", "test_y") == ""
+    assert reason(left_out, "c", "test_x") == ""
