@@ -114,13 +114,13 @@ class TableJoinStep(Step):
         self.forward(batch.with_values(joined))
 
     def _rows(self, batch: Batch, raws: Sequence[bytes | None]) -> list[object]:
-        if not self._node.views:
-            try:
-                return self._table.lookup_all(raws)
-            except Exception:  # noqa: BLE001, S110 - a serde of the user's: found again below
-                pass
-        # One by one: an error is that of one record.
-        return batch.applied(self.name, self._row, raws, batch.keys)
+        # One by one where each row is looked at through views, and to find the record of an error.
+        if self._node.views:
+            return batch.applied(self.name, self._row, raws, batch.keys)
+        try:
+            return self._table.lookup_all(raws)
+        except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
+            return batch.applied(self.name, self._row, raws, batch.keys)
 
     def _row(self, raw: bytes | None, key: object) -> object:
         found = None if raw is None else self._table.lookup(raw)
