@@ -28,6 +28,9 @@ with warnings.catch_warnings():
     from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
 PATIENCE_S = 100
+KAFKA_PYTHON_POLL_MS = 10_000
+"""It returns when there is a record. A poll that ends in the middle of a SyncGroup loses the
+assignment that comes (kafka-python 3.0.12): the member has nothing, and never asks again."""
 PARTITIONS = 4
 """What the broker gives to a topic that it makes on the way."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -262,7 +265,7 @@ class KafkaPython:
         found: dict[str, list[Sent]] = {topic: [] for topic in topics}
         got, until = 0, time.monotonic() + PATIENCE_S
         while not enough(got) and time.monotonic() < until:
-            for partition, records in consumer.poll(100).items():
+            for partition, records in consumer.poll(KAFKA_PYTHON_POLL_MS).items():
                 got += len(records)
                 found[partition.topic] += (
                     Sent(r.partition, r.key, r.value, r.timestamp, tuple(r.headers))
