@@ -52,7 +52,7 @@ conformance: $(VENV)/.dev ## clients of others through all features, and suites 
 
 conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, and our client's tests
 	@$(BIN)/python -m conformance --only kafka $(ARGS)
-	@$(BIN)/python -m conformance.kafka $(BIN)/python -m pytest -q -p no:cacheprovider tests/client
+	@$(BIN)/python -m conformance.kafka $(BIN)/python -m pytest -q -p no:cacheprovider tests/client -k kafka
 
 compile: $(VENV)/.dev ## the hot modules as C extensions, in place
 	$(BIN)/python setup.py --quiet build_ext --inplace

@@ -37,6 +37,10 @@ log.dirs={folder}/data
 num.partitions=4
 auto.create.topics.enable=true
 group.initial.rebalance.delay.ms=0
+group.consumer.heartbeat.interval.ms=100
+group.consumer.min.heartbeat.interval.ms=100
+group.consumer.session.timeout.ms=6000
+group.consumer.min.session.timeout.ms=6000
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
 transaction.state.log.replication.factor=1
@@ -45,8 +49,9 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
-"""The same number of partitions for a topic that is made on the way as ours; the rest is what one
-broker needs."""
+"""The same number of partitions for a topic that is made on the way as ours. Where the coordinator
+assigns, members are heard of often, as our client's tests have it. The rest is what one broker needs.
+"""
 
 _PROJECT = """
 <project xmlns="http://maven.apache.org/POM/4.0.0">

@@ -44,6 +44,8 @@ def test_groups_of_both_kinds(open_log: OpenLog) -> None:
             with pytest.raises(LogError, match="no such group"):
                 await admin.describe_groups(["nobody"])
             await heartbeat(log, 0)
+            while not (await admin.describe_groups(["new"]))[0].members[0].assignment:
+                await heartbeat(log, 0)  # Kafka's coordinator hears of the topic a moment later.
             async with log.consumer(group_id="old", group_instance_id="one") as consumer:
                 await consumer.subscribe(["t"])
                 while not consumer.assignment():

@@ -71,7 +71,7 @@ def test_partitions_stay_where_they_are(open_log: OpenLog) -> None:
             moved = await admin.alter_partition_reassignments({FIRST: [1], SECOND: [1, 2]})
             assert moved[FIRST] is None
             assert code(moved[SECOND]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-            assert "there is only broker 1" in str(moved[SECOND])
+            assert "broker" in str(moved[SECOND])
             given_up = await admin.alter_partition_reassignments({FIRST: None})
             assert code(given_up[FIRST]) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             assert await admin.list_partition_reassignments() == {}

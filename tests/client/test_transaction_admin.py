@@ -12,7 +12,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.admin import Admin
 from streamlog.errors import LogError, ProducerFenced, UnknownTopicOrPartition
 from streamlog.log import Log
-from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.data import (
     PartitionProduceData,
@@ -37,15 +37,30 @@ async def begin(admin: Admin, transactional_id: str) -> InitProducerIdResponse:
     beginning = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=60_000
     )
-    producer = await cluster.call_any(beginning, InitProducerIdResponse)
-    assert not producer.error_code
+
+    async def initialize() -> InitProducerIdResponse:
+        """There may be no coordinator yet, or it is still ending what was begun before."""
+        node_id = await cluster.coordinator(transactional_id, key_type=1)
+        found = await cluster.call(node_id, beginning, InitProducerIdResponse)
+        if found.error_code:
+            raise error_for(found.error_code, "begin")
+        return found
+
+    producer = await cluster.retrying(initialize)
     adding = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer.producer_id,
         v3_and_below_producer_epoch=producer.producer_epoch,
         v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
     )
-    await cluster.call_any(adding, AddPartitionsToTxnResponse)
+
+    async def add() -> None:
+        added = await cluster.call_any(adding, AddPartitionsToTxnResponse)
+        (found,) = added.results_by_topic_v3_and_below[0].results_by_partition
+        if found.partition_error_code:
+            raise error_for(found.partition_error_code, "add")
+
+    await cluster.retrying(add)
     batch = BatchBuilder(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
@@ -60,8 +75,15 @@ async def begin(admin: Admin, transactional_id: str) -> InitProducerIdResponse:
         timeout_ms=1_000,
         topic_data=[TopicProduceData(name="t", partition_data=[data])],
     )
-    written = await cluster.call_any(writing, ProduceResponse)
-    assert not written.responses[0].partition_responses[0].error_code
+
+    async def write() -> None:
+        """There may be no leader yet."""
+        written = await cluster.call_any(writing, ProduceResponse)
+        (found,) = written.responses[0].partition_responses
+        if found.error_code:
+            raise error_for(found.error_code, "write")
+
+    await cluster.retrying(write)
     return producer
 
 
