@@ -50,8 +50,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
 """The same number of partitions for a topic that is made on the way as ours. Where the coordinator
-assigns, members are heard of often, as our client's tests have it. The rest is what one broker needs.
-"""
+assigns, members are heard of often, as our client's tests have it. The rest is for one broker."""
 
 _PROJECT = """
 <project xmlns="http://maven.apache.org/POM/4.0.0">

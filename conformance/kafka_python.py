@@ -32,7 +32,9 @@ with warnings.catch_warnings():
     )
     from kafka.structs import OffsetAndMetadata
 
-POLL_MS = 100
+POLL_MS = 2_000
+"""It returns when there is a record. A poll that ends in the middle of a SyncGroup loses the
+assignment that comes (3.0.12): the member has nothing, and never asks again."""
 MOCK_VERSION = (2, 3)
 """The mock cluster answers a version of ApiVersions that it doesn't know in a form of its own, so
 this client has to be told what it talks to."""
