@@ -12,7 +12,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.offsets import Isolation
 from streamlog.client.positions import Positions
-from streamlog.errors import ConfigError
+from streamlog.errors import ConfigError, CorruptData
 from streamlog.log import Log
 from streamlog.records.batch import encode_batch, place_batch
 from streamlog.records.control import ABORT, COMMIT, Marker, encode_marker
@@ -20,6 +20,7 @@ from tests.broker.process import BrokerProcess
 
 HERE = TopicPartition("t", 0)
 PATIENCE_S = 60
+CRC = slice(17, 21)
 
 
 def placed(*batches: bytes) -> bytes:
@@ -62,6 +63,55 @@ def test_an_aborted_transaction_ends_with_its_marker() -> None:
     taken = positions.take(None)[HERE]
     assert [each.value for each in taken] == [b"plain", b"b", b"c"]
     assert (state.position, state.aborted) == (7, set())
+
+
+A_DAMAGED_MARKER = bytearray(marker(ABORT, 7))
+A_DAMAGED_MARKER[-1] ^= 1
+DAMAGED = placed(record(b"a", 7), record(b"plain"), bytes(A_DAMAGED_MARKER), record(b"b", 7))
+
+
+def fetched(position: int, aborted: list[tuple[int, int]]) -> Positions:
+    """What is damaged, fetched for a consumer that is at this position."""
+    positions = Positions()
+    positions.assign([HERE])
+    state = positions.state(HERE)
+    state.move(position)
+    assert positions.put(HERE, state.era, DAMAGED, aborted) > 0
+    assert state.fetch_offset == 4
+    return positions
+
+
+@pytest.mark.parametrize(("aborted", "before"), [([(0, 7)], [b"plain"]), ([], [b"a", b"plain"])])
+def test_a_damaged_marker_is_told_after_everything_before_it(
+    aborted: list[tuple[int, int]], before: list[bytes]
+) -> None:
+    positions = fetched(0, aborted)
+    assert [each.value for each in positions.take(None)[HERE]] == before
+    for _ in range(2):
+        with pytest.raises(CorruptData, match=r"t-0 at offset 2: .* seek past it"):
+            positions.take(None)
+    state = positions.state(HERE)
+    state.move(3)
+    positions.put(HERE, state.era, DAMAGED[-len(record(b"b", 7)) :])
+    assert [each.value for each in positions.take(None)[HERE]] == [b"b"]
+
+
+def test_a_damaged_marker_before_the_position_matters_if_it_may_have_ended_a_transaction() -> None:
+    with pytest.raises(CorruptData, match="t-0 at offset 2"):
+        fetched(3, [(0, 7)]).take(None)
+    assert [each.value for each in fetched(3, []).take(None)[HERE]] == [b"b"]
+
+
+def test_a_marker_without_a_crc_counts() -> None:
+    positions = Positions()
+    positions.assign([HERE])
+    state = positions.state(HERE)
+    state.move(0)
+    abort = bytearray(marker(ABORT, 7))
+    abort[CRC] = bytes(4)
+    data = placed(record(b"a", 7), bytes(abort), record(b"b", 7))
+    positions.put(HERE, state.era, data, [(0, 7)])
+    assert [each.value for each in positions.take(None)[HERE]] == [b"b"]
 
 
 def test_another_level_is_refused(tmp_path: Path) -> None:
