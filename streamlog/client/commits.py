@@ -25,6 +25,9 @@ from streamlog.errors import StreamlogError, UsageError
 AUTO_COMMIT_TIMEOUT_MS = 5_000
 """How long an auto-commit is retried: it holds up a poll or the end."""
 
+ORDERS_MAX = 1_000
+"""So many commits wait at most: whoever gives one a record outruns any broker."""
+
 log = logging.getLogger(__name__)
 
 
@@ -96,6 +99,10 @@ class Commits:
         """Store them after what was ordered before, without waiting for it."""
         if not self.is_open:
             raise UsageError("the consumer is not open: use it inside its `async with` block")
+        if len(self._orders) >= ORDERS_MAX and not is_awaited:
+            raise UsageError(
+                f"{ORDERS_MAX} commits wait for the broker: commit less often, or await some"
+            )
         member = self._group.member
         order = _Order(
             offsets=self._positions.places() if offsets is None else with_metadata(offsets),

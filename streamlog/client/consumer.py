@@ -338,6 +338,9 @@ class Consumer:
 
         Commits are carried out in the order of their calls, these and those that are awaited. What
         fails is also logged. `close` waits for what is under way.
+
+        Raises:
+            UsageError: 1,000 commits wait for the broker already.
         """
         return self._need_commits().order(offsets)
 

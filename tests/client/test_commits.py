@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.commits import ORDERS_MAX
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import ConfigError, RebalanceInProgress, StreamlogError, UsageError
@@ -59,6 +60,20 @@ def test_what_nobody_wants_any_more_is_not_sent(open_log: OpenLog) -> None:
             consumer.commit_soon({T0: 2}).cancel()
             await consumer.commit({T1: 3})
             assert await stored(log, T0) == [1]
+
+    asyncio.run(main())
+
+
+def test_no_more_commits_wait_than_there_is_room_for(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=1) as log, log.consumer(group_id="g") as consumer:
+            for number in range(ORDERS_MAX):
+                last = consumer.commit_soon({T0: number})
+            with pytest.raises(UsageError, match="commit less often"):
+                consumer.commit_soon({T0: ORDERS_MAX})
+            await last
+            await consumer.commit_soon({T0: ORDERS_MAX})
+            assert await stored(log, T0) == [ORDERS_MAX]
 
     asyncio.run(main())
 
