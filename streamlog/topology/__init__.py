@@ -1,0 +1,69 @@
+"""Topology: what an app computes, as data: frozen nodes, cut into sub-topologies.
+
+The DSL adds nodes to a `TopologyBuilder`; `build` checks them and cuts the graph. Rule of the
+room: nothing here runs a record. Not done here: the values (`processing`), choosing serdes
+(`dsl`), creating topics (`worker`).
+"""
+
+from __future__ import annotations
+
+from streamlog.topology.builder import TopologyBuilder
+from streamlog.topology.graph import Topology
+from streamlog.topology.nodes import (
+    Aggregate,
+    Aggregation,
+    Entry,
+    Filter,
+    FlatMapValues,
+    Map,
+    MapValues,
+    Merge,
+    Node,
+    Peek,
+    Rekey,
+    RepartitionSink,
+    Sink,
+    Source,
+    Stateful,
+    Stateless,
+    TableFilter,
+    TableJoin,
+    TableMapValues,
+    TableSource,
+    View,
+    WindowedAggregate,
+)
+from streamlog.topology.subtopology import Feeder, Subtopology
+from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
+
+__all__ = [
+    "TOPIC_NAME_LENGTH_MAX",
+    "Aggregate",
+    "Aggregation",
+    "Entry",
+    "Feeder",
+    "Filter",
+    "FlatMapValues",
+    "Map",
+    "MapValues",
+    "Merge",
+    "Node",
+    "Peek",
+    "Rekey",
+    "RepartitionSink",
+    "Sink",
+    "Source",
+    "Stateful",
+    "Stateless",
+    "Subtopology",
+    "TableFilter",
+    "TableJoin",
+    "TableMapValues",
+    "TableSource",
+    "TopicSpec",
+    "Topology",
+    "TopologyBuilder",
+    "View",
+    "WindowedAggregate",
+    "check_name",
+]

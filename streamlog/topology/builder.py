@@ -1,0 +1,119 @@
+"""TopologyBuilder: collects the nodes that the DSL adds, and cuts them into sub-topologies.
+
+The cut is that of Kafka Streams: at repartition topics; whatever records, a store or an input
+topic connect stays together. Each sub-topology also learns who writes into the repartition
+topics that it reads, and for whose sake it has to send time marks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from streamlog.errors import TopologyError
+from streamlog.topology.graph import Topology
+from streamlog.topology.nodes import Entry, Node, TableJoin, WindowedAggregate
+from streamlog.topology.subtopology import Feeder, Subtopology, writers
+from streamlog.topology.topics import check_name
+
+
+class TopologyBuilder:
+    """Collects nodes until `build`."""
+
+    def __init__(self, app_id: str) -> None:
+        self.app_id = check_name("an app", app_id)
+        self.nodes: dict[str, Node] = {}
+
+    def add(self, node: Node) -> None:
+        """Take the node in; its parents are there already.
+
+        Raises:
+            TopologyError: the name is taken.
+        """
+        if node.name in self.nodes:
+            raise TopologyError(
+                f"the name {node.name!r} is taken by a {type(self.nodes[node.name]).__name__} "
+                "already: names of operators, tables and repartitions are unique in an app"
+            )
+        self.nodes[node.name] = node
+
+    def unique_name(self, kind: str) -> str:
+        """A name for a node that the user has not named; it is not the name of any state."""
+        number = len(self.nodes)
+        while f"{kind}-{number}" in self.nodes:
+            number += 1
+        return f"{kind}-{number}"
+
+    def build(self) -> Topology:
+        """Check the nodes and cut them into sub-topologies."""
+        groups = _connected(self.nodes.values())
+        drafts = [Subtopology(self.app_id, number, nodes) for number, nodes in enumerate(groups)]
+        return Topology(
+            self.app_id,
+            tuple(
+                Subtopology(
+                    self.app_id,
+                    sub.number,
+                    sub.nodes,
+                    feeders={t: _feeders(t, drafts) for t in sub.topics if sub.topics[t].internal},
+                    idle_marks_ms={t: _idle_marks(t, drafts) for t in sub.repartition_topics},
+                )
+                for sub in drafts
+            ),
+        )
+
+
+def _connected(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
+    """Groups of nodes connected by records, stores or input topics, in build order."""
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            name = leader[name]
+        return name
+
+    ordered = list(nodes)
+    for node in ordered:
+        # A topic has a slash before its name, which no node has.
+        linked = [*node.parents]
+        if isinstance(node, Entry):
+            linked.append(f"/{node.topic.name}")
+        if isinstance(node, TableJoin):
+            linked.append(node.table)
+        for other in linked:
+            leader[find(other)] = find(node.name)
+    groups: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in ordered:
+        groups[find(node.name)].append(node)
+    return [tuple(group) for group in groups.values()]
+
+
+def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
+    found: dict[str, Feeder] = {}
+    for sub, node in writers(topic, subs):
+        for origin in sub.origins(node):
+            if isinstance(origin, Entry):
+                found[origin.topic.name] = Feeder(origin.topic.name, (origin.topic.name,))
+            else:
+                found[origin.name] = Feeder(origin.name, sub.inputs)
+    return tuple(found.values())
+
+
+def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:
+    found: set[int] = set()
+    seen: set[str] = set()
+    pending = [topic]
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for sub in subs:
+            if name in sub.topics:
+                pending += sub.repartition_topics
+                found |= {
+                    node.idle_after_ms
+                    for node in sub.nodes
+                    if isinstance(node, WindowedAggregate) and node.idle_after_ms is not None
+                }
+    return tuple(sorted(found))

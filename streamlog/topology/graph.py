@@ -1,0 +1,190 @@
+"""Topology: everything an app computes, cut into sub-topologies at its repartition topics.
+
+It can be printed, checked against the partition counts of a log, and handed to any runner.
+Rule of the file: nothing here runs a record or changes a node. Not done here: how it comes
+about (`builder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from streamlog.errors import TopologyError
+from streamlog.topology.nodes import (
+    Aggregate,
+    Entry,
+    Node,
+    RepartitionSink,
+    Sink,
+    Source,
+    TableJoin,
+    TableSource,
+    WindowedAggregate,
+)
+from streamlog.topology.subtopology import Subtopology, writers
+from streamlog.topology.topics import TopicSpec
+
+
+class Topology:
+    """Everything an app computes; see `TopologyBuilder.build` for how it comes about."""
+
+    def __init__(self, app_id: str, subtopologies: tuple[Subtopology, ...]) -> None:
+        self.app_id = app_id
+        self.subtopologies = subtopologies
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """All nodes, by sub-topology."""
+        return (node for sub in self.subtopologies for node in sub.nodes)
+
+    @cached_property
+    def topics(self) -> dict[str, TopicSpec]:
+        """All topics that it reads or writes, except changelogs."""
+        found: dict[str, TopicSpec] = {}
+        for node in self.nodes:
+            match node:
+                case Source() | TableSource() | Sink() | RepartitionSink():
+                    found[node.topic.name] = node.topic
+                case WindowedAggregate(late=TopicSpec() as late):
+                    found[late.name] = late
+                case _:
+                    pass
+        return found
+
+    def subtopologies_of(self, topic: str) -> list[Subtopology]:
+        """The sub-topologies that read this topic: one, or none."""
+        return [sub for sub in self.subtopologies if topic in sub.topics]
+
+    def partition_counts(self, known: Mapping[str, int]) -> dict[str, int]:
+        """`known`, and the partition counts that the repartition topics must have.
+
+        A repartition topic has as many partitions as the topics it is joined with; else as
+        many as it was given; else as many as the largest topic upstream.
+
+        Args:
+            known: partition counts of all other input topics; a repartition topic that is
+                there already keeps its count.
+
+        Raises:
+            TopologyError: a topic is missing, or two that must be alike are not.
+        """
+        counts = dict(known)
+        for sub in self._upstream_first():
+            for topic in sub.topics.values():
+                if topic.name not in counts and not topic.internal:
+                    raise TopologyError(
+                        f"topic {topic.name!r} is read by {self.app_id!r} but is not there: "
+                        "create it, or let the app create it"
+                    )
+            given = [counts[name] for name in sub.topics if name in counts]
+            for topic in sub.topics.values():
+                if topic.name not in counts:
+                    counts[topic.name] = (
+                        max(given, default=0) or topic.partitions or self._upstream(topic, counts)
+                    )
+            self._check_alike(sub, counts)
+        return counts
+
+    def changelog_partitions(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Every changelog topic and how many partitions it has: one per task."""
+        return {
+            sub.changelog_topic: sub.tasks(counts)
+            for sub in self.subtopologies
+            if sub.changelog_topic is not None
+        }
+
+    def describe(self) -> str:
+        """The topology as text, one line per node."""
+        lines = [f"topology {self.app_id}"]
+        for sub in self.subtopologies:
+            state = f", state in {sub.changelog_topic}" if sub.changelog_topic else ""
+            lines.append(f"  sub-topology {sub.number}{state}")
+            lines += [f"    {_described(node)}" for node in sub.nodes]
+        return "\n".join(lines)
+
+    def warnings(self) -> list[str]:
+        """What is allowed but hardly meant."""
+        return [
+            f"windowed aggregation {node.name!r} reads event time from the values of "
+            f"{topic!r} but has neither grace nor late(): records out of order by more than "
+            "their window are only counted; add grace= to the window or .late(topic)"
+            for sub in self.subtopologies
+            for node in sub.nodes
+            if isinstance(node, WindowedAggregate)
+            and not node.windows.grace_ms
+            and node.late is None
+            for topic in self._extracting_topics(sub, node)
+        ]
+
+    def _extracting_topics(self, sub: Subtopology, node: Node) -> list[str]:
+        found = []
+        for above in sub.ancestors(node):
+            if isinstance(above, Source) and above.topic.internal:
+                for other, sink in writers(above.topic.name, self.subtopologies):
+                    found += self._extracting_topics(other, sink)
+            elif isinstance(above, Entry) and above.topic.timestamp is not None:
+                found.append(above.topic.name)
+        return sorted({*found})
+
+    def _upstream(self, topic: TopicSpec, counts: Mapping[str, int]) -> int:
+        above = writers(topic.name, self.subtopologies)
+        return max(counts[name] for sub, _ in above for name in sub.topics)
+
+    def _upstream_first(self) -> list[Subtopology]:
+        ordered: list[Subtopology] = []
+        pending = list(self.subtopologies)
+        while pending:
+            internal = {t for sub in pending for t in sub.repartition_topics}
+            ready = [sub for sub in pending if not internal & {*sub.topics}]
+            if not ready:
+                # A sub-topology that feeds itself: its repartition topics are counted last.
+                ready = pending[:1]
+            ordered += ready
+            pending = [sub for sub in pending if sub not in ready]
+        return ordered
+
+    def _check_alike(self, sub: Subtopology, counts: Mapping[str, int]) -> None:
+        for node in sub.nodes:
+            if not isinstance(node, TableJoin | Aggregate | WindowedAggregate):
+                continue
+            read = [n.topic for n in sub.ancestors(node) if isinstance(n, Entry)]
+            if isinstance(node, TableJoin):
+                table = sub.by_name[node.table]
+                above = [table, *sub.ancestors(table)]
+                read += [n.topic for n in above if isinstance(n, Entry)]
+            names = sorted({topic.name for topic in read}, key=sub.inputs.index)
+            first = names[0]
+            for other in names[1:]:
+                if counts[first] != counts[other]:
+                    raise TopologyError(_not_alike(node, first, other, counts))
+
+
+def _not_alike(node: Node, first: str, other: str, counts: Mapping[str, int]) -> str:
+    return (
+        f"{node.name!r} needs the same keys of {first!r} and {other!r} in the same partition, "
+        f"but {first!r} has {counts[first]} partitions and {other!r} has {counts[other]}: "
+        "create both with the same number, or call .repartition(name=..., partitions=...) on "
+        "the stream of one of them"
+    )
+
+
+def _described(node: Node) -> str:
+    detail = ""
+    match node:
+        case Source() | TableSource():
+            detail = f" from topic {node.topic.name}"
+        case Sink() | RepartitionSink():
+            detail = f" to topic {node.topic.name}"
+        case WindowedAggregate():
+            windows = node.windows
+            detail = (
+                f" windows of {windows.size_ms} ms, grace {windows.grace_ms} ms, "
+                f"emit {node.emit.name}"
+            )
+        case TableJoin():
+            detail = f" with {node.table}{' (left)' if node.left else ''}"
+        case _:
+            pass
+    after = f" after {', '.join(node.parents)}" if node.parents else ""
+    return f"{type(node).__name__} {node.name}{detail}{after}"

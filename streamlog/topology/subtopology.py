@@ -1,0 +1,165 @@
+"""Subtopology: the part of a topology that one task runs for one partition number.
+
+Nodes belong to the same one if records, a store or an input topic connect them; what it reads
+from another one comes through a repartition topic, whose writers are its feeders. Not done
+here: the cut (`builder`), and running it (`processing`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from streamlog.tables.store import StoreSpec
+from streamlog.topology.nodes import (
+    Entry,
+    Node,
+    RepartitionSink,
+    Sink,
+    Stateful,
+    TableJoin,
+    WindowedAggregate,
+)
+from streamlog.topology.topics import TopicSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Feeder:
+    """Who writes into a repartition topic: an input topic or a windowed aggregation upstream.
+
+    Each of its partitions is one source, with a stream time of its own.
+    """
+
+    name: str
+    counted_by: tuple[str, ...]
+    """It has as many partitions as the largest of these topics."""
+
+    def partitions(self, counts: Mapping[str, int]) -> int:
+        """How many sources it stands for."""
+        return max(counts[topic] for topic in self.counted_by)
+
+
+@dataclass(frozen=True)
+class Subtopology:
+    """The part of a topology that one task runs for one partition number."""
+
+    app_id: str
+    number: int
+    nodes: tuple[Node, ...]
+    """Parents before their children."""
+    feeders: Mapping[str, tuple[Feeder, ...]] = field(default_factory=dict)
+    """Per repartition topic that it reads: who writes into it."""
+    idle_marks_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Per repartition topic that it writes: the idle times that somebody downstream waits for."""
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """Its nodes."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def topics(self) -> dict[str, TopicSpec]:
+        """The topics it reads; their order is their rank when times are equal."""
+        return {n.topic.name: n.topic for n in self.nodes if isinstance(n, Entry)}
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the topics it reads, in the order of their rank."""
+        return tuple(self.topics)
+
+    @cached_property
+    def repartition_topics(self) -> tuple[str, ...]:
+        """The repartition topics it writes."""
+        return tuple(n.topic.name for n in self.nodes if isinstance(n, RepartitionSink))
+
+    @cached_property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """The stores of its nodes."""
+        return tuple(n.store for n in self.nodes if isinstance(n, Stateful))
+
+    @property
+    def changelog_topic(self) -> str | None:
+        """The topic that holds its state, one partition per task; None if it has no state.
+
+        Reading a repartition topic is state too: what has been read from each source.
+        """
+        internal = any(topic.internal for topic in self.topics.values())
+        return f"{self.app_id}-{self.number}-changelog" if self.stores or internal else None
+
+    def tasks(self, counts: Mapping[str, int]) -> int:
+        """How many tasks it has, given the partition counts of its input topics."""
+        return max(counts[topic] for topic in self.topics)
+
+    @cached_property
+    def record_at_a_time(self) -> bool:
+        """Whether records must go through one by one for their effects to come in order.
+
+        A batch is handed from node to node whole. That is what single records would do, unless
+        two paths from the same input meet again: in a merge, a store, or a topic.
+        """
+        return any(self._paths_meet(topic) for topic in self.topics)
+
+    def _paths_meet(self, topic: str) -> bool:
+        paths: defaultdict[str, int] = defaultdict(int)
+        at_topic: defaultdict[str, int] = defaultdict(int)
+        at_store: defaultdict[str, int] = defaultdict(int)
+        for node in self.nodes:
+            starts = isinstance(node, Entry) and node.topic.name == topic
+            count = starts + sum(paths[parent] for parent in node.parents)
+            paths[node.name] = count
+            match node:
+                case Sink() | RepartitionSink():
+                    at_topic[node.topic.name] += count
+                case WindowedAggregate(late=TopicSpec() as late):
+                    at_topic[late.name] += count
+                case TableJoin():
+                    at_store[node.table] += count
+                case _:
+                    pass
+        met = [paths[table] and joins for table, joins in at_store.items()]
+        return any(met) or max([*paths.values(), *at_topic.values()]) > 1
+
+    def ancestors(self, node: Node) -> Iterator[Node]:
+        """The node's parents, their parents and so on; every node once."""
+        seen: set[str] = set()
+        pending = [*node.parents]
+        while pending:
+            name = pending.pop()
+            if name not in seen:
+                seen.add(name)
+                pending += self.by_name[name].parents
+                yield self.by_name[name]
+
+    def origins(self, node: Node) -> list[Node]:
+        """Where the stream times of this node's records come from, in build order.
+
+        Entries, and windowed aggregations that emit on close (see `WindowedAggregate`).
+        """
+        found: set[str] = set()
+        seen: set[str] = set()
+        pending = [*node.parents]
+        while pending:
+            name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            parent = self.by_name[name]
+            if isinstance(parent, Entry) or (
+                isinstance(parent, WindowedAggregate) and parent.is_feeder
+            ):
+                found.add(name)
+            else:
+                pending += parent.parents
+        return [self.by_name[name] for name in self.by_name if name in found]
+
+
+def writers(topic: str, subs: Iterable[Subtopology]) -> list[tuple[Subtopology, Node]]:
+    """Who writes to a repartition topic."""
+    return [
+        (sub, node)
+        for sub in subs
+        for node in sub.nodes
+        if isinstance(node, RepartitionSink) and node.topic.name == topic
+    ]

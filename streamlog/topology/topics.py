@@ -1,0 +1,51 @@
+"""TopicSpec: a topic as an app declares it, and the names that topics can have.
+
+Everything that a topology names (apps, tables, repartitions) may become a part of a topic's
+name, so one rule holds for all of them: Kafka's. Not done here: creating topics (`worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from streamlog.durations import When
+from streamlog.errors import TopologyError
+from streamlog.serdes import Serde
+
+TOPIC_NAME_LENGTH_MAX = 249
+"""Kafka's limit for the name of a topic."""
+_TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def check_name(what: str, name: str) -> str:
+    """The name, if topics can be named after it.
+
+    Raises:
+        TopologyError: it is empty, too long, or holds characters that Kafka refuses.
+    """
+    if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or {*name} - _TOPIC_CHARACTERS:
+        raise TopologyError(
+            f"{name!r} can't be the name of {what}: use 1 to {TOPIC_NAME_LENGTH_MAX} letters, "
+            "digits, dots, underscores and hyphens"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic as the app declares it."""
+
+    name: str
+    key: Serde[Any]
+    value: Serde[Any]
+    timestamp: Callable[[Any], When] | None = None
+    """Event time from the value; without it the record's own timestamp counts."""
+    partitions: int | None = None
+    """For the creation of the topic; None leaves it to the runner."""
+    compact: bool = False
+    retention_ms: int | None = None
+    """For the creation of the topic; None leaves it to the log."""
+    internal: bool = False
+    """A repartition topic: written and read by this app only."""
