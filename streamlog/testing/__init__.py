@@ -1,0 +1,8 @@
+"""Tests of an app: the same Task as in a worker, without a log, a disk or a clock."""
+
+from __future__ import annotations
+
+from streamlog.testing.driver import Rehearsal, TestDriver
+from streamlog.testing.topics import TestTopicIn, TestTopicOut
+
+__all__ = ["Rehearsal", "TestDriver", "TestTopicIn", "TestTopicOut"]

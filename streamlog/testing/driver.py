@@ -1,0 +1,305 @@
+"""TestDriver: an app without a log, a disk or a clock, in the time it takes to run its code.
+
+It runs the same `Task`s as a worker, one per partition, on stores in memory; topics are
+lists, and repartition topics and changelogs are topics like the others. `send` returns when
+everything that follows from the record has happened. Time stands still until `advance`,
+which fires timers and crontabs on the way. `restart` commits, throws the stores away and
+restores them from the changelog, by the code that a worker restores with. Rule of the file:
+no threads and no sleeps; the user's async code runs on a loop of the driver's own, in real
+time. Not done here: crashes (a restart is orderly), several workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from streamlog.dsl.agent import Agent
+from streamlog.dsl.schedule import Crontab, Timer
+from streamlog.dsl.stream import Table
+from streamlog.dsl.topic import Outlet, Topic
+from streamlog.durations import Dur, duration_ms, when_ms
+from streamlog.errors import StreamlogError, UsageError
+from streamlog.processing.joins import viewed
+from streamlog.processing.task import Task, TaskId
+from streamlog.record import Headers
+from streamlog.records.batch import Record as RawRecord
+from streamlog.tables.changelog import Restoration
+from streamlog.tables.memory import MemoryStore
+from streamlog.tables.store import Change
+from streamlog.testing.agents import Agents
+from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.testing.schedules import schedules
+from streamlog.testing.topics import TestTopicIn, TestTopicOut
+from streamlog.topology import Subtopology, Topology
+
+K = TypeVar("K")
+"""A key."""
+V = TypeVar("V")
+"""A value."""
+
+START = "2025-01-01T00:00:00Z"
+"""When a test begins, unless it says otherwise."""
+ROUNDS_MAX = 10_000
+"""A topology that writes to its own input has no end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What a driver runs: an app, ready-made."""
+
+    topology: Topology
+    partitions: Mapping[str, int]
+    """Of the declared topics."""
+    partition_of: Callable[[bytes, int], int]
+    """The partition of a key, as producers choose it."""
+    outlet: Outlet
+    agents: Sequence[Agent[Any, Any]] = ()
+    timers: Sequence[Timer] = ()
+    crontabs: Sequence[Crontab] = ()
+    start_ms: int = field(default_factory=lambda: when_ms(START))
+
+
+class TestDriver:
+    """An app at work on lists; a context manager."""
+
+    __test__ = False
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self.now_ms = rehearsal.start_ms
+        """The time of the driver, in milliseconds since the epoch."""
+        self.drops: dict[tuple[str, str], int] = {}
+        """Records left out so far, by operator and reason: "late", "null key", ..."""
+        self._rehearsal = rehearsal
+        self._topology = rehearsal.topology
+        self._counts = rehearsal.topology.partition_counts(rehearsal.partitions)
+        changelogs = self._topology.changelog_partitions(self._counts)
+        self._topics = {
+            name: MemoryTopic(number, rehearsal.partition_of)
+            for name, number in {**self._counts, **changelogs}.items()
+        }
+        self._popped: dict[str, int] = {}
+        self._committed: dict[tuple[TaskId, str, int], int] = {}
+        self._fed: dict[tuple[TaskId, str, int], int] = {}
+        self._tasks: dict[TaskId, Task] = {}
+        self._agents = Agents(rehearsal.agents, self._topics)
+        self._schedules = schedules(
+            rehearsal.timers, rehearsal.crontabs, start_ms=rehearsal.start_ms
+        )
+        self._failure: StreamlogError | None = None
+        self._runs = False
+
+    def __enter__(self) -> Self:
+        self._rehearsal.outlet.sender = _Sender(self)
+        self._start_tasks()
+        self._agents.start()
+        self._runs = True
+        self.settle()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._runs = False
+        self._rehearsal.outlet.sender = None
+        self._agents.close()
+        for task in self._tasks.values():
+            task.close()
+
+    def input(self, t: Topic[K, V]) -> TestTopicIn[K, V]:
+        """Where records of this topic are put in."""
+        self.topic(t.name)
+        return TestTopicIn(self, t)
+
+    def output(self, t: Topic[K, V]) -> TestTopicOut[K, V]:
+        """Where records of this topic are looked at."""
+        self.topic(t.name)
+        return TestTopicOut(self, t)
+
+    def table(self, t: Table[K, V]) -> Mapping[K, V]:
+        """The rows of a table as they are now, of all partitions."""
+        rows: dict[K, V] = {}
+        for task in self._tasks.values():
+            if t.side.owner not in task.subtopology.by_name:
+                continue
+            for key, value in task.table(t.side.owner):
+                seen = value
+                for view in t.side.views:
+                    seen = None if seen is None else viewed(view, key, seen)
+                if seen is not None:
+                    rows[key] = seen
+        return rows
+
+    def advance(self, by: Dur) -> None:
+        """Let time pass: timers and crontabs fire when they are due, quiet sources become idle.
+
+        Raises:
+            ProcessingError: something failed.
+        """
+        self.check_runs()
+        until_ms = self.now_ms + duration_ms(by)
+        while True:
+            due = min(self._schedules, key=lambda each: each.due_ms, default=None)
+            if due is None or due.due_ms > until_ms:
+                break
+            self.now_ms = due.due_ms
+            self._agents.run(due.fire())
+            self.settle()
+        self.now_ms = until_ms
+        self.settle()
+
+    def restart(self) -> None:
+        """Commit, stop, and start again with the state that the changelog holds."""
+        self.check_runs()
+        for task in self._tasks.values():
+            self._commit(task)
+            task.close()
+        self._agents.close()
+        self._start_tasks()
+        self._agents.start()
+        self.settle()
+
+    def settle(self) -> None:
+        """Let tasks and agents run until nothing is left to do."""
+        try:
+            for round_number in range(ROUNDS_MAX):
+                moved = self._run_tasks(always=round_number == 0)
+                if not self._agents.handle() and not moved:
+                    return
+        except StreamlogError as error:
+            self._failure = error
+            raise
+        raise UsageError(
+            f"the app has not come to rest after {ROUNDS_MAX} rounds: does it write to a topic "
+            "that it reads?"
+        )
+
+    def check_runs(self) -> None:
+        """Refuse to go on after the end, or after a failure."""
+        if self._failure is not None:
+            raise UsageError(f"the app has failed and can't go on: {self._failure}")
+        if not self._runs:
+            raise UsageError("the driver runs inside `with app.test() as t:` only")
+
+    def topic(self, name: str) -> MemoryTopic:
+        """A topic of the app.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        found = self._topics.get(name)
+        if found is None:
+            raise UsageError(f"the app has no topic {name!r}; it has {sorted(self._topics)}")
+        return found
+
+    def popped(self, name: str) -> int:
+        """How many records have been popped from a topic."""
+        return self._popped.get(name, 0)
+
+    def pop(self, name: str) -> None:
+        """One more."""
+        self._popped[name] = self.popped(name) + 1
+
+    def _start_tasks(self) -> None:
+        self._fed.clear()
+        for sub in self._topology.subtopologies:
+            for partition in range(sub.tasks(self._counts)):
+                task_id = TaskId(sub.number, partition)
+                self._tasks[task_id] = self._task(sub, task_id)
+
+    def _task(self, sub: Subtopology, task_id: TaskId) -> Task:
+        store = None
+        if sub.changelog_topic is not None:
+            store = MemoryStore()
+            changes = self._changelog(sub.changelog_topic, task_id)
+            restoration = Restoration(store, start_offset=0, end_offset=len(changes))
+            restoration.apply(changes, next_offset=len(changes))
+        task = Task(sub, task_id, partitions=self._counts, store=store)
+        positions = task.positions
+        for topic, partition in task.inputs:
+            committed = self._committed.get((task_id, topic, partition), 0)
+            position = positions.get((topic, partition), committed)
+            task.start_at({(topic, partition): position})
+            self._fed[task_id, topic, partition] = position
+        return task
+
+    def _changelog(self, topic: str, task_id: TaskId) -> list[Change]:
+        records = self._topics[topic].partitions[task_id.partition]
+        return [(record.key or b"", record.value) for record in records]
+
+    def _commit(self, task: Task) -> None:
+        changes = task.checkpoint()
+        topic = task.subtopology.changelog_topic
+        if topic is None:
+            return
+        log = self._topics[topic]
+        for key, value in changes:
+            log.append(value, key=key, timestamp_ms=self.now_ms, partition=task.id.partition)
+        task.committed(changes, next_offset=len(log.partitions[task.id.partition]))
+
+    def _run_tasks(self, *, always: bool) -> bool:
+        """Give every task what is new; whether there was anything."""
+        moved = False
+        for task in self._tasks.values():
+            records, ends = {}, {}
+            for topic, partition in task.inputs:
+                log = self._topics[topic].partitions[partition]
+                fed = self._fed[task.id, topic, partition]
+                ends[topic, partition] = len(log)
+                if fed < len(log):
+                    records[topic, partition] = log[fed:]
+                    self._fed[task.id, topic, partition] = len(log)
+            if records or always:
+                self._process(task, records, ends)
+                moved = moved or bool(records)
+        return moved
+
+    def _process(
+        self,
+        task: Task,
+        records: Mapping[tuple[str, int], Sequence[RawRecord]],
+        ends: Mapping[tuple[str, int], int],
+    ) -> None:
+        outbox = task.process(records, self.now_ms, ends=ends)
+        for sink in outbox.sinks:
+            self._topics[sink.topic].append(
+                sink.value,
+                key=sink.key,
+                timestamp_ms=sink.timestamp_ms,
+                headers=sink.headers,
+                partition=sink.partition,
+            )
+        for (topic, partition), offset in outbox.offsets.items():
+            self._committed[task.id, topic, partition] = offset
+        for drop in outbox.drops:
+            dropped = self.drops.get((drop.node, drop.reason), 0)
+            self.drops[drop.node, drop.reason] = dropped + drop.count
+
+
+class _Sender:
+    """`Topic.send` during a test."""
+
+    def __init__(self, driver: TestDriver) -> None:
+        self._driver = driver
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        timestamp_ms: int | None,
+        headers: Headers,
+        partition: int | None,
+    ) -> tuple[str, int, int, int]:
+        """Add the record; tasks and agents see it when the caller waits or returns."""
+        at_ms = self._driver.now_ms if timestamp_ms is None else timestamp_ms
+        place = self._driver.topic(topic).append(
+            value, key=key, timestamp_ms=at_ms, headers=headers, partition=partition
+        )
+        return topic, *place, at_ms
