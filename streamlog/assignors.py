@@ -87,6 +87,49 @@ class StickyPort(Protocol):
         ...
 
 
+class Claim(NamedTuple):
+    """What one member brings to a round that is directed (see `DirectingPort`)."""
+
+    topics: Sequence[str]
+    """What it subscribes to."""
+    owned: Collection[TopicPartition]
+    """What it had before and nobody else was given since."""
+    user_data: bytes
+    """What it has `told`; empty if it says nothing."""
+
+
+class Share(NamedTuple):
+    """What one member gets in a round that is directed."""
+
+    partitions: Sequence[TopicPartition]
+    user_data: bytes = b""
+    """What the leader tells it besides (`heard`)."""
+
+
+@runtime_checkable
+class DirectingPort(Protocol):
+    """Port: an assignor whose members and leader tell each other more than partitions."""
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether members keep what they have while the group is assigned anew."""
+        ...
+
+    def told(self) -> bytes:
+        """What this member tells the leader; asked for whenever it joins."""
+        ...
+
+    def direct(
+        self, members: Mapping[str, Claim], partitions: Mapping[str, int]
+    ) -> Mapping[str, Share]:
+        """As the leader: what everybody gets; see `Assignor.assign`."""
+        ...
+
+    def heard(self, user_data: bytes) -> None:
+        """What the leader has told this member, before its part is carried out."""
+        ...
+
+
 class RangeAssignor:
     """Kafka's `range`: topic by topic, neighbouring partitions to members in order.
 

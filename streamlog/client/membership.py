@@ -14,13 +14,21 @@ The protocol of KIP-848 is in `consumer_member`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 from typing import Final, Literal, TypeAlias
 
-from streamlog.assignors import Assignor, Memory, StickyPort, TopicPartition
+from streamlog.assignors import (
+    Assignor,
+    Claim,
+    DirectingPort,
+    Memory,
+    Share,
+    StickyPort,
+    TopicPartition,
+)
 from streamlog.errors import CorruptData, LogError
 from streamlog.protocol import codec
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -202,7 +210,9 @@ class GroupMember:
         self._owned: frozenset[TopicPartition] = frozenset()
         self._owned_generation = -1
         self._joins_once_more = False
-        self._is_cooperative = isinstance(assignor, StickyPort) and assignor.is_cooperative
+        self._is_cooperative = (
+            isinstance(assignor, StickyPort | DirectingPort) and assignor.is_cooperative
+        )
         self._subscriptions: dict[str, wire.ConsumerProtocolSubscription] = {}
         self._plan: dict[str, bytes] = {}
         self._not_before_ms = 0
@@ -315,12 +325,11 @@ class GroupMember:
         if self.phase is Phase.LEFT:
             return
         self._counts = dict(partitions)
-        members = {member: each.topics for member, each in self._subscriptions.items()}
-        owned = _undisputed(
-            {member: self._memory(each) for member, each in self._subscriptions.items()}
-        )
-        plan = self._assignor.assign(members, partitions, owned)
-        self._plan = {member: _assignment_bytes(plan.get(member, [])) for member in members}
+        plan = self._directed(partitions)
+        nothing = Share(())
+        self._plan = {
+            member: _assignment_bytes(plan.get(member, nothing)) for member in self._subscriptions
+        }
         self.phase = Phase.SYNCING
 
     def on_sync(self, response: wire.SyncGroupResponse, now_ms: int) -> None:
@@ -335,7 +344,10 @@ class GroupMember:
             self._react(response.error_code, now_ms)
             return
         self._heard_ms = now_ms
-        self._offered = frozenset(_assigned(response.assignment))
+        share = _assigned(response.assignment)
+        self._offered = frozenset(share.partitions)
+        if isinstance(self._assignor, DirectingPort):
+            self._assignor.heard(share.user_data)
         self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
         self.phase = Phase.STABLE
 
@@ -499,7 +511,23 @@ class GroupMember:
             protocols=[protocol],
         )
 
+    def _directed(self, partitions: Mapping[str, int]) -> Mapping[str, Share]:
+        """As the leader: what each member gets."""
+        said = self._subscriptions
+        owned = _undisputed({member: self._memory(each) for member, each in said.items()})
+        if isinstance(self._assignor, DirectingPort):
+            claims = {
+                member: Claim(each.topics, owned[member], bytes(each.user_data or b""))
+                for member, each in said.items()
+            }
+            return self._assignor.direct(claims, partitions)
+        topics = {member: each.topics for member, each in said.items()}
+        plan = self._assignor.assign(topics, partitions, owned)
+        return {member: Share(share) for member, share in plan.items()}
+
     def _user_data(self, owned: frozenset[TopicPartition]) -> bytes | None:
+        if isinstance(self._assignor, DirectingPort):
+            return self._assignor.told()
         if not isinstance(self._assignor, StickyPort) or self._owned_generation < 0:
             return None
         return self._assignor.user_data(owned, self._owned_generation)
@@ -569,21 +597,22 @@ def _subscription(metadata: bytes) -> wire.ConsumerProtocolSubscription:
         raise CorruptData(f"another member's subscription can't be read: {corrupt}") from corrupt
 
 
-def _assigned(assignment: bytes) -> list[TopicPartition]:
+def _assigned(assignment: bytes) -> Share:
     if not assignment:
-        return []  # The leader had nothing for us.
-    return _flat(
-        codec.decode_versioned(wire.ConsumerProtocolAssignment, assignment).assigned_partitions
+        return Share(())  # The leader had nothing for us.
+    given = codec.decode_versioned(wire.ConsumerProtocolAssignment, assignment)
+    return Share(_flat(given.assigned_partitions), bytes(given.user_data or b""))
+
+
+def _assignment_bytes(share: Share) -> bytes:
+    assignment = wire.ConsumerProtocolAssignment(
+        assigned_partitions=_grouped(share.partitions), user_data=share.user_data or None
     )
-
-
-def _assignment_bytes(partitions: Sequence[TopicPartition]) -> bytes:
-    assignment = wire.ConsumerProtocolAssignment(assigned_partitions=_grouped(partitions))
     return codec.encode_versioned(assignment, ASSIGNMENT_VERSION)
 
 
 def _grouped(
-    partitions: Sequence[TopicPartition] | frozenset[TopicPartition],
+    partitions: Collection[TopicPartition],
 ) -> list[wire.TopicPartition]:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streamlog.assignors import TopicPartition
+from streamlog.processing.task import TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class Placement:
 
     groups: tuple[tuple[str, ...], ...]
     """Topics that are read together (see `together`)."""
+    inputs: Mapping[int, Collection[str]] = field(default_factory=dict)
+    """By number of a sub-topology: the topics that its tasks read."""
     name: str = "streamlog"
 
     def assign(
@@ -94,6 +97,15 @@ class Placement:
                 spread.place(units([topics], partitions), able, held)
         spread.level()
         return {member: spread.partitions_of(member) for member in members}
+
+    def tasks_of(self, partitions: Collection[TopicPartition]) -> set[TaskId]:
+        """The tasks that read one of these partitions."""
+        return {
+            TaskId(number, partition)
+            for number, topics in self.inputs.items()
+            for topic, partition in partitions
+            if topic in topics
+        }
 
 
 class _Spread:

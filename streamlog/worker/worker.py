@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
@@ -30,6 +31,7 @@ from streamlog.topology import TopicSpec, Topology
 from streamlog.transport.security import Security
 from streamlog.worker.agents import Agents
 from streamlog.worker.cron import CronScheduler
+from streamlog.worker.exchange import Exchange
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.placement import Placement, together
 from streamlog.worker.tasks import Place, Surroundings, Tasks
@@ -93,10 +95,11 @@ class Program:
         return sorted(read | {agent.topic.name for agent in self.agents})
 
     @property
-    def groups(self) -> tuple[tuple[str, ...], ...]:
-        """Topics that one worker has to read together (see `placement`)."""
-        tasks = [sub.inputs for sub in self.topology.subtopologies]
-        return tuple(together([*tasks, *((agent.topic.name,) for agent in self.agents)]))
+    def placement(self) -> Placement:
+        """Which topics one worker has to read together, and for which tasks."""
+        tasks = {sub.number: sub.inputs for sub in self.topology.subtopologies}
+        agents = [(agent.topic.name,) for agent in self.agents]
+        return Placement(tuple(together([*tasks.values(), *agents])), tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,8 @@ class Worker:
         self._security = security
         self._announce = announce
         self._clock = clock or SystemClock()
+        self.exchange = Exchange(program.placement, process=uuid4().hex)
+        """What this worker tells the others, and what it knows of them."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set; then finish, commit and leave the group.
@@ -156,7 +161,7 @@ class Worker:
                     session_timeout_ms=SESSION_TIMEOUT_MS,
                     heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
                     rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                    assignor=Placement(program.groups),
+                    assignor=self.exchange,
                 )
             )
             program.bind(producer)

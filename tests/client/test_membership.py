@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.assignors import (
     Assignor,
+    Claim,
     CooperativeStickyAssignor,
+    Owned,
     RangeAssignor,
+    Share,
     StickyAssignor,
     TopicPartition,
 )
@@ -348,6 +353,67 @@ def test_a_sticky_leader_reads_user_data_of_members_that_own_nothing_any_more() 
     one.next(0)
     leading(one, {"other": owning(-1, user_data=sticky.user_data([T0], 3))})
     assert plan(one) == {"me": [1], "other": [0]}
+
+
+class Directing:
+    """An assignor that gives all to the first by name, and tells everybody who said what."""
+
+    name = "directing"
+    is_cooperative = True
+
+    def __init__(self) -> None:
+        self.news: list[bytes] = []
+
+    def assign(
+        self,
+        members: Mapping[str, Sequence[str]],
+        partitions: Mapping[str, int],
+        owned: Owned | None = None,
+    ) -> dict[str, list[TopicPartition]]:
+        raise AssertionError((members, partitions, owned))
+
+    def told(self) -> bytes:
+        return b"hello"
+
+    def direct(
+        self, members: Mapping[str, Claim], partitions: Mapping[str, int]
+    ) -> Mapping[str, Share]:
+        everything = [TopicPartition(t, n) for t, count in partitions.items() for n in range(count)]
+        told = b",".join(members[name].user_data for name in sorted(members))
+        first = min(members)
+        return {name: Share(everything if name == first else (), told) for name in members}
+
+    def heard(self, user_data: bytes) -> None:
+        self.news.append(user_data)
+
+
+def test_a_directed_group_talks_both_ways() -> None:
+    assignor = Directing()
+    one = member(assignor)
+    assert said(one).user_data == b"hello"
+    leading(one, {"other": owning(4, user_data=b"hi"), "silent": owning(4)})
+    sync = one.next(0)
+    assert isinstance(sync, Sync)
+    given = {each.member_id: each.assignment for each in sync.request.assignments}
+    assert set(given) == {"me", "other", "silent"}
+    one.on_sync(wire.SyncGroupResponse(assignment=given["me"]), 0)
+    assert one.offered == frozenset({T0, T1})
+    assert len(assignor.news) == 1
+    one.on_assigned(0)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 0)
+    assert one.assignment == frozenset({T0, T1})  # It is cooperative, so it reads on.
+    told = said(one)
+    assert (told.user_data, told.generation_id) == (b"hello", 1)
+
+
+def test_a_member_of_a_directed_group_for_which_there_is_nothing_hears_nothing() -> None:
+    assignor = Directing()
+    one = member(assignor)
+    one.next(0)
+    one.on_join(joined("me", leader="other"), 0)
+    one.next(0)
+    one.on_sync(wire.SyncGroupResponse(assignment=b""), 0)
+    assert (one.offered, assignor.news) == (frozenset(), [b""])
 
 
 # ---- as a static member ----

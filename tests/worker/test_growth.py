@@ -10,7 +10,7 @@ import pytest
 from streamlog import App
 from streamlog.errors import TopologyError
 from streamlog.log import Log
-from streamlog.worker.placement import Placement
+from streamlog.worker.exchange import Exchange
 from streamlog.worker.worker import Start, Worker
 
 
@@ -31,7 +31,10 @@ def test_a_worker_whose_source_has_grown_says_so_instead_of_reading_it_by_halves
         async def grow() -> None:
             log = await started
             await log.admin().create_partitions("events", 3)
-            options = {"group_id": "grown", "assignor": Placement(program.groups)}
+            options = {
+                "group_id": "grown",
+                "assignor": Exchange(program.placement, process="other"),
+            }
             async with log.consumer(**options) as other:  # type: ignore[arg-type]
                 await other.subscribe(program.sources)
                 while not other.assignment():
