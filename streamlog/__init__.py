@@ -3,6 +3,7 @@
 from streamlog.app import App
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.aggregators import agg
+from streamlog.dsl.processor import Context, Processor, Store, kv_store
 from streamlog.dsl.stream import Grouped, Stream, Table, WindowedStream
 from streamlog.dsl.topic import Sent, Topic
 from streamlog.errors import ProcessingError, StreamlogError
@@ -14,13 +15,16 @@ from streamlog.windows.emit import Emit
 __all__ = [
     "Agent",
     "App",
+    "Context",
     "Emit",
     "Grouped",
     "Late",
     "ProcessingError",
+    "Processor",
     "Record",
     "Sent",
     "Serde",
+    "Store",
     "Stream",
     "StreamlogError",
     "Table",
@@ -29,5 +33,6 @@ __all__ = [
     "WindowedStream",
     "Windows",
     "agg",
+    "kv_store",
     "tumbling",
 ]

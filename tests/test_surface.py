@@ -18,13 +18,16 @@ from streamlog.client.transaction_session import Transaction
 NAMES = [
     "Agent",
     "App",
+    "Context",
     "Emit",
     "Grouped",
     "Late",
     "ProcessingError",
+    "Processor",
     "Record",
     "Sent",
     "Serde",
+    "Store",
     "Stream",
     "StreamlogError",
     "Table",
@@ -33,6 +36,7 @@ NAMES = [
     "WindowedStream",
     "Windows",
     "agg",
+    "kv_store",
     "tumbling",
 ]
 
@@ -44,7 +48,7 @@ METHODS = {
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [
         "filter", "flat_map_values", "group_by", "group_by_key", "items", "join", "left_join",
-        "map", "map_values", "merge", "peek", "records", "rekey", "repartition", "to",
+        "map", "map_values", "merge", "peek", "process", "records", "rekey", "repartition", "to",
     ],
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],

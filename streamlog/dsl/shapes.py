@@ -141,6 +141,11 @@ def returned(fn: Callable[..., Any], *, of: Callable[[object], object] | None = 
     declared = fn if isinstance(fn, type) else _hint(fn)
     if of is not None and declared is not None:
         declared = of(declared)
+    return declared_shape(declared)
+
+
+def declared_shape(declared: object) -> Shape:
+    """The shape of a type as it was written down; of Any and type variables nothing is known."""
     if declared is None or declared is Any or _is_open(declared):
         return UNKNOWN
     return Shape(declared)

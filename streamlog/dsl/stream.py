@@ -30,6 +30,7 @@ from streamlog.dsl.place import (
     same_app,
     through_topic,
 )
+from streamlog.dsl.processor import Processor, check_processor, output_shapes, stores_of
 from streamlog.dsl.shapes import Shape, element, item, returned
 from streamlog.dsl.topic import Topic
 from streamlog.durations import Dur, duration_ms
@@ -45,6 +46,7 @@ from streamlog.topology import (
     MapValues,
     Merge,
     Peek,
+    Process,
     Rekey,
     Sink,
     TableFilter,
@@ -64,6 +66,10 @@ K2 = TypeVar("K2")
 """A new key."""
 V2 = TypeVar("V2")
 """A new value, or the value of a table."""
+KO = TypeVar("KO")
+"""A key that a processor forwards."""
+VO = TypeVar("VO")
+"""A value that a processor forwards."""
 R = TypeVar("R")
 """What a joiner returns."""
 A = TypeVar("A")
@@ -166,6 +172,27 @@ class Stream(Generic[K, V]):
     ) -> Stream[K, R]:
         """Each record with the row of its key in the table, or with None."""
         return self._join(other, fn, left=True, name=name)
+
+    def process(self, p: type[Processor[K, V, KO, VO]], *, name: str) -> Stream[KO, VO]:
+        """Each record to an object of a class of your own, which has state; see `Processor`.
+
+        A processor with stores gets equal keys in one partition: if the key was changed before,
+        the records go through a repartition topic. What it forwards may have any key.
+
+        Args:
+            p: the class; each task makes an object of it.
+            name: of the processor, which is the identity of its state.
+
+        Raises:
+            TopologyError: the name is taken, or the class has methods that can't be run.
+        """
+        check_processor(p)
+        check_name("a processor", name)
+        stores = stores_of(p, name)
+        place = partitioned(self._place, f"{name}-input") if stores else self._place
+        place.builder.add(Process(name=name, parents=(place.node,), make=p, stores=stores))
+        key, value = output_shapes(p)
+        return Stream(Place(place.builder, name, key, value, rekeyed=name))
 
     def to(self, topic: Topic[K, V]) -> None:
         """Write the records to a topic."""

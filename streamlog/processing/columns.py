@@ -62,6 +62,7 @@ class Origin:
         "raw_keys",
         "raw_values",
         "sources",
+        "stamp",
         "times",
         "topic",
         "watermarks",
@@ -81,6 +82,7 @@ class Origin:
         raw_keys: Sequence[bytes | None] | None = None,
         raw_values: Sequence[bytes | None] | None = None,
         headers: Sequence[Headers] | None = None,
+        stamp: Callable[[int], bytes] | None = None,
     ) -> None:
         self.feed = feed
         self.topic = topic
@@ -99,6 +101,15 @@ class Origin:
         self.raw_values = raw_values
         self.headers = headers
         """None: no record has any."""
+        self.stamp = stamp
+        """What identifies the record of a row in the source upstream that it came from, if that
+        is not the feed."""
+
+    def place(self, row: int) -> bytes:
+        """What identifies a record, the same whenever and by whomever it is processed."""
+        if self.stamp is not None:
+            return self.stamp(row)
+        return b"%d " % self.positions[row] + self.feed.identity
 
 
 class WindowedKeys:

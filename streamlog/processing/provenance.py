@@ -37,6 +37,7 @@ pack_record = _RECORD.pack
 """Time, position and index; the identity of the source follows."""
 unpack_record = _RECORD.unpack_from
 RECORD_BYTES = _RECORD.size
+TIME_BYTES = 8
 
 
 class Mark(NamedTuple):

@@ -10,7 +10,7 @@ holds stream time back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.errors import CorruptData
@@ -19,6 +19,7 @@ from streamlog.processing.provenance import (
     MARK,
     PROVENANCE,
     RECORD_BYTES,
+    TIME_BYTES,
     identity,
     source_of,
     unpack_mark,
@@ -99,6 +100,7 @@ class RepartitionInput(Input):
             raw_keys=[chunk.raw_keys[at] for at in kept],
             raw_values=[chunk.raw_values[at] for at in kept],
             headers=headers if any(headers) else None,
+            stamp=lambda row: _stamp(columns, kept[row]),
         )
         return Batch(
             origin,
@@ -179,3 +181,9 @@ class RepartitionInput(Input):
                 state.time_ms, state.quiet_ms = time_ms, quiet_ms
         self.time_ms = self._stream.now_ms
         self.quiet_ms = min((s.quiet_ms for s in self._states.values()), default=0)
+
+
+def _stamp(headers: Sequence[Headers] | None, at: int) -> bytes:
+    """Where a record came from: position, index and source, but not when it was sent."""
+    data = headers[at][-1][1] if headers is not None else None
+    return (data or b"")[TIME_BYTES:]

@@ -21,6 +21,7 @@ from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.columns import Feed
 from streamlog.processing.joins import TableJoinStep, TableStep
 from streamlog.processing.outbox import Outbox
+from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, RecordQueue, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
@@ -36,6 +37,7 @@ from streamlog.topology import (
     Entry,
     Merge,
     Node,
+    Process,
     RepartitionSink,
     Sink,
     Source,
@@ -100,10 +102,13 @@ class Task:
         self._entries = self._entry_steps()
         self._windowed = [s for s in self._steps.values() if isinstance(s, WindowedAggregateStep)]
         self._aggregates = [s for s in self._steps.values() if isinstance(s, AggregateStep)]
+        self._processors = [s for s in self._steps.values() if isinstance(s, ProcessorStep)]
         self._repartitions = [s for s in self._steps.values() if isinstance(s, RepartitionStep)]
         self._has_news = False
         if subtopology.changelog_topic is not None:
             self._load(progress or (None if store is None else stored_progress(store)))
+        for processor in self._processors:
+            processor.init()
 
     @property
     def inputs(self) -> tuple[TopicPartition, ...]:
@@ -174,14 +179,20 @@ class Task:
                     step.process(batch)
         for entry in inputs.values():
             entry.learn_end(None, now_ms=now_ms, took=entry in took)
-        for windowed in self._windowed:
-            windowed.settle()
-        for repartition in self._repartitions:
-            repartition.mark()
+        self._settle()
         self._has_news = self._has_news or bool(took)
         outbox = self._collector.take()
         outbox.offsets = {e.place: e.position for e in took if e.position is not None}
         return outbox
+
+    def _settle(self) -> None:
+        """All records at hand have been taken: let time take effect."""
+        for windowed in self._windowed:
+            windowed.settle()
+        for processor in self._processors:
+            processor.settle()
+        for repartition in self._repartitions:
+            repartition.mark()
 
     def checkpoint(self) -> list[Change]:
         """Everything that has changed since the last one, to be sent as ONE record batch.
@@ -225,8 +236,16 @@ class Task:
         return step.table()
 
     def close(self) -> None:
-        """Forget what is not committed, and close the store."""
-        self._store.close()
+        """Forget what is not committed, and close the store.
+
+        Raises:
+            ProcessingError: a processor failed in its `close`; the store is closed all the same.
+        """
+        try:
+            for processor in self._processors:
+                processor.close()
+        finally:
+            self._store.close()
 
     def _reads(self, topic: TopicSpec) -> bool:
         return self.id.partition < self._partitions[topic.name]
@@ -273,6 +292,9 @@ class Task:
                     feeds=self._feeds(node),
                     partition=self.id.partition,
                 )
+            case Process():
+                app_id = self.subtopology.app_id
+                step = ProcessorStep(node, self._store, app_id=app_id, feeds=self._feeds(node))
             case TableJoin():
                 step = TableJoinStep(node, self._table(node.table), self._collector)
             case Sink():
@@ -320,6 +342,7 @@ class Task:
         return {
             "inputs": {entry.topic.name: entry.to_data() for entry in self._queue.inputs.values()},
             "windows": {step.name: step.to_data() for step in self._windowed},
+            "processors": {step.name: step.to_data() for step in self._processors},
         }
 
     def _load(self, progress: Progress | None) -> None:
@@ -336,6 +359,7 @@ class Task:
         self.start_at(progress.offsets)
         inputs: Any = progress.sections.get("inputs", {})
         windows: Any = progress.sections.get("windows", {})
+        processors: Any = progress.sections.get("processors", {})
         try:
             for entry in self._queue.inputs.values():
                 if entry.topic.name in inputs:
@@ -343,6 +367,9 @@ class Task:
             for step in self._windowed:
                 if step.name in windows:
                     step.load(windows[step.name])
+            for processor in self._processors:
+                if processor.name in processors:
+                    processor.load(processors[processor.name])
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(
                 f"the progress of task {self.id} of {self.subtopology.app_id!r} is not readable: "

@@ -33,6 +33,7 @@ from streamlog.topology.nodes import (
     View,
     WindowedAggregate,
 )
+from streamlog.topology.process import Process, ProcessorStore
 from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 
@@ -49,6 +50,8 @@ __all__ = [
     "Merge",
     "Node",
     "Peek",
+    "Process",
+    "ProcessorStore",
     "Rekey",
     "RepartitionSink",
     "Sink",

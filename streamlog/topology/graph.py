@@ -22,6 +22,7 @@ from streamlog.topology.nodes import (
     TableSource,
     WindowedAggregate,
 )
+from streamlog.topology.process import Process
 from streamlog.topology.subtopology import Subtopology, writers
 from streamlog.topology.topics import TopicSpec
 
@@ -146,8 +147,10 @@ class Topology:
 
     def _check_alike(self, sub: Subtopology, counts: Mapping[str, int]) -> None:
         for node in sub.nodes:
-            if not isinstance(node, TableJoin | Aggregate | WindowedAggregate):
+            if not isinstance(node, TableJoin | Aggregate | WindowedAggregate | Process):
                 continue
+            if isinstance(node, Process) and not node.stores:
+                continue  # It may see any records together.
             read = [n.topic for n in sub.ancestors(node) if isinstance(n, Entry)]
             if isinstance(node, TableJoin):
                 table = sub.by_name[node.table]
@@ -184,6 +187,8 @@ def _described(node: Node) -> str:
             )
         case TableJoin():
             detail = f" with {node.table}{' (left)' if node.left else ''}"
+        case Process(stores=stores) if stores:
+            detail = f" with {', '.join(each.attribute for each in stores)}"
         case _:
             pass
     after = f" after {', '.join(node.parents)}" if node.parents else ""

@@ -22,6 +22,7 @@ from streamlog.topology.nodes import (
     TableJoin,
     WindowedAggregate,
 )
+from streamlog.topology.process import Process
 from streamlog.topology.topics import TopicSpec
 
 
@@ -77,16 +78,25 @@ class Subtopology:
     @cached_property
     def stores(self) -> tuple[StoreSpec, ...]:
         """The stores of its nodes."""
-        return tuple(n.store for n in self.nodes if isinstance(n, Stateful))
+        found: list[StoreSpec] = []
+        for node in self.nodes:
+            if isinstance(node, Stateful):
+                found.append(node.store)
+            elif isinstance(node, Process):
+                found += [each.store for each in node.stores]
+        return tuple(found)
 
     @property
     def changelog_topic(self) -> str | None:
         """The topic that holds its state, one partition per task; None if it has no state.
 
-        Reading a repartition topic is state too: what has been read from each source.
+        Reading a repartition topic is state too: what has been read from each source; and so is
+        a processor's stream time.
         """
         internal = any(topic.internal for topic in self.topics.values())
-        return f"{self.app_id}-{self.number}-changelog" if self.stores or internal else None
+        timed = any(isinstance(node, Process) for node in self.nodes)
+        has_state = self.stores or internal or timed
+        return f"{self.app_id}-{self.number}-changelog" if has_state else None
 
     def tasks(self, counts: Mapping[str, int]) -> int:
         """How many tasks it has, given the partition counts of its input topics."""

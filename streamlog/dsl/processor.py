@@ -1,0 +1,222 @@
+"""Processor: the lower door. A class of the user's that is given every record, and has state.
+
+What `map`, `aggregate` and joins do not say can be written down here: `process` looks at a
+record, reads and writes stores, and forwards what it likes. Each task makes an object of the
+class, so an object sees the records of one partition, in the order of the task, and nobody
+else's. Rule of the file: declarations only. They are read when the stream is built, and what
+can't be run is refused there. Methods are ordinary functions: a task runs between two commits
+and can't wait; what waits belongs into an agent. Who runs all this: `processing/processor`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
+
+from streamlog.chance import UUID, Random
+from streamlog.dsl.shapes import UNKNOWN, Shape, declared_shape
+from streamlog.durations import When
+from streamlog.errors import TopologyError, UsageError
+from streamlog.record import Record
+from streamlog.serdes import Serde, serde_for
+from streamlog.tables.ordered_keys import ordered
+from streamlog.tables.store import StoreSpec
+from streamlog.topology import ProcessorStore
+
+K = TypeVar("K")
+"""A key of a store."""
+V = TypeVar("V")
+"""A value of a store."""
+KI = TypeVar("KI")
+"""A key that comes in."""
+VI = TypeVar("VI")
+"""A value that comes in."""
+KO = TypeVar("KO")
+"""A key that goes on."""
+VO = TypeVar("VO")
+"""A value that goes on."""
+KF_contra = TypeVar("KF_contra", contravariant=True)
+"""A key that is forwarded."""
+VF_contra = TypeVar("VF_contra", contravariant=True)
+"""A value that is forwarded."""
+
+
+class Store(Protocol[K, V]):
+    """State of a processor by key: local, ordered, and as safe as the task's other state.
+
+    What is written is visible at once, and durable with the commit that covers the record.
+    """
+
+    def get(self, key: K) -> V | None:
+        """The value, or None if there is none; changing it in place changes nothing here."""
+
+    def put(self, key: K, value: V) -> None:
+        """Set a value, which can't be None."""
+
+    def delete(self, key: K) -> None:
+        """Remove a key, if it is there."""
+
+    def range(
+        self, lo: K | None = None, hi: K | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[K, V]]:
+        """Keys from `lo` up to but not including `hi`, in order, as they are when it is called.
+
+        Bounds are for keys that are str, bytes, int, float or datetime. Keys of other types come
+        in the order of their bytes. `reverse` reads the whole range first.
+        """
+
+
+class Context(Protocol[KF_contra, VF_contra]):
+    """What a processor sees of the task it is in, as `self.ctx`."""
+
+    @property
+    def record(self) -> Record[Any, Any]:
+        """The record in hand."""
+
+    @property
+    def stream_time(self) -> datetime:
+        """How far event time has come in all sources of the records; never goes back.
+
+        1970 as long as one of them has not been heard of.
+        """
+
+    @property
+    def random(self) -> Random:
+        """Random numbers that are the same when the record is processed again."""
+
+    def uuid(self) -> UUID:
+        """A new UUID, which is the same when the record is processed again."""
+
+    def forward(self, key: KF_contra, value: VF_contra, *, timestamp: When | None = None) -> None:
+        """Hand a record on, with the timestamp and the headers of the one in hand."""
+
+
+class Processor(Generic[KI, VI, KO, VO]):
+    """A step of a topology with state; see `Stream.process`.
+
+    KI and VI are the types of keys and values that come in, KO and VO of those that go on.
+    """
+
+    ctx: Context[KO, VO]
+    """There from `init` on."""
+
+    def init(self) -> None:
+        """The state is there; called once, before the first record of this object."""
+
+    def process(self, record: Record[KI, VI]) -> None:
+        """One record. Every processor has this one."""
+
+    def close(self) -> None:
+        """The task ends here, after its last commit: stores can't be written any more."""
+
+
+_METHODS = ("init", "process", "close")
+
+
+class _Declaration:
+    """What `kv_store` stands for until a task puts a store in its place."""
+
+    def __init__(self, key: object, value: object) -> None:
+        self.key, self.is_ordered = ordered(key)
+        self.value: Serde[Any] = serde_for(value)
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Self:
+        if instance is None:
+            return self
+        raise UsageError(
+            f"{owner.__name__}.{self._name} can't be used in __init__: a store is there once its "
+            "task is, from init() on"
+        )
+
+
+def kv_store(key: type[K], value: type[V]) -> Store[K, V]:
+    """Declare a store, in the body of a `Processor` class.
+
+    As in `seen = kv_store(str, int)`. Its name, and so the identity of its state, is that of the
+    processor and the attribute.
+
+    Args:
+        key: type of the keys.
+        value: type of the values.
+
+    Raises:
+        SerdeError: a type can't be written down.
+    """
+    return cast("Store[K, V]", _Declaration(key, value))
+
+
+def stores_of(kind: type[Processor[Any, Any, Any, Any]], node: str) -> tuple[ProcessorStore, ...]:
+    """The stores that a processor class declares, itself or above it."""
+    return tuple(
+        ProcessorStore(
+            attribute,
+            StoreSpec(f"{node}/{attribute}"),
+            declared.key,
+            declared.value,
+            declared.is_ordered,
+        )
+        for attribute, declared in sorted(_attributes(kind).items())
+        if isinstance(declared, _Declaration)
+    )
+
+
+def check_processor(kind: object) -> None:
+    """Refuse what can't be run as a processor.
+
+    Raises:
+        TopologyError: it is not a class of the right kind, or a method is none that can be run.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Processor)):
+        raise TopologyError(
+            f"process takes a class derived from Processor, not {kind!r}: each task makes an "
+            "object of its own"
+        )
+    if kind.process is Processor.process:
+        raise TopologyError(f"{kind.__name__} needs a method process(self, record)")
+    try:
+        inspect.signature(kind).bind()
+    except TypeError as error:
+        raise TopologyError(
+            f"{kind.__name__} can't be made without arguments ({error}): each task makes an object "
+            "of its own; what it needs to know can be attributes of the class"
+        ) from error
+    for name in _METHODS:
+        _check_method(kind.__name__, name, getattr(kind, name))
+
+
+def _check_method(owner: str, name: str, method: object) -> None:
+    if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+        raise TopologyError(
+            f"{owner}.{name} is `async def`, but a processor can't wait: a task runs from commit "
+            "to commit. Write it with `def`; call what has to be awaited in "
+            "stream.amap_values(...) before or after, or in an agent (@app.agent)"
+        )
+    if inspect.isgeneratorfunction(method):
+        raise TopologyError(
+            f"{owner}.{name} yields, which would do nothing: call self.ctx.forward(key, value)"
+        )
+
+
+def _attributes(kind: type) -> dict[str, object]:
+    """All attributes of a class, inherited ones included."""
+    found: dict[str, object] = {}
+    for each in reversed(kind.__mro__):
+        found.update(vars(each))
+    return found
+
+
+def output_shapes(kind: type[Processor[Any, Any, Any, Any]]) -> tuple[Shape, Shape]:
+    """The shapes of keys and values that it forwards, by Processor[KI, VI, KO, VO]."""
+    for each in kind.__mro__:
+        for base in vars(each).get("__orig_bases__", ()):
+            if typing.get_origin(base) is Processor:
+                _, _, key, value = typing.get_args(base)
+                return declared_shape(key), declared_shape(value)
+    return UNKNOWN, UNKNOWN

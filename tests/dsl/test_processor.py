@@ -1,0 +1,401 @@
+"""Processors as users write them, on the test driver; and what is refused when they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from streamlog import App, ProcessingError, Processor, Record, Topic, kv_store
+from streamlog.durations import when_ms
+from streamlog.errors import SerdeError, TopologyError, UsageError
+from streamlog.topology import RepartitionSink
+
+
+@dataclass
+class Alarm:
+    device: str
+    readings: int
+
+
+class Steps(Processor[str, int, str, int]):
+    """How far each value is from the one before it."""
+
+    last = kv_store(str, int)
+
+    def process(self, record: Record[str, int]) -> None:
+        before = self.last.get(record.key)
+        self.last.put(record.key, record.value)
+        if before is not None:
+            self.ctx.forward(record.key, record.value - before)
+
+
+Numbers = Topic[str, int]
+
+
+def app_of(kind: type[Processor[str, int, str, int]]) -> tuple[App, Numbers, Numbers]:
+    app = App("steps")
+    numbers = app.topic("numbers", key=str, value=int)
+    out = app.topic("out", key=str, value=int)
+    app.stream(numbers).process(kind, name="steps").to(out)
+    return app, numbers, out
+
+
+def test_state_is_by_key_and_survives_a_restart() -> None:
+    app, numbers, out = app_of(Steps)
+    with app.test(partitions=3) as t:
+        for key, value in (("a", 1), ("b", 10), ("a", 5)):
+            t.input(numbers).send(value, key=key)
+        t.restart()
+        t.input(numbers).send(7, key="a")
+        t.input(numbers).send(30, key="b")
+        assert [(r.key, r.value) for r in t.output(out).records] == [("a", 4), ("a", 2), ("b", 20)]
+
+
+def test_what_is_forwarded_has_the_time_of_the_record_unless_it_is_given_one() -> None:
+    class Twice(Processor[str, int, str, int]):
+        def process(self, record: Record[str, int]) -> None:
+            assert record == self.ctx.record
+            self.ctx.forward(record.key, record.value)
+            self.ctx.forward("later", record.value, timestamp=when_ms(record.timestamp) + 5)
+
+    app, numbers, out = app_of(Twice)
+    with app.test() as t:
+        t.input(numbers).send(1, key="a", at=100)
+        rows = [(r.key, r.value, when_ms(r.timestamp)) for r in t.output(out).records]
+        assert rows == [("a", 1, 100), ("later", 1, 105)]
+
+
+def test_stream_time_is_that_of_the_slowest_source_and_never_goes_back() -> None:
+    seen: list[datetime] = []
+
+    class Watch(Processor[str, int, str, int]):
+        def process(self, _record: Record[str, int]) -> None:
+            seen.append(self.ctx.stream_time)
+
+    app = App("watch")
+    left, right = (app.topic(name, key=str, value=int) for name in ("left", "right"))
+    app.stream(left, right).process(Watch, name="watch")
+    with app.test() as t:
+        for topic, at in ((left, 50), (right, 30), (left, 90), (left, 20), (right, 60)):
+            t.input(topic).send(1, key="a", at=at)
+        t.restart()
+        t.input(right).send(1, key="a", at=40)
+    assert [when_ms(at) for at in seen] == [0, 30, 30, 30, 60, 60]
+
+
+def test_a_store_is_ordered_by_key() -> None:
+    found: dict[str, Any] = {}
+
+    class Ranges(Processor[str, int, str, int]):
+        by_number = kv_store(int, str)
+        by_price = kv_store(float, str)
+        by_moment = kv_store(datetime, int)
+
+        def process(self, record: Record[str, int]) -> None:
+            for number in (5, -1, 0, 300, -70_000):
+                self.by_number.put(number, str(number))
+                self.by_price.put(number / 2, str(number))
+                self.by_moment.put(datetime.fromtimestamp(number, UTC), number)
+            self.by_number.put(7, "x")
+            self.by_number.delete(7)
+            found["all"] = [key for key, _ in self.by_number.range()]
+            found["some"] = list(self.by_number.range(-1, 5))
+            found["back"] = [key for key, _ in self.by_price.range(lo=-1.0, reverse=True)]
+            epoch = datetime(1970, 1, 1, tzinfo=UTC)
+            found["since"] = [number for _, number in self.by_moment.range(lo=epoch)]
+
+    app, numbers, _ = app_of(Ranges)
+    with app.test() as t:
+        t.input(numbers).send(1, key="a")
+    assert found == {
+        "all": [-70_000, -1, 0, 5, 300],
+        "some": [(-1, "-1"), (0, "0")],
+        "back": [150.0, 2.5, 0.0, -0.5],
+        "since": [0, 5, 300],
+    }
+
+
+def test_a_scan_shows_the_store_as_it_was_when_it_began() -> None:
+    seen: list[str] = []
+
+    class Sweep(Processor[str, int, str, int]):
+        rows = kv_store(str, int)
+
+        def process(self, record: Record[str, int]) -> None:
+            self.rows.put(record.key, record.value)
+            for key, _ in self.rows.range():
+                seen.append(key)
+                self.rows.delete(key)
+                self.rows.put(f"{key}'", 1)
+
+    app, numbers, _ = app_of(Sweep)
+    with app.test() as t:
+        t.input(numbers).send(1, key="a")
+        t.restart()
+        t.input(numbers).send(1, key="b")
+    assert seen == ["a", "a'", "b"]
+
+
+def test_values_that_were_read_are_the_users_own() -> None:
+    class Lists(Processor[str, int, str, int]):
+        rows = kv_store(str, list[int])
+
+        def process(self, record: Record[str, int]) -> None:
+            values = self.rows.get(record.key) or []
+            values.append(record.value)
+            self.ctx.forward(record.key, len(self.rows.get(record.key) or []))
+            self.rows.put(record.key, values)
+
+    app, numbers, out = app_of(Lists)
+    with app.test() as t:
+        for value in range(3):
+            t.input(numbers).send(value, key="a")
+        assert t.output(out).values == [0, 1, 2]
+
+
+def test_chance_is_a_function_of_the_place_of_the_record() -> None:
+    class Draws(Processor[str, int, str, str]):
+        def process(self, record: Record[str, int]) -> None:
+            chance = self.ctx.random
+            text = (
+                f"{chance.random():.6f} {chance.randrange(9)} {self.ctx.uuid()} {self.ctx.uuid()}"
+            )
+            self.ctx.forward(record.key, text)
+
+    def drawn(app_id: str, *, upstream: bool) -> dict[int, list[str]]:
+        app = App(app_id)
+        numbers = app.topic("numbers", key=str, value=int)
+        out = app.topic("out", key=str, value=str)
+        stream = app.stream(numbers).flat_map_values(lambda v: [v, v])
+        if upstream:
+            stream = stream.rekey(lambda _, v: str(v % 7), name="digits").repartition(name="r")
+        stream.process(Draws, name="draws").to(out)
+        with app.test(partitions=2) as t:
+            for value in range(8):
+                t.input(numbers).send(value, key=str(value), partition=value % 2)
+                if value % 3 == 0:
+                    t.restart()
+            found: dict[int, list[str]] = {}
+            for record in t.output(out).records:
+                found.setdefault(int(record.key), []).append(record.value)
+            return found
+
+    for upstream in (False, True):
+        once = drawn("app", upstream=upstream)
+        assert once == drawn("app", upstream=upstream)
+        texts = [text for both in once.values() for text in both]
+        assert len({*texts}) == 16
+        assert {*texts}.isdisjoint(
+            text for both in drawn("other", upstream=upstream).values() for text in both
+        )
+
+
+def test_a_changed_key_goes_through_a_topic_before_a_processor_with_stores_and_after_any() -> None:
+    class Plain(Processor[str, int, str, int]):
+        def process(self, record: Record[str, int]) -> None:
+            self.ctx.forward(str(record.value), record.value)
+
+    def topics(app: App) -> list[str]:
+        return sorted(n.topic.name for n in app.topology().nodes if isinstance(n, RepartitionSink))
+
+    app = App("a")
+    rekeyed = app.stream(app.topic("numbers", key=str, value=int)).rekey(lambda _, v: str(v))
+    rekeyed.process(Plain, name="plain")
+    assert topics(app) == []
+    rekeyed.process(Steps, name="steps").group_by_key().count(name="counts")
+    assert topics(app) == ["a-steps-input-repartition", "a-steps-repartition"]
+
+
+def test_what_it_forwards_is_counted_right_behind_a_repartition_topic() -> None:
+    class Digits(Processor[str, int, str, int]):
+        def process(self, record: Record[str, int]) -> None:
+            for digit in str(record.value):
+                self.ctx.forward(digit, record.value)
+
+    app = App("digits")
+    numbers = app.topic("numbers", key=str, value=int)
+    counts = app.stream(numbers).process(Digits, name="digits").group_by_key().count(name="n")
+    with app.test(partitions=3) as t:
+        for value in range(40):
+            t.input(numbers).send(value, key=str(value))
+            if value % 7 == 0:
+                t.restart()
+        text = "".join(map(str, range(40)))
+        assert t.table(counts) == {digit: text.count(digit) for digit in sorted({*text})}
+
+
+def test_init_sees_the_state_and_close_ends_an_object() -> None:
+    told: list[object] = []
+
+    class Calls(Processor[str, int, str, int]):
+        rows = kv_store(str, int)
+
+        def init(self) -> None:
+            told.append(("init", [*self.rows.range()]))
+
+        def process(self, record: Record[str, int]) -> None:
+            self.rows.put(record.key, record.value)
+
+        def close(self) -> None:
+            told.append("close")
+
+    app, numbers, _ = app_of(Calls)
+    with app.test() as t:
+        t.input(numbers).send(1, key="a")
+        t.restart()
+    assert told == [("init", []), "close", ("init", [("a", 1)]), "close"]
+
+
+def test_an_error_has_the_coordinates_of_its_record() -> None:
+    class Fails(Processor[str, int, str, int]):
+        def process(self, record: Record[str, int]) -> None:
+            self.ctx.forward(record.key, 100 // record.value)
+
+    app, numbers, _ = app_of(Fails)
+    with app.test() as t:
+        t.input(numbers).send(1, key="a")
+        with pytest.raises(ProcessingError, match=r"'steps' failed at offset 1 of numbers-0: Zero"):
+            t.input(numbers).send(0, key="a")
+
+
+def misuse_init(self: Steps) -> None:
+    self.ctx.forward("a", 1)
+
+
+def misuse_close(self: Steps) -> None:
+    self.last.put("a", 1)
+
+
+def misuse_none(self: Steps, _record: Record[str, int]) -> None:
+    self.last.put("a", None)  # type: ignore[arg-type]
+
+
+def misuse_key(self: Steps, _record: Record[str, int]) -> None:
+    self.last.get(5)  # type: ignore[arg-type]
+
+
+def misuse_time(self: Steps, record: Record[str, int]) -> None:
+    self.ctx.forward("a", 1, timestamp=-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "misuse", "told"),
+    [
+        ("init", misuse_init, r"'steps' failed in init.*ctx.forward belongs into process"),
+        ("close", misuse_close, r"'steps' failed in close.*'steps/last' can't be written in close"),
+        ("process", misuse_none, r"offset 0 of numbers-0: store 'steps/last' can't hold None"),
+        ("process", misuse_key, r"offset 0 of numbers-0: str expected, got int"),
+        ("process", misuse_time, r"offset 0 of numbers-0: .*before 1970"),
+    ],
+)
+def test_what_can_not_be_done_is_told(method: str, misuse: Any, told: str) -> None:
+    app, numbers, _ = app_of(type("Wrong", (Steps,), {method: misuse}))
+
+    def play() -> None:
+        with app.test() as t:
+            t.input(numbers).send(1, key="a")
+
+    with pytest.raises(ProcessingError, match=told):
+        play()
+
+
+def test_a_range_of_keys_without_an_order_has_no_bounds() -> None:
+    class Pairs(Processor[str, int, str, int]):
+        rows = kv_store(tuple[int, str], int)
+
+        def process(self, record: Record[str, int]) -> None:
+            self.rows.put((record.value, record.key), 1)
+            assert [key for key, _ in self.rows.range()] == [(1, "a")]
+            self.rows.range((0, "a"))
+
+    app, numbers, _ = app_of(Pairs)
+    with app.test() as t, pytest.raises(ProcessingError, match="no order that is known"):
+        t.input(numbers).send(1, key="a")
+
+
+class Waits(Steps):
+    async def process(self, record: Record[str, int]) -> None:  # type: ignore[override]
+        """Can't."""
+
+
+class Opens(Steps):
+    async def init(self) -> None:  # type: ignore[override]
+        """Can't."""
+
+
+class Yields(Steps):
+    def process(self, record: Record[str, int]) -> Iterator[int]:  # type: ignore[override]
+        yield 1
+
+
+class Needs(Steps):
+    def __init__(self, limit: int) -> None:
+        """A task would not know the limit."""
+
+
+class Idle(Processor[str, int, str, int]):
+    """Without process."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Waits, r"Waits.process is `async def`.*amap_values.*@app.agent"),
+        (Opens, r"Opens.init is `async def`"),
+        (Yields, r"Yields.process yields.*ctx.forward"),
+        (Needs, r"Needs can't be made without arguments .*limit"),
+        (Idle, r"Idle needs a method process"),
+        (int, r"a class derived from Processor, not <class 'int'>"),
+        (Steps(), r"a class derived from Processor, not <"),
+    ],
+)
+def test_what_can_not_be_run_is_refused(kind: Any, told: str) -> None:
+    with pytest.raises(TopologyError, match=told):
+        app_of(kind)
+
+
+def test_names_and_types_are_checked_where_they_are_declared() -> None:
+    app = App("names")
+    stream = app.stream(app.topic("numbers", key=str, value=int))
+    stream.process(Steps, name="steps")
+    with pytest.raises(TopologyError, match="taken by a Process already"):
+        stream.process(Steps, name="steps")
+    with pytest.raises(TopologyError, match="can't be the name of a processor"):
+        stream.process(Steps, name="a/b")
+    with pytest.raises(SerdeError):
+        kv_store(object, int)
+    with pytest.raises(UsageError, match=r"Steps.last can't be used in __init__"):
+        _ = Steps().last
+
+
+def test_the_types_of_what_is_forwarded_are_those_of_the_class() -> None:
+    class Alarms(Processor[str, int, str, Alarm]):
+        def process(self, record: Record[str, int]) -> None:
+            self.ctx.forward(record.key, Alarm(record.key, record.value))
+
+    class Louder(Alarms):
+        """The types are said above it."""
+
+    app = App("types")
+    numbers = app.topic("numbers", key=str, value=int)
+    reduced = (
+        app.stream(numbers)
+        .process(Louder, name="alarms")
+        .group_by_key()
+        .reduce(lambda a, b: Alarm(a.device, a.readings + b.readings), name="sums")
+    )
+    with app.test() as t:
+        t.input(numbers).send(1, key="a")
+        t.input(numbers).send(2, key="a")
+        assert t.table(reduced) == {"a": Alarm("a", 3)}
+
+
+def test_the_topology_tells_of_a_processor_and_its_state() -> None:
+    app, _, _ = app_of(Steps)
+    text = app.topology().describe()
+    assert "sub-topology 0, state in steps-0-changelog" in text
+    assert "Process steps with last after numbers-source" in text
