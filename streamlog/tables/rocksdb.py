@@ -7,10 +7,15 @@ the store tells what to replay. Rule of the file: whatever RocksDB complains of 
 error of ours that names the directory and says what to do; state on disk can always be
 deleted, as the changelog restores it. Not done here: when to flush (RocksDB does, by size,
 and `close`), snapshots, and encryption.
+
+A store that is filled with many keys first (`begin_filling`) puts them into unsorted buffers,
+each sorted once on its way to the disk, in the background: a fifth of the time of buffers that
+are sorted all the time, and three times as fast as sorted files made here (measured).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Generator, Iterable, Iterator
 from typing import cast
@@ -21,6 +26,7 @@ from rocksdict import (
     Cache,
     DbClosedError,
     DBCompressionType,
+    MemtableFactory,
     Options,
     Rdict,
     ReadOptions,
@@ -51,8 +57,15 @@ WRITE_BUFFERS_BYTES = 128 * 1024 * 1024
 BLOOM_BITS_PER_KEY = 10
 """One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes a key."""
 
+FILLING_BUFFERS_MAX = 4
+"""Of a store that is filled: with two, a write waits for the disk now and then, and holds the
+interpreter's lock meanwhile (95 ms were seen; 9 ms with four)."""
+
 OPEN_FILES_MAX = 128
 """Per task: a worker with a hundred tasks stays below the usual limits of a machine."""
+
+OWNER_FILE = "owner"
+"""In a store's directory: locked for as long as the store is open, also between two databases."""
 
 LOG_FILES_KEPT = 2
 """RocksDB's own journals of events: this run's and the one before."""
@@ -77,12 +90,20 @@ class RocksStore:
     Use `RocksStore.open`.
     """
 
-    __slots__ = ("_closed", "_database", "_path", "_scans", "_unlogged")
+    __slots__ = (
+        "_budget", "_closed", "_database", "_is_filling", "_lock", "_path", "_scans", "_unlogged",
+        "_write_buffer_bytes",
+    )  # fmt: skip
 
-    def __init__(self, database: Rdict, path: str) -> None:
-        self._database = database
+    def __init__(
+        self, path: str, budget: RocksBudget, *, write_buffer_bytes: int, lock: int
+    ) -> None:
         self._path = path
-        self._closed = False
+        self._budget = budget
+        self._write_buffer_bytes = write_buffer_bytes
+        self._lock = lock
+        self._closed = self._is_filling = False
+        self._database = self._opened()
         # An iterator keeps the database, and its lock, alive: `close` has to end them.
         self._scans: WeakSet[Generator[tuple[bytes, bytes], None, None]] = WeakSet()
         self._unlogged = WriteOptions()
@@ -114,11 +135,23 @@ class RocksStore:
                 f"the state directory {path} can't be made: {error.strerror}; choose another "
                 "one or change its permissions"
             ) from error
-        options = _options(budget or RocksBudget(), write_buffer_bytes)
+        lock = _locked(path)
         try:
-            return cls(Rdict(path, options), path)
-        except RocksError as error:
-            raise _explained(error, path) from error
+            return cls(
+                path, budget or RocksBudget(), write_buffer_bytes=write_buffer_bytes, lock=lock
+            )
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def begin_filling(self) -> None:
+        """Get ready for many writes and no reads: until `end_filling` a read is very slow."""
+        self._reopen(is_filling=True)
+
+    def end_filling(self) -> None:
+        """Bring to disk what was filled in, and be an ordinary store again."""
+        if self._is_filling:
+            self._reopen(is_filling=False)
 
     def get(self, key: bytes) -> bytes | None:
         """The value, or None if there is none."""
@@ -181,6 +214,33 @@ class RocksStore:
         if self._closed:
             return
         self._closed = True
+        try:
+            self._close_database()
+        finally:
+            os.close(self._lock)
+
+    def _opened(self) -> Rdict:
+        options = _options(self._budget, self._write_buffer_bytes, is_filling=self._is_filling)
+        try:
+            # For a family that is not named here rocksdict takes the options of the last time,
+            # as far as they can be written down: no shared cache, no filters.
+            return Rdict(self._path, options, column_families={"default": options})
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+
+    def _reopen(self, *, is_filling: bool) -> None:
+        if self._closed:
+            raise _closed(self._path)
+        self._close_database()
+        self._is_filling = is_filling
+        try:
+            self._database = self._opened()
+        except StreamlogError:
+            self._closed = True
+            os.close(self._lock)
+            raise
+
+    def _close_database(self) -> None:
         for scan in list(self._scans):
             scan.close()
         try:
@@ -189,6 +249,26 @@ class RocksStore:
             raise _explained(error, self._path) from error
         finally:
             self._database.close()
+
+
+def _locked(path: str) -> int:
+    """The lock on a store's directory, which ends with its file descriptor."""
+    try:
+        lock = os.open(f"{path}/{OWNER_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise LogDirectoryError(
+            f"the state directory {path} can't be used: {error.strerror}; choose another one or "
+            "change its permissions"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise LogDirectoryLocked(
+            f"the state directory {path} is in use by another worker or task: stop that one, or "
+            f"give this one a directory of its own ({error.strerror})"
+        ) from error
+    return lock
 
 
 def _scan(
@@ -205,7 +285,7 @@ def _scan(
         raise _explained(error, path) from error
 
 
-def _options(budget: RocksBudget, write_buffer_bytes: int) -> Options:
+def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) -> Options:
     table = BlockBasedOptions()
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
     table.set_block_cache(budget.cache)
@@ -217,14 +297,22 @@ def _options(budget: RocksBudget, write_buffer_bytes: int) -> Options:
     options.set_write_buffer_manager(budget.write_buffers)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_keep_log_file_num(LOG_FILES_KEPT)
+    if is_filling:
+        options.set_memtable_factory(MemtableFactory.vector())
+        options.set_allow_concurrent_memtable_write(allow=False)
+        options.set_max_write_buffer_number(FILLING_BUFFERS_MAX)
     return options
+
+
+def _closed(path: str) -> UsageError:
+    return UsageError(f"the store in {path} is closed: its task has been given up")
 
 
 def _explained(error: Exception, path: str) -> StreamlogError:
     """RocksDB tells what went wrong in words only; these are the first ones of its Status."""
     text = " ".join(str(error).split())
     if isinstance(error, DbClosedError):
-        return UsageError(f"the store in {path} is closed: its task has been given up")
+        return _closed(path)
     if f"{path}/LOCK" in text:
         return LogDirectoryLocked(
             f"the state directory {path} is in use by another worker or task: stop that one, or "

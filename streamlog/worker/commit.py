@@ -28,18 +28,13 @@ from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
 from streamlog.records.columns import has_none
-from streamlog.worker.restore import (
-    POLL_MS,
-    STALL_MS,
-    Fences,
-    TaskState,
-    epoch_headers,
-    write_again,
-)
+from streamlog.worker.following import STALL_MS
+from streamlog.worker.restore import Fences, Headers, TaskState, epoch_headers, write_again
 
 logger = logging.getLogger(__name__)
 
-Headers = tuple[tuple[str, bytes | None], ...]
+POLL_MS = 500
+
 Sendable = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp, key, value, headers: what a producer takes in bulk."""
 

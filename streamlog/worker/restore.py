@@ -16,19 +16,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
-from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost, RequestTimedOut
+from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost
 from streamlog.log import Log
 from streamlog.records.batch import Record
-from streamlog.tables.changelog import Restoration
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.tables.store import Change
+from streamlog.worker.following import Follower
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +44,8 @@ EPOCH_HEADER = "epoch"
 LOCK_WAIT_MS = 15_000
 """A worker on the same machine that gives the task up needs time to commit and close it."""
 LOCK_RETRY_MS = 100
-STALL_MS = 30_000
-"""The changelog's end was read, so it is there: no record for this long is a broken log."""
-POLL_MS = 500
-SLICE_RECORDS = 5_000
-"""Applied between two looks at the consumer group."""
 
-DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
-"""`delete.retention.ms` of changelogs."""
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 _EPOCH = struct.Struct(">q")
 _SIZE = struct.Struct(">I")
@@ -69,7 +63,7 @@ class TaskState:
     """Where our next checkpoint lands if nobody else writes."""
 
 
-def epoch_headers(epoch: int) -> tuple[tuple[str, bytes], ...]:
+def epoch_headers(epoch: int) -> Headers:
     """The headers of a checkpoint's records."""
     return ((EPOCH_HEADER, _EPOCH.pack(epoch)),)
 
@@ -92,6 +86,9 @@ class Fences:
 
     def admit(self, records: Iterable[Record]) -> list[Change]:
         """The changes to apply: fences as their offset, nothing by a former owner."""
+        records = list(records)
+        if not self.late and self._are_all_own(records):
+            return [(record.key or b"", record.value) for record in records]
         changes: list[Change] = []
         before = frozenset(self.late)
         for record in records:
@@ -109,6 +106,20 @@ class Fences:
         if self.late != before:
             changes.append((LATE_KEY, _pack_keys(self.late)))
         return changes
+
+    def _are_all_own(self, records: list[Record]) -> bool:
+        """Whether these are checkpoints of the last owner, as almost always, and nothing else."""
+        keys, own = [record.key for record in records], epoch_headers(self.owner)
+        if None in keys or OWNER_KEY in keys:
+            return False
+        known: Headers = own
+        for record in records:
+            # Of one batch they are the very same object.
+            if record.headers is not known:
+                known = record.headers
+                if known and known != own:
+                    return False
+        return True
 
 
 class Restorer:
@@ -183,43 +194,20 @@ class Restorer:
         return sent.offset
 
     async def _replay(self, store: RocksStore, *, end_offset: int) -> set[bytes]:
-        async with self._log.consumer(auto_offset_reset="none") as consumer:
-            start_offset = (await consumer.begin_offsets([self.changelog]))[self.changelog]
-            restoration = Restoration(
-                store,
-                start_offset=start_offset,
-                end_offset=end_offset,
-                complete_offset=await self._complete_offset(consumer, end_offset),
-            )
-            if restoration.rebuilt:
+        follower = Follower(
+            self._log,
+            store,
+            changelog=self.changelog,
+            admission=Fences.stored,
+            clock=self._clock,
+        )
+        async with follower:
+            if follower.rebuilt:
                 logger.warning("state in %s did not fit its changelog: built anew", self._path)
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())
-            fences = Fences.stored(store)
-            consumer.assign([self.changelog])
-            consumer.seek(self.changelog, restoration.position)
-            while not restoration.done:
-                records = await self._next(consumer)
-                restoration.apply(fences.admit(records), next_offset=records[-1].offset + 1)
-                self.records += len(records)
-            self.records -= 1  # Our own fence.
-            return fences.late
-
-    async def _complete_offset(self, consumer: Consumer, end_offset: int) -> int:
-        """From where on no deletion can have been compacted away yet."""
-        since_ms = self._clock.wall_ms() - DELETE_RETENTION_MS // 2  # clocks may differ
-        found = (await consumer.offsets_for_times({self.changelog: since_ms}))[self.changelog]
-        return end_offset if found is None else found.offset
-
-    async def _next(self, consumer: Consumer) -> Sequence[Record]:
-        deadline_ms = self._clock.now_ms() + STALL_MS
-        while self._clock.now_ms() < deadline_ms:
-            polled = await consumer.poll(timeout_ms=POLL_MS, max_records=SLICE_RECORDS)
-            if records := polled.get(self.changelog):
-                return records
-        raise RequestTimedOut(
-            f"changelog {self.changelog.topic}[{self.changelog.partition}] gave no record for "
-            f"{STALL_MS // 1000} s, though its end is not reached"
-        )
+            await follower.reach(end_offset)
+        self.records = follower.records - 1  # Our own fence.
+        return Fences.stored(store).late
 
 
 async def write_again(

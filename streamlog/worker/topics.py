@@ -17,7 +17,7 @@ from streamlog.client.admin import Admin, NewTopic
 from streamlog.errors import TopicExists, TopologyError, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.topology import TopicSpec, Topology
-from streamlog.worker.restore import DELETE_RETENTION_MS
+from streamlog.worker.following import DELETE_RETENTION_MS
 
 logger = logging.getLogger(__name__)
 

@@ -61,7 +61,7 @@ def records_of(path: Path) -> list[Change]:
     return records
 
 
-def write_until_killed(log: Path, path: str, seed: int) -> None:
+def write_until_killed(log: Path, path: str, seed: int, *, is_filling: bool) -> None:
     rng = random.Random(seed)
     records = records_of(log)
     # Buffers this small reach the disk every few commits: the kill finds all kinds of states.
@@ -71,9 +71,13 @@ def write_until_killed(log: Path, path: str, seed: int) -> None:
     progress = restoration.progress() or Progress(offsets={("input", 0): 0})
     offset = progress.offsets["input", 0]
     end = len(records)
-    transaction = StoreTransaction(store, cache_bytes=50_000)
+    transaction = StoreTransaction(store, cache_bytes=10_000_000 if is_filling else 50_000)
     counts = NamedStore(transaction, StoreSpec("counts"))
     seen = NamedStore(transaction, StoreSpec("seen"))
+    if is_filling:
+        for number in range(5_000):
+            counts.get(b"%d" % number)  # There are no quick reads from now on.
+        store.begin_filling()
     with log.open("ab") as file:
         while True:
             for _ in range(rng.choice([1, 30, 1_500])):
@@ -92,15 +96,17 @@ def write_until_killed(log: Path, path: str, seed: int) -> None:
             sys.stdout.flush()
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_kill_at_any_moment_is_repaired_by_the_changelog(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "how"), [*((n, "plain") for n in range(4)), (4, "filling")])
+def test_a_kill_at_any_moment_is_repaired_by_the_changelog(
+    seed: int, how: str, tmp_path: Path
+) -> None:
     """Write, kill -9, restore, compare; then go on from there, three times over."""
     rng = random.Random(seed)
     log, path = tmp_path / "changelog", tmp_path / "0_3"
     for _ in range(3):
         commits = rng.randrange(1, 60)
         writer = subprocess.Popen(
-            [sys.executable, __file__, str(log), str(path), str(rng.randrange(1 << 30))],
+            [sys.executable, __file__, str(log), str(path), str(rng.randrange(1 << 30)), how],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -132,4 +138,6 @@ def assert_restored(log: Path, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_until_killed(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    write_until_killed(
+        Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), is_filling=sys.argv[4] == "filling"
+    )

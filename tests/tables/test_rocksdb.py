@@ -1,4 +1,4 @@
-"""RocksStore: its directory, its complaints, its lock and its complaints."""
+"""RocksStore: its directory, its lock, how it is filled, and its complaints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamlog.errors import (
     LogDirectoryLocked,
     StreamlogError,
 )
-from streamlog.tables.rocksdb import RocksStore
+from streamlog.tables.rocksdb import RocksBudget, RocksStore
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -46,6 +46,48 @@ def test_a_directory_in_use_is_refused_here_and_from_another_process(tmp_path: P
     assert done.returncode == 42
     store.close()
     RocksStore.open(path).close()
+
+
+def test_a_store_that_is_filled_is_an_ordinary_one_afterwards(tmp_path: Path) -> None:
+    path = str(tmp_path / "0_3")
+    store = RocksStore.open(path, write_buffer_bytes=64 * 1024)
+    store.write([(b"%04d" % number, b"old") for number in range(100)])
+    store.begin_filling()
+    for first in range(0, 5_000, 500):
+        store.write([(b"%04d" % number, bytes(40)) for number in range(first, first + 500)])
+        store.write([(b"%04d" % first, None)])
+        with pytest.raises(LogDirectoryLocked):
+            RocksStore.open(path)
+    store.end_filling()
+    with pytest.raises(LogDirectoryLocked):
+        RocksStore.open(path)
+    expected = [(b"%04d" % number, bytes(40)) for number in range(5_000) if number % 500]
+    assert list(store.range()) == expected
+    store.put(b"9999", b"new")
+    store.close()
+    again = RocksStore.open(path)
+    assert list(again.range()) == [*expected, (b"9999", b"new")]
+    again.begin_filling()
+    again.write([(b"9999", None)])
+    again.close()
+    assert read_everything(path) == expected
+
+
+def test_an_old_directory_is_read_through_the_shared_cache_and_filters(tmp_path: Path) -> None:
+    """rocksdict takes what it has written down of the options, unless it is told otherwise."""
+    path = tmp_path / "0_3"
+    RocksStore.open(str(path)).close()
+    budget = RocksBudget()
+    store = RocksStore.open(str(path), budget=budget)
+    store.write([(b"%05d" % number, bytes(100)) for number in range(10_000)])
+    store.close()
+    store = RocksStore.open(str(path), budget=budget)
+    before = budget.cache.get_usage()
+    assert store.get(b"05000") == bytes(100)
+    assert budget.cache.get_usage() > before
+    store.close()
+    newest = max(path.glob("OPTIONS-*"))
+    assert "filter_policy=bloomfilter" in newest.read_text()
 
 
 def test_closing_ends_open_scans_and_releases_the_directory(tmp_path: Path) -> None:

@@ -1,0 +1,180 @@
+"""A follower's place is an offset: markers, aborted records and gaps count, and give nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.clock import SystemClock
+from streamlog.log import Log
+from streamlog.records.batch import Record
+from streamlog.tables.changelog import OFFSET_KEY, changelog_offset
+from streamlog.tables.rocksdb import RocksStore
+from streamlog.tables.store import Change
+from streamlog.worker import following
+from streamlog.worker.following import Follower
+
+CHANGELOG = TopicPartition("census-0-changelog", 0)
+WAIT_MS = 5_000
+
+
+class Everything:
+    """Every record counts."""
+
+    def admit(self, records: Sequence[Record]) -> list[Change]:
+        return [(record.key or b"", record.value) for record in records]
+
+
+@asynccontextmanager
+async def changelog(path: Path) -> AsyncIterator[Log]:
+    async with Log.open(f"embedded:{path}/log", listen=False) as log, log.admin() as admin:
+        await admin.create_topics([NewTopic(CHANGELOG.topic, 1)])
+        yield log
+
+
+class Undone(Exception):
+    """Ends a transaction."""
+
+
+async def write(log: Log, *numbers: int, is_undone: bool = False) -> None:
+    """One transaction with a record for each number."""
+    now_ms = SystemClock().wall_ms()  # Of old records a compaction may have forgotten deletions.
+    async with log.producer(transactional_id="task") as producer:
+        with suppress(Undone):
+            async with producer.transaction():
+                records = [(now_ms, b"%d" % number, b"v%d" % number, ()) for number in numbers]
+                await producer.send_atomic(*CHANGELOG, records)
+                if is_undone:
+                    raise Undone
+
+
+@asynccontextmanager
+async def following_it(log: Log, path: Path) -> AsyncIterator[tuple[Follower, RocksStore]]:
+    store = RocksStore.open(str(path / "state"))
+    follower = Follower(
+        log,
+        store,
+        changelog=CHANGELOG,
+        admission=lambda _: Everything(),
+        clock=SystemClock(),
+        isolation="read_committed",
+    )
+    try:
+        async with follower:
+            yield follower, store
+    finally:
+        store.close()
+
+
+def rows(store: RocksStore) -> dict[bytes, bytes]:
+    return {key: value for key, value in store.range() if key != OFFSET_KEY}
+
+
+def expected(*numbers: int) -> dict[bytes, bytes]:
+    return {b"%d" % number: b"v%d" % number for number in numbers}
+
+
+def test_it_reaches_an_end_that_is_no_record(tmp_path: Path) -> None:
+    """The last things in the log are a transaction's marker, and an aborted transaction."""
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, 1, 2)
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                assert (follower.position, follower.end, follower.records) == (3, 3, 2)
+                assert rows(store) == expected(1, 2)
+                await write(log, 3, 4, is_undone=True)
+                await follower.reach(6)
+                assert (follower.position, follower.lag) == (6, 0)
+                assert rows(store) == expected(1, 2)
+                assert changelog_offset(store) == 6
+                await write(log, 5)
+                assert await follower.step(timeout_ms=WAIT_MS)
+                assert rows(store) == expected(1, 2, 5)
+            # Opened again, it goes on where it was, and has nothing to do.
+            async with following_it(log, tmp_path) as (follower, store):
+                assert follower.position == follower.end == 8
+                await follower.reach(follower.end)
+                assert follower.records == 0
+                assert rows(store) == expected(1, 2, 5)
+
+    asyncio.run(main())
+
+
+def test_what_an_open_transaction_holds_is_not_there_yet(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, 1)
+            async with (
+                log.producer(transactional_id="other") as producer,
+                following_it(log, tmp_path) as (follower, store),
+            ):
+                async with producer.transaction():
+                    await producer.send_atomic(*CHANGELOG, [(1_000, b"2", b"v2", ())])
+                    await follower.reach(follower.end)
+                    assert (follower.position, rows(store)) == (2, expected(1))
+                    assert not await follower.step(timeout_ms=0)
+                await follower.reach(4)
+                assert rows(store) == expected(1, 2)
+
+    asyncio.run(main())
+
+
+def test_a_store_far_behind_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "FILLING_RECORDS_MIN", 1_000)
+    monkeypatch.setattr(following, "SLICE_RECORDS", 300)
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, *range(1_500))
+            await write(log, *range(500, 1_000), *range(2_000, 2_500))
+            async with following_it(log, tmp_path) as (follower, store):
+                await follower.reach(follower.end)
+                assert rows(store) == expected(*range(1_500), *range(2_000, 2_500))
+                await write(log, 3_000)
+                await follower.reach(follower.end + 2)
+                assert store.get(b"3000") == b"v3000"
+
+    asyncio.run(main())
+
+
+def test_one_that_is_cancelled_in_the_middle_leaves_a_store_to_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "FILLING_RECORDS_MIN", 1_000)
+    monkeypatch.setattr(following, "SLICE_RECORDS", 100)
+
+    async def cut_off(log: Log, slices: int) -> None:
+        async with following_it(log, tmp_path) as (follower, _):
+            applied = follower.apply
+
+            def apply(records: Sequence[Record], *, next_offset: int) -> None:
+                nonlocal slices
+                applied(records, next_offset=next_offset)
+                slices -= 1
+                if not slices:
+                    raise asyncio.CancelledError
+
+            follower.apply = apply  # type: ignore[method-assign]
+            with pytest.raises(asyncio.CancelledError):
+                await follower.reach(follower.end)
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, *range(3_000))
+            for slices in (1, 7):
+                await cut_off(log, slices)
+            async with following_it(log, tmp_path) as (follower, store):
+                assert follower.position == 800
+                await follower.reach(follower.end)
+                assert follower.records == 2_200
+                assert rows(store) == expected(*range(3_000))
+
+    asyncio.run(main())
