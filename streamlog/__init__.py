@@ -1,7 +1,7 @@
 """Stream processing for Python on a log of its own that speaks the Kafka protocol."""
 
 from streamlog.app import App
-from streamlog.dsl.agent import Agent
+from streamlog.dsl.agent import AgentRef
 from streamlog.dsl.aggregators import agg
 from streamlog.dsl.processor import Context, Processor, Store, kv_store
 from streamlog.dsl.stream import Grouped, Stream, Table, WindowedStream
@@ -13,7 +13,7 @@ from streamlog.windows.definitions import Windows, tumbling
 from streamlog.windows.emit import Emit
 
 __all__ = [
-    "Agent",
+    "AgentRef",
     "App",
     "Context",
     "Emit",

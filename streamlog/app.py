@@ -17,7 +17,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from streamlog.dsl.agent import Agent
+from streamlog.dsl.agent import Agent, AgentRef, Order
 from streamlog.dsl.place import Place, Side
 from streamlog.dsl.schedule import Crontab, Timer
 from streamlog.dsl.shapes import Shape
@@ -42,7 +42,8 @@ V = TypeVar("V")
 """A value."""
 TimerFunction = TypeVar("TimerFunction", bound=Callable[[], Awaitable[None]])
 CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None]])
-AgentFunction = Callable[[Stream[K, V]], Awaitable[None]]
+AgentFunction = Callable[[Stream[K, V]], Any]
+"""`async def`, which may yield."""
 
 SETTINGS = ("log", "security", "state_dir", "timezone", "commit_interval")
 
@@ -201,25 +202,40 @@ class App:
         return Table(Side(self._place(node, spec), node))
 
     def agent(
-        self, source: Topic[K, V], *, name: str | None = None
-    ) -> Callable[[AgentFunction[K, V]], Agent[K, V]]:
+        self,
+        source: Topic[K, V],
+        *,
+        concurrency: int = 1,
+        ordered: Order = "key",
+        sink: Topic[Any, Any] | None = None,
+        name: str | None = None,
+    ) -> Callable[[AgentFunction[K, V]], AgentRef[K, V]]:
         """Let an async function iterate over the records of a topic; a decorator.
 
         Args:
             source: the topic.
+            concurrency: how many calls of the function share the records of each worker.
+            ordered: whose records are handled one after the other by them: those of one "key"
+                (records without a key wait for nobody), of one "partition", or of "none".
+            sink: where what the function yields is written, with key and event time of the
+                record in hand; a `Record` is written as it says.
             name: the function's by default.
 
         Raises:
             TopologyError: the name is taken, or the function can't be an agent.
         """
         self._own(source)
+        if sink is not None:
+            self._own(sink)
 
-        def declare(fn: AgentFunction[K, V]) -> Agent[K, V]:
-            agent = Agent(name or fn.__name__, source, fn)
+        def declare(fn: AgentFunction[K, V]) -> AgentRef[K, V]:
+            agent = Agent(
+                name or fn.__name__, source, fn, concurrency=concurrency, ordered=ordered, sink=sink
+            )
             if agent.name in self._agents:
                 raise TopologyError(f"there is an agent {agent.name!r} already: give it a name=")
             self._agents[agent.name] = agent
-            return agent
+            return AgentRef(agent)
 
         return declare
 

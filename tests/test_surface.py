@@ -16,7 +16,7 @@ from streamlog.client.producer import Producer
 from streamlog.client.transaction_session import Transaction
 
 NAMES = [
-    "Agent",
+    "AgentRef",
     "App",
     "Context",
     "Emit",
@@ -48,7 +48,8 @@ METHODS = {
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [
         "filter", "flat_map_values", "group_by", "group_by_key", "items", "join", "left_join",
-        "map", "map_values", "merge", "peek", "process", "records", "rekey", "repartition", "to",
+        "map", "map_values", "merge", "peek", "process", "records", "rekey", "repartition", "take",
+        "to",
     ],
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],

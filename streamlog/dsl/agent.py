@@ -1,22 +1,25 @@
 """Agent: an async function over the records of a topic.
 
 For work that talks to the outside world. The function gets a stream to iterate over; asking
-for the next record says that the one before is done, and its offset may be committed. Rule
-of the file: an agent is declared here and run elsewhere; it awaits what it is given and
-creates no tasks. Records of one partition come in order. What an agent does is outside of
-the promise that the same log gives the same results.
+for the next record says that the one before is done, and its offset may be committed. What it
+yields goes to its sink. Rule of the file: an agent is declared here and run elsewhere
+(`agents`); it awaits what it is given and creates no tasks. Records come in ahead, by the
+slice, so that the loop costs little. What an agent does is outside of the promise that the
+same log gives the same results.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import islice
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from streamlog.dsl.place import Place
 from streamlog.dsl.stream import Stream
 from streamlog.dsl.topic import Sent, Topic
-from streamlog.errors import TopologyError
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import TopologyError, UsageError
 from streamlog.record import Record
 from streamlog.topology import check_name
 
@@ -25,26 +28,78 @@ K = TypeVar("K")
 V = TypeVar("V")
 """A value."""
 
+Order = Literal["key", "partition", "none"]
+"""Whose records come one after the other if several calls of the function are at work."""
+ORDERS: tuple[Order, ...] = ("key", "partition", "none")
+
+
+class Slice(Protocol):
+    """Records that have been decoded ahead. Whoever hands one out counts it in `given`."""
+
+    given: int
+    values: list[Any]
+
+    def keys(self) -> Sequence[Any]:
+        """The keys, as far as they can be read."""
+
+    def record(self, row: int) -> Record[Any, Any]:
+        """One of them with its coordinates."""
+
+
+class Feed(Protocol):
+    """Port: what a stream inside an agent iterates over."""
+
+    def ahead(self) -> Awaitable[Slice | None]:
+        """Records that have not been given yet, at least one; all that were given are done.
+
+        None: the stream has ended.
+        """
+
+    def gather(self, n: int, within_ms: int) -> Awaitable[list[Record[Any, Any]] | None]:
+        """The next records as a list; all that were given before are done."""
+
 
 class AgentStream(Stream[K, V]):
     """The records of an agent's topic, to be iterated over."""
 
-    def __init__(self, records: AsyncIterator[Record[K, V]]) -> None:
-        self._records = records
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
 
     async def __aiter__(self) -> AsyncIterator[V]:
         """The values."""
-        async for record in self._records:
-            yield record.value
+        while (ahead := await self._feed.ahead()) is not None:
+            # A list that gets shorter, as a rebalance does it, ends the loop over it.
+            for value in islice(ahead.values, ahead.given, None):
+                ahead.given += 1
+                yield value
 
     async def items(self) -> AsyncIterator[tuple[K, V]]:
         """Keys and values."""
-        async for record in self._records:
-            yield record.key, record.value
+        while (ahead := await self._feed.ahead()) is not None:
+            first = ahead.given
+            keys = ahead.keys()
+            for item in zip(
+                islice(keys, first, None), islice(ahead.values, first, None), strict=False
+            ):
+                ahead.given += 1
+                yield item
 
-    def records(self) -> AsyncIterator[Record[K, V]]:
+    async def records(self) -> AsyncIterator[Record[K, V]]:
         """The records with their coordinates."""
-        return self._records
+        while (ahead := await self._feed.ahead()) is not None:
+            ahead.keys()
+            while ahead.given < len(ahead.values):
+                record = ahead.record(ahead.given)
+                ahead.given += 1
+                yield record
+
+    async def take(self, n: int, within: Dur) -> AsyncIterator[list[Record[K, V]]]:
+        """Lists of `n` records; fewer if they have not come `within` that time of the first."""
+        within_ms = duration_ms(within)
+        if n < 1:
+            raise UsageError(f"take needs room for 1 record or more, not {n}")
+        while (records := await self._feed.gather(n, within_ms)) is not None:
+            yield records
 
     @property
     def _place(self) -> Place:
@@ -55,29 +110,69 @@ class AgentStream(Stream[K, V]):
 
 
 class Agent(Generic[K, V]):
-    """A function under `@app.agent(topic)`."""
+    """A function under `@app.agent(topic)`, and how it is to be run."""
 
     def __init__(
-        self, name: str, topic: Topic[K, V], fn: Callable[[Stream[K, V]], Awaitable[None]]
+        self,
+        name: str,
+        topic: Topic[K, V],
+        fn: Callable[[Stream[K, V]], Any],
+        *,
+        concurrency: int = 1,
+        ordered: Order = "key",
+        sink: Topic[Any, Any] | None = None,
     ) -> None:
         """Checks that the function can be run.
 
         Raises:
-            TopologyError: it is not `async def`, or it yields.
+            TopologyError: it is not `async def`, or a setting is out of range.
         """
-        if not inspect.iscoroutinefunction(fn):
-            raise TopologyError(
-                f"agent {name!r} must be `async def` and iterate over its stream with `async "
-                "for`, without `yield`: send results with `await topic.send(...)`"
-            )
         self.name = check_name("an agent", name)
+        self.yields = inspect.isasyncgenfunction(fn)
+        """It yields results, which go to the sink."""
+        if not self.yields and not inspect.iscoroutinefunction(fn):
+            raise TopologyError(
+                f"agent {name!r} must be `async def` and iterate over its stream with `async for`"
+            )
+        if sink is not None and not self.yields:
+            raise TopologyError(
+                f"agent {name!r} has a sink but does not `yield`: nothing would go there"
+            )
+        if concurrency < 1:
+            raise TopologyError(f"agent {name!r}: concurrency is 1 or more, not {concurrency}")
+        if ordered not in ORDERS:
+            raise TopologyError(
+                f"agent {name!r}: ordered is 'key', 'partition' or 'none', not {ordered!r}"
+            )
         self.topic = topic
-        self._fn = fn
+        self.fn = fn
+        self.concurrency = concurrency
+        """So many calls of the function are at work in each worker."""
+        self.ordered = ordered
+        self.sink = sink
 
-    async def run(self, records: AsyncIterator[Record[K, V]]) -> None:
-        """Call the function with these records; returns when it does."""
-        await self._fn(AgentStream(records))
+    def called(self, feed: Feed) -> Any:  # noqa: ANN401 - a coroutine, or what yields
+        """Call the function with a stream of these records."""
+        return self.fn(AgentStream(feed))
+
+
+class AgentRef(Generic[K, V]):
+    """What `@app.agent(topic)` makes of a function: the name by which others reach the agent."""
+
+    def __init__(self, agent: Agent[K, V]) -> None:
+        self.agent = agent
+        """How it is run."""
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        return self.agent.name
 
     async def cast(self, value: V, *, key: K | None = None) -> Sent:
-        """Send a record to the agent's topic."""
-        return await self.topic.send(value, key=key)
+        """Send a record to the agent's topic.
+
+        Raises:
+            UsageError: nobody runs the app: neither a worker nor a test.
+            SerdeError: key or value are not of the topic's types.
+        """
+        return await self.agent.topic.send(value, key=key)

@@ -210,6 +210,21 @@ class Stream(Generic[K, V]):
         """The records with their coordinates, inside an agent."""
         raise self._outside()
 
+    def take(
+        self,
+        n: int,  # noqa: ARG002 - used inside an agent
+        within: Dur,  # noqa: ARG002 - used inside an agent
+    ) -> AsyncIterator[list[Record[K, V]]]:
+        """Lists of `n` records, inside an agent.
+
+        Args:
+            n: the length of the lists.
+            within: of the first record; a list goes out shorter when this time is over.
+
+        A list counts as handled when the next one is asked for.
+        """
+        raise self._outside()
+
     def _outside(self) -> UsageError:
         return UsageError(
             "this stream is a part of the topology and can't be iterated over: `async for` "

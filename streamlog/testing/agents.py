@@ -1,75 +1,107 @@
-"""The agents of a driver, on a loop of their own, in real time."""
+"""The agents of a driver, on a loop of their own.
+
+The same `AgentRun` as in a worker, fed from lists. User code runs in real time; what waits for
+time to pass (`take`) waits for the driver's clock. What was not handled before a restart comes
+again after it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any
+import heapq
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import count, groupby
+from typing import Any, Protocol
 
+from streamlog.agents.run import AgentRun, Place
+from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
-from streamlog.errors import ProcessingError, StreamlogError, UsageError
-from streamlog.processing.columns import failed
-from streamlog.record import Record
+from streamlog.errors import StreamlogError, UsageError
+from streamlog.processing.outbox import SinkBatch
 from streamlog.testing.memory_topic import MemoryTopic
 
 AGENT_WAIT_S = 10
 """Real time an agent may take for the records it has been given."""
 
 
-class _Feed:
-    """The records of one agent, as an async iterator."""
+class Clock(Protocol):
+    """Port: the driver's time."""
 
-    def __init__(self, agent: Agent[Any, Any]) -> None:
-        self.agent = agent
-        self.idle = asyncio.Event()
-        self.current: Record[Any, Any] | None = None
-        self._records: deque[Record[Any, Any]] = deque()
-        self._arrived = asyncio.Event()
-        self.is_closed = False
+    @property
+    def now_ms(self) -> int:
+        """In milliseconds since the epoch."""
 
-    def put(self, records: Sequence[Record[Any, Any]]) -> None:
-        """More records."""
-        self.idle.clear()
-        self._records.extend(records)
-        self._arrived.set()
 
-    def close(self) -> None:
-        """No more records: the loop over them ends."""
-        self.is_closed = True
-        self._arrived.set()
+class Alarms:
+    """What is to be called when the driver's time has come so far."""
 
-    def __aiter__(self) -> AsyncIterator[Record[Any, Any]]:
-        return self
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._calls: list[tuple[int, int, Callable[[], None]]] = []
+        self._cancelled: set[int] = set()
+        self._numbers = count()
 
-    async def __anext__(self) -> Record[Any, Any]:
-        self.current = None
-        while not self._records:
-            if self.is_closed:
-                raise StopAsyncIteration
-            self._arrived.clear()
-            self.idle.set()
-            await self._arrived.wait()
-        self.current = self._records.popleft()
-        return self.current
+    @property
+    def now_ms(self) -> int:
+        """The driver's time."""
+        return self._clock.now_ms
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the next one is due."""
+        while self._calls and self._calls[0][1] in self._cancelled:
+            self._cancelled.discard(heapq.heappop(self._calls)[1])
+        return self._calls[0][0] if self._calls else None
+
+    def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
+        """Call it then, unless what is returned has been called before."""
+        number = next(self._numbers)
+        heapq.heappush(self._calls, (due_ms, number, call))
+
+        def cancel() -> None:
+            if any(number == waiting for _, waiting, _ in self._calls):
+                self._cancelled.add(number)
+
+        return cancel
+
+    def ring(self) -> None:
+        """Call what is due."""
+        while (due_ms := self.due_ms) is not None and due_ms <= self.now_ms:
+            heapq.heappop(self._calls)[2]()
 
 
 class Agents:
     """The agents of a driver, on a loop of their own."""
 
-    def __init__(self, agents: Sequence[Agent[Any, Any]], topics: dict[str, MemoryTopic]) -> None:
+    def __init__(
+        self, agents: Sequence[Agent[Any, Any]], topics: Mapping[str, MemoryTopic], clock: Clock
+    ) -> None:
         self._agents = agents
         self._topics = topics
+        self._alarms = Alarms(clock)
         self._fed: dict[str, int] = {}
-        self._feeds: list[_Feed] = []
+        """Per agent: how many arrivals of its topic it has been given."""
+        self._places: dict[str, dict[TopicPartition, Place]] = {}
+        self._runs: list[AgentRun] = []
         self._runner: asyncio.Runner | None = None
         self._failures: list[StreamlogError] = []
         self._work: asyncio.Task[None] | None = None
 
+    @property
+    def due_ms(self) -> int | None:
+        """When an agent that waits for time to pass goes on."""
+        return self._alarms.due_ms
+
     def start(self) -> None:
         """Begin to listen; records that were handled before do not come again."""
-        self._feeds = [_Feed(agent) for agent in self._agents]
-        if self._feeds:
+        self._runs = [AgentRun(agent, self._write, self._alarms) for agent in self._agents]
+        self._fed.clear()
+        for run in self._runs:
+            topic = run.agent.topic.name
+            partitions = range(len(self._topics[topic].partitions))
+            fresh = {TopicPartition(topic, number): Place(0) for number in partitions}
+            run.assign(self._places.get(run.agent.name, fresh))
+        if self._runs:
             # Owned by this object: `close` awaits it.
             self._work = self._loop().get_loop().create_task(self._keep())
 
@@ -77,23 +109,13 @@ class Agents:
         """Run the user's coroutine to its end."""
         self._loop().run(work)
 
-    def _loop(self) -> asyncio.Runner:
-        """A loop, from when one is needed: most tests run without."""
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner
-
     def handle(self) -> bool:
         """Let the agents handle what is new; whether there was anything."""
-        moved = False
-        for feed in self._feeds:
-            name = feed.agent.topic.name
-            arrivals = self._topics[name].arrivals
-            fed = self._fed.get(feed.agent.name, 0)
-            if fed < len(arrivals):
-                self._fed[feed.agent.name] = len(arrivals)
-                feed.put([feed.agent.topic.decoded(record, at) for at, record in arrivals[fed:]])
-                moved = True
+        moved = self._feed()
+        due_ms = self._alarms.due_ms
+        if due_ms is not None and due_ms <= self._alarms.now_ms:
+            self._alarms.ring()
+            moved = True
         if moved:
             self.run(self._until_idle())
         return moved
@@ -102,8 +124,9 @@ class Agents:
         """End the streams of the agents, and wait for the functions to return."""
         if self._runner is None:
             return
-        for feed in self._feeds:
-            feed.close()
+        self._places = {run.agent.name: run.places for run in self._runs}
+        for run in self._runs:
+            run.end()
         runner, self._runner = self._runner, None
         work, self._work = self._work, None
         try:
@@ -112,35 +135,53 @@ class Agents:
         finally:
             runner.close()
 
+    def _loop(self) -> asyncio.Runner:
+        """A loop, from when one is needed: most tests run without."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner
+
+    def _feed(self) -> bool:
+        moved = False
+        for run in self._runs:
+            name = run.agent.topic.name
+            arrivals = self._topics[name].arrivals
+            fed = self._fed.get(run.agent.name, 0)
+            self._fed[run.agent.name] = len(arrivals)
+            for partition, many in groupby(arrivals[fed:], key=lambda arrival: arrival[0]):
+                run.take(TopicPartition(name, partition), [record for _, record in many])
+                moved = True
+        return moved
+
+    async def _write(self, batches: Sequence[SinkBatch]) -> None:
+        for batch in batches:
+            for record in batch.records():
+                self._topics[record.topic].append(
+                    record.value,
+                    key=record.key,
+                    timestamp_ms=record.timestamp_ms,
+                    headers=record.headers,
+                )
+
     async def _keep(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for feed in self._feeds:
-                group.create_task(self._run_agent(feed), name=f"agent {feed.agent.name}")
+            for run in self._runs:
+                group.create_task(self._run_agent(run), name=f"agent {run.agent.name}")
 
-    async def _run_agent(self, feed: _Feed) -> None:
-        name = feed.agent.name
+    async def _run_agent(self, run: AgentRun) -> None:
         try:
-            await feed.agent.run(feed)
-        except Exception as error:  # noqa: BLE001 - the user's code: raised again by the driver
-            record = feed.current
-            if record is None:
-                self._failures.append(ProcessingError(f"agent {name!r} failed: {error!r}"))
-            else:
-                at = (record.topic, record.partition, record.offset)
-                self._failures.append(failed(name, *at, error))
-        else:
-            if not feed.is_closed:
-                text = f"agent {name!r} returned: it must go on iterating over its stream"
-                self._failures.append(ProcessingError(text, node=name))
-        feed.idle.set()
+            await run.run()
+        except StreamlogError as error:
+            self._failures.append(error)
 
     async def _until_idle(self) -> None:
         try:
             async with asyncio.timeout(AGENT_WAIT_S):
-                for feed in self._feeds:
-                    await feed.idle.wait()
+                for run in self._runs:
+                    await run.until_idle()
+                    await run.results.drain()
         except TimeoutError:
-            busy = [feed.agent.name for feed in self._feeds if not feed.idle.is_set()]
+            busy = [run.agent.name for run in self._runs if not run.is_idle]
             raise UsageError(
                 f"agents {busy} have not asked for their next record within {AGENT_WAIT_S} s of "
                 "real time: do they wait for something that can't happen in a test?"

@@ -84,7 +84,7 @@ class TestDriver:
         self._committed: dict[tuple[TaskId, str, int], int] = {}
         self._fed: dict[tuple[TaskId, str, int], int] = {}
         self._tasks: dict[TaskId, Task] = {}
-        self._agents = Agents(rehearsal.agents, self._topics)
+        self._agents = Agents(rehearsal.agents, self._topics, self)
         self._schedules = schedules(
             rehearsal.timers, rehearsal.crontabs, start_ms=rehearsal.start_ms
         )
@@ -145,10 +145,18 @@ class TestDriver:
         until_ms = self.now_ms + duration_ms(by)
         while True:
             due = min(self._schedules, key=lambda each: each.due_ms, default=None)
-            if due is None or due.due_ms > until_ms:
+            waiting_ms = self._agents.due_ms
+            if waiting_ms is not None and (due is None or waiting_ms < due.due_ms):
+                due, due_ms = None, waiting_ms
+            elif due is not None:
+                due_ms = due.due_ms
+            else:
                 break
-            self.now_ms = due.due_ms
-            self._agents.run(due.fire())
+            if due_ms > until_ms:
+                break
+            self.now_ms = max(due_ms, self.now_ms)
+            if due is not None:
+                self._agents.run(due.fire())
             self.settle()
         self.now_ms = until_ms
         self.settle()

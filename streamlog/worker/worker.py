@@ -190,7 +190,9 @@ class _Shift:
         self._clock = surroundings.clock
         self._background = surroundings.background
         self._pauses = Pauses(surroundings.consumer)
-        self._agents = Agents(program.agents, self._pauses)
+        self._agents = Agents(
+            program.agents, self._pauses, surroundings.producer, surroundings.clock
+        )
         self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
         self._cron = CronScheduler(
             program.timers,
@@ -258,6 +260,7 @@ class _Shift:
         # What agents handle from here on belongs to the next commit: what they have sent until
         # now is flushed before their offsets are stored.
         offsets = self._offsets()
+        await self._agents.flush()
         await self._tasks.commit()
         moved = {p: at for p, at in offsets.items() if self._committed.get(p) != at}
         if moved:

@@ -6,68 +6,75 @@ from typing import Any
 
 import pytest
 
-from streamlog import Agent, App, Record, Stream
-from streamlog.durations import moment
-from streamlog.errors import TopologyError
-
-RECORDS = [Record("a", 1, moment(0)), Record("b", 2, moment(1))]
-
-
-async def feed() -> AsyncIterator[Record[str, int]]:
-    for record in RECORDS:
-        yield record
+from streamlog import App, Stream
+from streamlog.dsl.agent import AgentStream, Feed, Slice
+from streamlog.errors import ConfigError, TopologyError, UsageError
+from streamlog.record import Record
 
 
-def run(agent: Agent[str, int]) -> None:
-    asyncio.run(agent.run(feed()))
+class Nothing(Feed):
+    """The feed of a stream that has ended."""
 
+    async def ahead(self) -> Slice | None:
+        return None
 
-def test_a_stream_gives_values_items_or_records() -> None:
-    app = App("agents")
-    numbers = app.topic("numbers", key=str, value=int)
-    seen: list[Any] = []
-
-    @app.agent(numbers)
-    async def values(stream: Stream[str, int]) -> None:
-        seen.extend([value async for value in stream])
-
-    @app.agent(numbers)
-    async def items(stream: Stream[str, int]) -> None:
-        seen.extend([item async for item in stream.items()])
-
-    @app.agent(numbers)
-    async def records(stream: Stream[str, int]) -> None:
-        seen.extend([record async for record in stream.records()])
-
-    for agent in (values, items, records):
-        run(agent)
-    assert seen == [1, 2, ("a", 1), ("b", 2), *RECORDS]
+    async def gather(self, n: int, within_ms: int) -> list[Record[Any, Any]] | None:
+        return None
 
 
 def test_operators_do_not_belong_inside() -> None:
-    app = App("agents")
-    numbers = app.topic("numbers", key=str, value=int)
-
-    @app.agent(numbers)
-    async def wrong(stream: Stream[str, int]) -> None:
-        stream.map_values(str)
-
     with pytest.raises(TopologyError, match="belong to app"):
-        run(wrong)
+        AgentStream[str, int](Nothing()).map_values(str)
 
 
-def test_only_async_functions_that_do_not_yield_can_be_agents() -> None:
+def test_iterating_does_not_belong_outside() -> None:
+    app = App("agents")
+    stream = app.stream(app.topic("numbers", key=str, value=int))
+    for use in (stream.items, stream.records, stream.__aiter__, lambda: stream.take(1, "1s")):
+        with pytest.raises(UsageError, match="function under @app"):
+            use()
+
+
+def test_only_async_functions_can_be_agents() -> None:
     app = App("agents")
     numbers = app.topic("numbers", key=str, value=int)
 
     def plain(_: Stream[str, int]) -> None: ...
 
+    with pytest.raises(TopologyError, match="must be `async def`"):
+        app.agent(numbers)(plain)
+
+
+def test_how_an_agent_is_run_is_checked() -> None:
+    app = App("agents")
+    numbers = app.topic("numbers", key=str, value=int)
+
+    async def silent(_: Stream[str, int]) -> None: ...
+
     async def yields(_: Stream[str, int]) -> AsyncIterator[int]:
         yield 1
 
-    for fn in (plain, yields):
-        with pytest.raises(TopologyError, match="must be `async def`"):
-            app.agent(numbers)(fn)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="does not `yield`"):
+        app.agent(numbers, sink=numbers)(silent)
+    with pytest.raises(TopologyError, match="1 or more, not 0"):
+        app.agent(numbers, concurrency=0)(silent)
+    with pytest.raises(TopologyError, match="'key', 'partition' or 'none', not 'time'"):
+        app.agent(numbers, ordered="time")(silent)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="does not belong to app"):
+        app.agent(numbers, sink=App("b").topic("out", key=str, value=int))
+    assert app.agent(numbers, sink=numbers, concurrency=3)(yields).agent.concurrency == 3
+
+
+def test_lists_have_a_length_and_a_time() -> None:
+    async def first(n: int, within: Any) -> None:
+        async for _ in AgentStream[str, int](Nothing()).take(n, within):
+            pass
+
+    with pytest.raises(UsageError, match="1 record or more"):
+        asyncio.run(first(0, "1s"))
+    with pytest.raises(ConfigError):
+        asyncio.run(first(1, 5))
+    asyncio.run(first(1, "1s"))
 
 
 def test_a_cast_is_a_record_of_the_agents_topic() -> None:

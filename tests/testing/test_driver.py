@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from streamlog import App, ProcessingError, Stream, Windowed, tumbling
+from streamlog.durations import when_ms
 from streamlog.errors import SerdeError, UsageError
 
 
@@ -166,6 +168,44 @@ def test_an_agent_must_not_return() -> None:
 
     with app.test() as t, pytest.raises(ProcessingError, match="'once' returned"):
         t.input(words).send("x")
+
+
+def test_what_agents_yield_is_in_their_sink_before_send_returns() -> None:
+    app, words, out = words_app()
+
+    @app.agent(words, sink=out, concurrency=2)
+    async def shout(stream: Stream[str, str]) -> AsyncIterator[str]:
+        async for word in stream:
+            yield word + "!"
+
+    with app.test() as t:
+        t.input(words).send("a", key="k", at=5)
+        (record,) = t.output(out).records
+        assert (record.key, record.value, when_ms(record.timestamp)) == ("k", "a!", 5)
+        t.input(words).send("b")
+        assert t.output(out).values == ["a!", "b!"]
+
+
+def test_a_list_goes_out_when_the_drivers_time_has_come() -> None:
+    app, words, out = words_app()
+
+    @app.agent(words, sink=out)
+    async def join(stream: Stream[str, str]) -> AsyncIterator[str]:
+        async for records in stream.take(3, "10s"):
+            yield "".join(record.value for record in records)
+
+    with app.test() as t:
+        for word in "abcd":
+            t.input(words).send(word)
+        assert t.output(out).values == ["abc"]
+        t.advance("9s")
+        t.restart()  # "d" has been seen by nobody, and comes again.
+        assert t.output(out).values == ["abc"]
+        t.advance("9s")
+        t.input(words).send("e")
+        assert t.output(out).values == ["abc"]
+        t.advance("1s")
+        assert t.output(out).values == ["abc", "de"]
 
 
 def test_records_left_out_are_counted() -> None:

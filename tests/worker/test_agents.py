@@ -1,131 +1,132 @@
-"""The feed of an agent: bounded, in order, committed up to what is handled."""
+"""Agents on a log: held back when full, offsets and results as they may be committed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from streamlog import App, Stream
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
-from streamlog.dsl.agent import Agent
-from streamlog.errors import ProcessingError
+from streamlog.clock import SystemClock
 from streamlog.log import Log
 from streamlog.records.batch import Record
-from streamlog.worker.agents import FEED_RECORDS_MAX, AgentLoop
+from streamlog.worker.agents import FEED_RECORDS_MAX, Agents
 from streamlog.worker.pauses import Pauses
 
 PART = TopicPartition("words", 0)
 OTHER = TopicPartition("words", 1)
-Function = Callable[[Stream[str, str]], Awaitable[None]]
-
-
-def agent_of(fn: Function) -> Agent[str, str]:
-    app = App("a")
-    return app.agent(app.topic("words", key=str, value=str))(fn)
+Words = Stream[str, str]
 
 
 def records(start: int, end: int) -> list[Record]:
-    return [Record(offset, 0, None, b"%d" % offset) for offset in range(start, end)]
+    return [Record(offset, 0, b"k%d" % offset, b"%d" % offset) for offset in range(start, end)]
 
 
-def with_loop(
-    path: Path, fn: Function, story: Callable[[AgentLoop, Pauses], Awaitable[None]]
+def with_agents(
+    path: Path,
+    story: Callable[[Agents, Pauses, Log], Awaitable[None]],
+    *fns: Callable[[Words], Any],
+    sinks: bool = False,
 ) -> None:
     async def main() -> None:
-        async with Log.open(f"embedded:{path}", listen=False) as log, log.consumer() as consumer:
-            await log.admin().create_topics([NewTopic("words", 2)])
+        app = App("a")
+        words = app.topic("words", key=str, value=str)
+        out = app.topic("out", key=str, value=str)
+        for fn in fns:
+            app.agent(words, sink=out if sinks else None)(fn)
+        async with (
+            Log.open(f"embedded:{path}", listen=False) as log,
+            log.consumer() as consumer,
+            log.producer() as producer,
+        ):
+            await log.admin().create_topics([NewTopic("words", 2), NewTopic("out", 1)])
             consumer.assign([PART, OTHER])
             pauses = Pauses(consumer)
-            loop = AgentLoop(agent_of(fn), pauses)
+            agents = Agents(app.agents, pauses, producer, SystemClock())
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(loop.run())
-                await story(loop, pauses)
-                loop.end()
+                agents.start(tasks)
+                await story(agents, pauses, log)
+                await agents.finish()
 
     asyncio.run(main())
 
 
-def test_records_come_in_order_and_count_once_the_next_is_asked_for(tmp_path: Path) -> None:
-    seen: list[str] = []
-    go_on = asyncio.Event()
-    begun = asyncio.Event()
+def test_the_slowest_agent_says_what_is_committed(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def fn(stream: Stream[str, str]) -> None:
-        async for word in stream:
-            seen.append(word)
+    async def slow(stream: Words) -> None:
+        async for _ in stream:
             begun.set()
             await go_on.wait()
 
-    async def story(loop: AgentLoop, _: Pauses) -> None:
-        loop.assign({PART: 5, OTHER: 0})
-        loop.take({PART: records(3, 8)})
-        await begun.wait()
-        assert seen == ["5"]
-        assert loop.offsets == {PART: 5, OTHER: 0}
-        go_on.set()
-        await loop.revoke()
-        assert loop.offsets == {PART: 6, OTHER: 0}
-        loop.take({PART: records(6, 8)})
-        assert seen == ["5"]
+    async def fast(stream: Words) -> None:
+        async for _ in stream:
+            pass
 
-    with_loop(tmp_path / "log", fn, story)
+    async def story(agents: Agents, _: Pauses, __: Log) -> None:
+        agents.assign({PART: 5, OTHER: 0})
+        agents.take({PART: records(3, 8)})
+        await begun.wait()
+        assert agents.offsets == {PART: 5, OTHER: 0}
+        go_on.set()
+        await agents.revoke()
+        assert agents.offsets[PART] >= 6
+        before = agents.offsets
+        agents.take({PART: records(8, 9)})
+        assert agents.offsets == before
+
+    with_agents(tmp_path / "log", story, slow, fast)
 
 
 def test_a_full_feed_holds_its_partitions_back_until_there_is_room(tmp_path: Path) -> None:
-    go_on = asyncio.Event()
-    handled = asyncio.Event()
+    go_on, handled = asyncio.Event(), asyncio.Event()
 
-    async def fn(stream: Stream[str, str]) -> None:
+    async def fn(stream: Words) -> None:
         async for word in stream:
             await go_on.wait()
             if word == str(FEED_RECORDS_MAX):
                 handled.set()
 
-    async def story(loop: AgentLoop, pauses: Pauses) -> None:
-        loop.assign({PART: 0})
-        loop.take({PART: records(0, FEED_RECORDS_MAX)})
+    async def story(agents: Agents, pauses: Pauses, _: Log) -> None:
+        agents.assign({PART: 0})
+        agents.take({PART: records(0, FEED_RECORDS_MAX)})
         assert not pauses
-        loop.take({PART: records(FEED_RECORDS_MAX, FEED_RECORDS_MAX + 2)})
+        agents.take({PART: records(FEED_RECORDS_MAX, FEED_RECORDS_MAX + 2)})
         assert len(pauses) == 1
         go_on.set()
         await handled.wait()
         assert not pauses
 
-    with_loop(tmp_path / "log", fn, story)
+    with_agents(tmp_path / "log", story, fn)
 
 
-@pytest.mark.parametrize("word", [b"bad", b"\xff"])
-def test_what_fails_names_the_record(tmp_path: Path, word: bytes) -> None:
-    async def fn(stream: Stream[str, str]) -> None:
-        async for found in stream:
-            raise ValueError(found)
+def test_what_is_yielded_is_acknowledged_by_a_flush(tmp_path: Path) -> None:
+    handled = asyncio.Event()
 
-    async def story(loop: AgentLoop, _: Pauses) -> None:
-        loop.assign({OTHER: 0})
-        loop.take({OTHER: [Record(7, 0, None, word)]})
-        await asyncio.Event().wait()
+    async def shout(stream: Words) -> AsyncIterator[str]:
+        async for word in stream:
+            yield word + "!"
+            if word == "2":
+                handled.set()
 
-    with pytest.raises(ExceptionGroup) as caught:
-        with_loop(tmp_path / "log", fn, story)
-    (error,) = caught.value.exceptions
-    assert isinstance(error, ProcessingError)
-    assert (error.topic, error.partition, error.offset) == ("words", 1, 7)
+    async def story(agents: Agents, _: Pauses, log: Log) -> None:
+        agents.assign({PART: 0})
+        agents.take({PART: records(0, 3)})
+        await handled.wait()
+        await agents.flush()
+        out = TopicPartition("out", 0)
+        async with log.consumer(auto_offset_reset="earliest") as reader:
+            reader.assign([out])
+            found: list[Record] = []
+            while len(found) < 3:
+                found += (await reader.poll(timeout_ms=1_000)).get(out, [])
+        assert [(each.key, each.value) for each in found] == [
+            (b"k0", b"0!"),
+            (b"k1", b"1!"),
+            (b"k2", b"2!"),
+        ]
 
-
-def test_an_agent_must_not_leave_its_loop(tmp_path: Path) -> None:
-    async def fn(stream: Stream[str, str]) -> None:
-        async for _ in stream:
-            break
-
-    async def story(loop: AgentLoop, _: Pauses) -> None:
-        loop.assign({PART: 0})
-        loop.take({PART: records(0, 2)})
-        await asyncio.Event().wait()
-
-    with pytest.raises(ExceptionGroup) as caught:
-        with_loop(tmp_path / "log", fn, story)
-    assert "do not leave the loop" in str(caught.value.exceptions[0])
+    with_agents(tmp_path / "log", story, shout, sinks=True)

@@ -1,0 +1,191 @@
+"""Call: one call of an agent's function, and what its stream iterates over.
+
+Asking for the next record or list says that what was given before is handled. Records are
+taken by the slice; a list of `take` may be put together of several. Rule of the file: a call
+that finds records waiting goes on at once, and lets others run every so often. Not done here:
+whose turn it is (`feed`), and waking calls up (`run`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
+
+from streamlog.agents.feed import SLICE_RECORDS_MAX
+from streamlog.agents.results import Results
+from streamlog.agents.slices import Part, Slice
+from streamlog.errors import ProcessingError
+from streamlog.record import Record
+
+YIELD_RECORDS = 100
+"""A loop that awaits nothing itself lets the others (heartbeats!) run after so many."""
+
+
+class Dealer(Protocol):
+    """Port: who has the records."""
+
+    results: Results
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no record is to be begun any more."""
+
+    @property
+    def now_ms(self) -> int:
+        """The time that `take` goes by."""
+
+    def handed_out(self, limit: int, lanes: Sequence[Hashable | None]) -> Slice | None:
+        """Records for a call that has these lanes, if any are ready."""
+
+    def let_go(self, lane: Hashable | None) -> None:
+        """What was handed out with this lane is handled."""
+
+    async def news(self, call: Call, due_ms: int | None) -> None:
+        """Wait for records, the end, or until it is time."""
+
+
+class Call:
+    """One call of the function."""
+
+    def __init__(self, dealer: Dealer, name: str) -> None:
+        self._dealer = dealer
+        self._name = name
+        self._slice: Slice | None = None
+        self._held: list[Slice] = []
+        """Those with records of the list in hand, or of the one that is being gathered."""
+        self._gathered: list[tuple[Part, Record[Any, Any]]] | None = None
+        """The list that is being gathered; nobody has seen it yet."""
+        self._since_pause = 0
+
+    @property
+    def in_hand(self) -> str:
+        """Where the record in hand lies; empty if there is none."""
+        slice_ = self._slice
+        if slice_ is None or slice_.in_hand is None:
+            return ""
+        part = slice_.part
+        return f"{part.topic.name}-{part.partition} offset {slice_.in_hand.offset}"
+
+    async def ahead(self) -> Slice | None:
+        """Records that have not been given yet, at least one; None at the end of the stream."""
+        self.finish()
+        while True:
+            slice_ = self._slice
+            if slice_ is None or slice_.is_used_up:
+                if slice_ is not None and slice_.failure is not None:
+                    raise slice_.failure
+                if not await self._more(SLICE_RECORDS_MAX, None):
+                    return None
+            else:
+                return slice_
+
+    async def gather(self, n: int, within_ms: int) -> list[Record[Any, Any]] | None:
+        """The next records as a list; None at the end of the stream."""
+        self.finish()
+        gathered = self._gathered = []
+        due_ms = None
+        while len(gathered) < n:
+            slice_ = self._slice
+            if slice_ is not None and not slice_.is_used_up:
+                self._gather(slice_, n)
+            elif slice_ is not None and slice_.failure is not None:
+                if gathered:
+                    break
+                raise slice_.failure
+            elif not await self._more(n - len(gathered), due_ms):
+                if self._dealer.is_ending:
+                    return None
+                break
+            # What had been gathered may have been taken away meanwhile.
+            due_ms = (due_ms or self._dealer.now_ms + within_ms) if gathered else None
+        self._gathered = None
+        return [record for _, record in gathered]
+
+    def finish(self) -> None:
+        """Everything that has been given is handled."""
+        for slice_ in self._held:
+            slice_.settle(slice_.given)
+            if slice_ is not self._slice:
+                self._dealer.let_go(slice_.lane)
+        self._held.clear()
+        current = self._slice
+        if current is not None:
+            current.settle(current.given)
+            if current.is_used_up and current.failure is None:
+                self._slice = None
+                self._dealer.let_go(current.lane)
+
+    def settle(self) -> None:
+        """Everything before the record in hand is handled; of a list all are in hand."""
+        if self._slice is not None and not self._held:
+            self._slice.settle(self._slice.given - 1)
+
+    def keep(self, wanted: Callable[[Part], bool]) -> None:
+        """Drop what the function has not seen yet of other partitions."""
+        gathered = self._gathered
+        if gathered is not None:
+            gathered[:] = [each for each in gathered if wanted(each[0])]
+            for slice_ in self._held:
+                if not wanted(slice_.part):
+                    slice_.take_back()
+        if self._slice is not None and not wanted(self._slice.part):
+            self._slice.cut()
+
+    def yielded(self, value: object) -> None:
+        """Take what the function has yielded.
+
+        Raises:
+            ProcessingError: it has not asked for a record before.
+        """
+        slice_ = self._held[-1] if self._held else self._slice
+        if slice_ is None or not slice_.given:
+            raise ProcessingError(
+                f"agent {self._name!r} yielded before it asked for a record: what it yields is "
+                "the result of the record in hand",
+                node=self._name,
+            )
+        self._dealer.results.add(slice_, value, of_list=bool(self._held))
+
+    def failed(self, error: Exception) -> ProcessingError:
+        """What has ended the call, with the coordinates of the record in hand."""
+        name = self._name
+        slice_ = self._slice
+        if isinstance(error, ProcessingError):
+            return error
+        if slice_ is None or slice_.in_hand is None:
+            text = f"agent {name!r} failed: {type(error).__name__}: {error}"
+            return ProcessingError(text, node=name)
+        return slice_.part.failed(name, slice_.in_hand, error)
+
+    def _gather(self, slice_: Slice, n: int) -> None:
+        gathered = self._gathered
+        if gathered is None:
+            return
+        if slice_ not in self._held:
+            self._held.append(slice_)
+        slice_.keys()
+        while not slice_.is_used_up and len(gathered) < n:
+            gathered.append((slice_.part, slice_.record(slice_.given)))
+            slice_.given += 1
+
+    async def _more(self, limit: int, due_ms: int | None) -> bool:
+        """Get the next slice; not at the end, nor when it is time."""
+        dealer = self._dealer
+        if self._since_pause >= YIELD_RECORDS:
+            self._since_pause = 0
+            await asyncio.sleep(0)
+        while not dealer.is_ending:
+            lanes = [slice_.lane for slice_ in self._held]
+            slice_ = dealer.handed_out(limit, lanes)
+            if slice_ is not None:
+                self._slice = slice_
+                self._since_pause += len(slice_.raws)
+                return True
+            if due_ms is not None and dealer.now_ms >= due_ms:
+                return False
+            self._since_pause = 0
+            await dealer.news(self, due_ms)
+            if due_ms is not None and not self._gathered:
+                return True  # What it was waited for has been taken away.
+        return False

@@ -1,0 +1,279 @@
+"""AgentRun: the calls of one agent's function, and what they are fed with.
+
+`concurrency` calls share the records of all partitions that are assigned. A record counts as
+handled when its call asks for the next one; `places` says what of each partition is. Rule of
+the file: an exception ends `run`, with the record's coordinates, and the record does not count
+as handled, so nothing is skipped in silence. No task per record: a call that finds records
+waiting goes on at once, and lets others run every so often. Time comes from an `Alarm`, for
+`take` only. Not done here: reading and committing (`worker`, `testing`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from streamlog.agents.call import Call
+from streamlog.agents.feed import InOrder, Shared, Waiting
+from streamlog.agents.progress import Progress, Range
+from streamlog.agents.results import Results, Write
+from streamlog.agents.slices import Part, Slice
+from streamlog.assignors import TopicPartition
+from streamlog.dsl.agent import Agent
+from streamlog.errors import ProcessingError
+from streamlog.records.batch import Record as RawRecord
+
+
+class Alarm(Protocol):
+    """Port: what time it is, and when it is time. A worker's, or a test's."""
+
+    @property
+    def now_ms(self) -> int:
+        """Any clock that does not go back."""
+
+    def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
+        """Call it then, unless what is returned has been called before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an agent has handled of a partition: everything before `position`, and the ranges."""
+
+    position: int
+    ranges: Sequence[Range] = ()
+
+
+class AgentRun:
+    """The calls of one agent's function."""
+
+    def __init__(self, agent: Agent[Any, Any], write: Write, alarm: Alarm) -> None:
+        """`write` hands what is yielded over to the log."""
+        self.agent = agent
+        self.results = Results(agent, write)
+        self.is_ending = False
+        self.on_taken: Callable[[], None] = lambda: None
+        """Told whenever records have been handed out: there may be room for others."""
+        self._alarm = alarm
+        self._parts: dict[TopicPartition, Part] = {}
+        self._suspended = False
+        self._feed: Waiting = InOrder() if agent.concurrency == 1 else Shared(agent.ordered)
+        self._calls = [Call(self, agent.name) for _ in range(agent.concurrency)]
+        self._waiters: deque[_Waiter] = deque()
+        self._gatherers: deque[_Waiter] = deque()
+        """Those that have a part of a list."""
+        self._busy: set[Call] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def now_ms(self) -> int:
+        """The time that `take` goes by."""
+        return self._alarm.now_ms
+
+    @property
+    def waiting(self) -> int:
+        """How many records wait for their turn."""
+        return self._feed.waiting
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """What it reads."""
+        return list(self._parts)
+
+    @property
+    def places(self) -> dict[TopicPartition, Place]:
+        """What is handled of every partition."""
+        for call in self._calls:
+            call.settle()
+        return {
+            at: Place(part.progress.position, part.progress.ranges)
+            for at, part in self._parts.items()
+        }
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call has a record in hand and none is waiting."""
+        return self._idle.is_set()
+
+    @property
+    def in_hand(self) -> str:
+        """Where the records in hand lie, for messages."""
+        places = filter(None, (call.in_hand for call in self._busy))
+        return ", ".join(places) or "nothing in hand"
+
+    async def run(self) -> None:
+        """Call the function until its streams have ended.
+
+        Raises:
+            ProcessingError: the agent raised, or returned though its stream goes on.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                name = f"results of agent {self.agent.name}"
+                writing = group.create_task(self.results.run(), name=name)
+                await self._run_calls()
+                self.results.end()
+                await writing
+        except ExceptionGroup as failures:
+            # Several may have failed at once; the worker ends with the first.
+            raise _first(failures) from failures
+        finally:
+            self._idle.set()
+
+    def assign(self, places: Mapping[TopicPartition, Place]) -> None:
+        """Read exactly these partitions, as far as they are of the agent's topic, from there on."""
+        topic = self.agent.topic
+        self._parts = {
+            at: Part(topic, at.partition, Progress(place.position, place.ranges))
+            for at, place in places.items()
+            if at.topic == topic.name
+        }
+        self._suspended = False
+
+    def take(self, partition: TopicPartition, records: Sequence[RawRecord]) -> None:
+        """Records that follow on those before; those that are handled already are left out."""
+        part = self._parts.get(partition)
+        if part is None or self._suspended or self.is_ending:
+            return
+        fresh = part.progress.fresh(records)
+        if fresh:
+            self._feed.put(part, fresh)
+            self._idle.clear()
+            self._wake()
+
+    async def suspend(self) -> None:
+        """Drop what waits, take no more until `assign`, and wait for what is in hand."""
+        self._suspended = True
+        self._feed.keep(_nothing)
+        for call in self._calls:
+            call.keep(_nothing)
+        self._rest()
+        await self._idle.wait()
+
+    async def until_idle(self) -> None:
+        """Wait until no call has a record in hand and none is waiting."""
+        await self._idle.wait()
+
+    def end(self) -> None:
+        """The streams end after what is in hand."""
+        self.is_ending = True
+        self._feed.keep(_nothing)
+        for call in self._calls:
+            call.keep(_nothing)
+        self._wake()
+
+    def handed_out(self, limit: int, lanes: Sequence[Hashable | None]) -> Slice | None:
+        """Records for a call that has these lanes, if any are ready."""
+        turn = self._feed.follow(lanes)
+        if turn is None:
+            if not self._feed.ready:
+                return None
+            turn = self._feed.take(limit)
+        part, records, lane = turn
+        self.on_taken()
+        return Slice(part, records, self.agent.name, lane=lane)
+
+    def let_go(self, lane: Hashable | None) -> None:
+        """What was handed out with this lane is handled."""
+        if lane is not None:
+            self._feed.done(lane)
+            self._wake()
+
+    async def news(self, call: Call, due_ms: int | None) -> None:
+        """Wait for records, the end, or until it is time."""
+        waiter = _Waiter(call, asyncio.get_running_loop().create_future())
+        queue = self._waiters if due_ms is None else self._gatherers
+        queue.append(waiter)
+        self._busy.discard(call)
+        self._rest()
+        cancel = None
+        if due_ms is not None:
+            cancel = self._alarm.at(due_ms, lambda: self._wake_up(waiter))
+        try:
+            await waiter.woken
+        finally:
+            if cancel is not None:
+                cancel()
+            self._busy.add(call)
+            if waiter in queue:
+                queue.remove(waiter)
+
+    def _wake(self) -> None:
+        """Wake as many calls as have something to do."""
+        # A list that is being gathered may take what waits for the call itself.
+        while self._gatherers:
+            self._wake_up(self._gatherers.popleft())
+        ready = len(self._waiters) if self.is_ending else self._feed.ready
+        while self._waiters and ready > 0:
+            self._wake_up(self._waiters.popleft())
+            ready -= 1
+
+    def _wake_up(self, waiter: _Waiter) -> None:
+        if not waiter.woken.done():
+            waiter.woken.set_result(None)
+            # From now on: who waits for all to be idle must not miss it.
+            self._busy.add(waiter.call)
+            self._idle.clear()
+
+    def _rest(self) -> None:
+        if not self._busy and not self._feed.ready:
+            self._idle.set()
+
+    async def _run_calls(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number, call in enumerate(self._calls):
+                group.create_task(self._run(call), name=f"agent {self.agent.name} {number}")
+
+    async def _run(self, call: Call) -> None:
+        name = self.agent.name
+        self._busy.add(call)
+        self._idle.clear()
+        try:
+            await self._call(call)
+        except Exception as error:
+            # It stays busy, so that nobody takes this for rest before `run` has ended.
+            raise call.failed(error) from error
+        if not self.is_ending:
+            raise ProcessingError(
+                f"agent {name!r} returned while its topic {self.agent.topic.name!r} goes on: "
+                "loop over the stream with `async for` and do not leave the loop",
+                node=name,
+            )
+        call.finish()
+        self._busy.discard(call)
+        self._rest()
+
+    async def _call(self, call: Call) -> None:
+        made = self.agent.called(call)
+        if not self.agent.yields:
+            await made
+            return
+        results = self.results
+        async with aclosing(made):
+            async for value in made:
+                call.yielded(value)
+                if results.is_crowded:
+                    await results.room()
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """A call that waits."""
+
+    call: Call
+    woken: asyncio.Future[None]
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _nothing(_: Part) -> bool:
+    return False

@@ -1,0 +1,130 @@
+"""Slice: records of one partition, decoded ahead for an agent's loop.
+
+Values are read at once, as most loops want nothing else; keys and records when they are asked
+for. Rule of the file: what can't be read ends the slice before it, and is raised when its turn
+comes, so that everything before it is handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from streamlog.agents.progress import Progress
+from streamlog.dsl.topic import Topic
+from streamlog.durations import moment, when_ms
+from streamlog.errors import ProcessingError
+from streamlog.processing.columns import failed, until_error
+from streamlog.processing.serialized import loads_all
+from streamlog.record import Record
+from streamlog.records.batch import Record as RawRecord
+from streamlog.serdes import Serde
+
+
+class Part:
+    """A partition that an agent reads."""
+
+    def __init__(self, topic: Topic[Any, Any], partition: int, progress: Progress) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.progress = progress
+
+    def failed(self, node: str, record: RawRecord, error: Exception) -> ProcessingError:
+        """An error at one of its records, with coordinates."""
+        return failed(node, self.topic.name, self.partition, record.offset, error)
+
+
+class Slice:
+    """Records of one partition."""
+
+    def __init__(
+        self, part: Part, raws: Sequence[RawRecord], node: str, *, lane: Hashable | None = None
+    ) -> None:
+        """Reads the values. `node` is the agent, for messages."""
+        self.part = part
+        self.lane = lane
+        """Others wait in it until these records are handled."""
+        self.given = 0
+        """How many have been handed out; the last of them is in hand."""
+        self.raws = list(raws)
+        self.values: list[Any] = []
+        self.results: list[tuple[int, bool, Any]] = []
+        """What was yielded: for which row, whether for it alone, and what."""
+        self.failure: ProcessingError | None = None
+        """Of the record behind the last one."""
+        self._node = node
+        self._settled = 0
+        self._keys: list[Any] | None = None
+        self.values = self._read(part.topic.spec.value, [raw.value for raw in self.raws])
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether all have been handed out."""
+        return self.given >= len(self.values)
+
+    @property
+    def in_hand(self) -> RawRecord | None:
+        """The record that was handed out last."""
+        return self.raws[self.given - 1] if self.given else None
+
+    def keys(self) -> Sequence[Any]:
+        """The keys of those not handed out yet (and None before); may end the slice earlier."""
+        if self._keys is None:
+            column = [raw.key for raw in self.raws[self.given :]]
+            self._keys = [None] * self.given
+            self._keys += self._read(self.part.topic.spec.key, column)
+        return self._keys
+
+    def timestamp_ms(self, row: int) -> int:
+        """The event time of one of them.
+
+        Raises:
+            ProcessingError: the user's function failed on it.
+        """
+        raw, value = self.raws[row], self.values[row]
+        extract = self.part.topic.spec.timestamp
+        if extract is None or value is None:
+            return raw.timestamp_ms
+        try:
+            return when_ms(extract(value))
+        except Exception as error:
+            raise self.part.failed(self._node, raw, error) from error
+
+    def record(self, row: int) -> Record[Any, Any]:
+        """One of them with its coordinates."""
+        part, raw, key = self.part, self.raws[row], self.keys()[row]
+        timestamp = moment(self.timestamp_ms(row))
+        at = (part.topic.name, part.partition, raw.offset)
+        return Record(key, self.values[row], timestamp, raw.headers, *at)
+
+    def settle(self, until: int) -> None:
+        """The rows before this one are handled."""
+        if until > self._settled:
+            self.part.progress.done(self.raws[self._settled : until])
+            self._settled = until
+
+    def take_back(self) -> None:
+        """What has been handed out but is not handled has not been seen by anybody."""
+        self.given = self._settled
+
+    def cut(self) -> None:
+        """What has not been handed out is not to be any more."""
+        del self.values[self.given :]
+        del self.raws[self.given :]
+        self.failure = None
+
+    def _read(self, serde: Serde[Any], column: list[bytes | None]) -> list[Any]:
+        """A column from the next row on."""
+        try:
+            return loads_all(serde, column)
+        except Exception:  # noqa: BLE001 - a serde of the user: found and raised below
+            # Which one was it, and why? Again one by one.
+            loads = serde.loads
+            read, error = until_error(lambda data: None if data is None else loads(data), column)
+        if error is not None:
+            end = self.given + len(read)
+            self.failure = self.part.failed(self._node, self.raws[end], error)
+            self.failure.__cause__ = error
+            del self.values[end:]
+            del self.raws[end:]
+        return read

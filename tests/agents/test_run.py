@@ -1,0 +1,400 @@
+"""The calls of an agent's function: what they are fed with, and what counts as handled."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog import App, ProcessingError, Record, Stream, Topic
+from streamlog.agents.call import YIELD_RECORDS
+from streamlog.agents.results import RESULTS_MAX
+from streamlog.agents.run import AgentRun, Place
+from streamlog.assignors import TopicPartition
+from streamlog.dsl.agent import Agent, Order
+from streamlog.durations import moment
+from streamlog.processing.outbox import SinkBatch, SinkRecord
+from streamlog.records.batch import Record as RawRecord
+
+PART = TopicPartition("words", 0)
+OTHER = TopicPartition("words", 1)
+Words = Stream[str, str]
+
+
+class Bench:
+    """A run on a clock that stands still, with what it has written."""
+
+    def __init__(self, fn: Callable[[Words], Any], **how: Any) -> None:
+        app = App("a")
+        self.words: Topic[str, str] = app.topic("words", key=str, value=str)
+        self.out = app.topic("out", key=str, value=str)
+        if how.pop("sinks", False):
+            how["sink"] = self.out
+        self.agent: Agent[str, str] = app.agent(self.words, **how)(fn).agent
+        self.now_ms = 0
+        self.written: list[SinkRecord] = []
+        self.run = AgentRun(self.agent, self.write, self)
+        self._due: list[tuple[int, Callable[[], None]]] = []
+
+    async def write(self, batches: Sequence[SinkBatch]) -> None:
+        self.written += [record for batch in batches for record in batch.records()]
+
+    def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
+        entry = (due_ms, call)
+        heapq.heappush(self._due, entry)
+        return lambda: self._due.remove(entry) if entry in self._due else None
+
+    def advance(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        while self._due and self._due[0][0] <= self.now_ms:
+            heapq.heappop(self._due)[1]()
+
+    def tell(self, story: Callable[[Bench], Awaitable[None]]) -> Bench:
+        async def main() -> None:
+            self.run.assign({PART: Place(0), OTHER: Place(0)})
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.run.run())
+                await story(self)
+                self.run.end()
+
+        asyncio.run(main())
+        return self
+
+
+def raw(offset: int, value: bytes | None = None, key: bytes | None = None) -> RawRecord:
+    return RawRecord(offset, offset, key, b"%d" % offset if value is None else value)
+
+
+def raws(start: int, end: int) -> list[RawRecord]:
+    return [raw(offset) for offset in range(start, end)]
+
+
+def test_a_stream_gives_values_items_or_records_and_may_be_left_and_taken_up_again() -> None:
+    seen: list[Any] = []
+
+    async def fn(stream: Words) -> None:
+        async for value in stream:
+            seen.append(value)
+            if value == "1":
+                break
+        async for item in stream.items():
+            seen.append(item)
+            if item[1] == "3":
+                break
+        seen.extend([record async for record in stream.records()])
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, [raw(offset, key=b"k") for offset in range(6)])
+        await bench.run.until_idle()
+        assert bench.run.places[PART] == Place(6, [])
+
+    Bench(fn).tell(story)
+    assert seen[:4] == ["0", "1", ("k", "2"), ("k", "3")]
+    assert seen[4:] == [
+        Record("k", str(at), moment(at), (), "words", 0, at)  # with its coordinates
+        for at in (4, 5)
+    ]
+
+
+def test_a_record_counts_once_the_next_one_is_asked_for() -> None:
+    async def fn(stream: Words) -> None:
+        async for value in stream:
+            if value == "2":
+                waiting.set()
+                await go_on.wait()
+
+    go_on, waiting = asyncio.Event(), asyncio.Event()
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, raws(0, 5))
+        await waiting.wait()
+        assert bench.run.places[PART].position == 2
+        assert bench.run.in_hand == "words-0 offset 2"
+        go_on.set()
+        # What waits is dropped, what is in hand is finished.
+        await bench.run.suspend()
+        assert bench.run.places[PART].position == 3
+        bench.run.take(PART, raws(3, 5))
+        assert bench.run.waiting == 0
+
+    Bench(fn).tell(story)
+
+
+def test_a_loop_that_awaits_nothing_lets_others_run() -> None:
+    turns = [0]
+
+    async def fn(stream: Words) -> None:
+        async for value in stream:
+            turns[0] += len(value) > 0
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, raws(0, 10 * YIELD_RECORDS))
+        seen = []
+        while not bench.run.is_idle:
+            await asyncio.sleep(0)
+            seen.append(turns[0])
+        assert len(set(seen)) >= 5
+
+    Bench(fn).tell(story)
+
+
+def test_lists_are_full_or_late_and_handled_when_the_next_one_is_asked_for() -> None:
+    lists: list[list[str]] = []
+
+    async def fn(stream: Words) -> None:
+        async for records in stream.take(3, "5s"):
+            values = [record.value for record in records]
+            lists.append(values)
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, raws(0, 4))
+        await bench.run.until_idle()
+        assert lists == [["0", "1", "2"]]
+        # The fourth is in hand, and nobody has seen it.
+        assert bench.run.places[PART].position == 3
+        bench.advance(4_999)
+        bench.run.take(OTHER, raws(7, 8))
+        await bench.run.until_idle()
+        assert len(lists) == 1
+        bench.advance(1)
+        await bench.run.until_idle()
+        assert lists[1] == ["3", "7"]
+        assert bench.run.places == {PART: Place(4, []), OTHER: Place(8, [])}
+        bench.run.take(PART, raws(4, 7))
+        await bench.run.until_idle()
+        assert lists[2] == ["4", "5", "6"]
+
+    Bench(fn).tell(story)
+
+
+def test_a_list_that_nobody_has_seen_is_dropped_with_its_partition() -> None:
+    lists: list[list[int]] = []
+
+    async def fn(stream: Words) -> None:
+        async for records in stream.take(3, "5s"):
+            offsets = [record.offset for record in records]
+            lists.append(offsets)
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, raws(0, 2))
+        await bench.run.until_idle()
+        await bench.run.suspend()
+        assert bench.run.places[PART].position == 0
+        bench.run.assign({PART: Place(1)})
+        bench.advance(5_000)  # The time of the first list.
+        bench.run.take(PART, raws(1, 3))
+        await bench.run.until_idle()
+        assert lists == []
+        bench.advance(5_000)
+        await bench.run.until_idle()
+        assert lists == [[1, 2]]
+
+    Bench(fn).tell(story)
+
+
+@pytest.mark.parametrize("ordered", ["key", "partition", "none"])
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_several_calls_share_the_records_in_the_promised_order(
+    ordered: Order, data: st.DataObject
+) -> None:
+    keys = data.draw(st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=30))
+    handled: list[Record[str, str]] = []
+    gates: dict[int, asyncio.Event] = {}
+    at_once: defaultdict[object, int] = defaultdict(int)
+
+    def lane(record: Record[str, str]) -> object:
+        lanes = {"key": record.key, "partition": record.partition}
+        return lanes.get(ordered, (record.partition, record.offset))
+
+    async def fn(stream: Words) -> None:
+        async for record in stream.records():
+            at_once[lane(record)] += 1
+            assert at_once[lane(record)] == 1
+            gates[record.offset] = asyncio.Event()
+            await gates[record.offset].wait()
+            del gates[record.offset]
+            at_once[lane(record)] -= 1
+            handled.append(record)
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, [raw(at, key=key) for at, key in enumerate(keys) if at % 2 == 0])
+        bench.run.take(OTHER, [raw(at, key=key) for at, key in enumerate(keys) if at % 2])
+        while not bench.run.is_idle:
+            while not gates or any(gate.is_set() for gate in gates.values()):
+                if bench.run.is_idle:
+                    return
+                await asyncio.sleep(0)
+            gates[data.draw(st.sampled_from(sorted(gates)))].set()
+
+    bench = Bench(fn, concurrency=4, ordered=ordered).tell(story)
+    assert sorted(record.offset for record in handled) == list(range(len(keys)))
+    lanes: defaultdict[object, list[int]] = defaultdict(list)
+    for record in handled:
+        lanes[lane(record), record.partition].append(record.offset)
+    assert all(offsets == sorted(offsets) for offsets in lanes.values())
+    ends = [max([-1, *range(part, len(keys), 2)]) + 1 for part in (0, 1)]
+    assert [bench.run.places[at].position for at in (PART, OTHER)] == ends
+
+
+def test_a_list_takes_the_records_of_its_own_keys() -> None:
+    lists: list[list[int]] = []
+
+    async def fn(stream: Words) -> None:
+        async for records in stream.take(3, "5s"):
+            offsets = [record.offset for record in records]
+            lists.append(offsets)
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, [raw(at, key=b"k") for at in range(2)])
+        await bench.run.until_idle()
+        bench.run.take(PART, [raw(at, key=b"k") for at in range(2, 7)])
+        await bench.run.until_idle()
+        bench.advance(5_000)
+        await bench.run.until_idle()
+        assert lists == [[0, 1, 2], [3, 4, 5], [6]]
+        assert bench.run.places[PART].position == 7
+
+    Bench(fn, concurrency=3).tell(story)
+
+
+def test_what_is_handled_out_of_order_is_known() -> None:
+    gates = [asyncio.Event() for _ in range(3)]
+    fourth = asyncio.Event()
+
+    async def fn(stream: Words) -> None:
+        async for record in stream.records():
+            if record.offset == 3:
+                fourth.set()
+            await gates[record.offset % 3].wait()
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, raws(0, 4))
+        gates[1].set()
+        await fourth.wait()
+        assert bench.run.places[PART] == Place(0, [(1, 2)])
+        gates[0].set()
+        gates[2].set()
+        await bench.run.until_idle()
+        assert bench.run.places[PART] == Place(4, [])
+
+    Bench(fn, concurrency=3, ordered="none").tell(story)
+
+
+def test_what_is_yielded_goes_to_the_sink_with_key_and_time_of_the_record() -> None:
+    async def fn(stream: Words) -> AsyncIterator[Any]:
+        async for value in stream:
+            yield value + "!"
+            if value == "1":
+                yield Record("mine", "made", moment(77), (("h", b"1"),))
+            if value == "2":
+                yield None
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, [raw(offset, key=b"k%d" % offset) for offset in range(3)])
+        await bench.run.until_idle()
+        await bench.run.results.drain()
+
+    assert Bench(fn, sinks=True).tell(story).written == [
+        SinkRecord("out", None, 0, b"k0", b"0!"),
+        SinkRecord("out", None, 1, b"k1", b"1!"),
+        SinkRecord("out", None, 77, b"mine", b"made", (("h", b"1"),)),
+        SinkRecord("out", None, 2, b"k2", b"2!"),
+        SinkRecord("out", None, 2, b"k2", None),
+    ]
+
+
+def test_results_of_a_list_have_no_key() -> None:
+    async def fn(stream: Words) -> AsyncIterator[str]:
+        async for records in stream.take(2, "1s"):
+            yield "+".join(record.value for record in records)
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, [raw(offset, key=b"k") for offset in range(4)])
+        await bench.run.until_idle()
+        await bench.run.results.drain()
+
+    assert Bench(fn, sinks=True).tell(story).written == [
+        SinkRecord("out", None, 1, None, b"0+1"),
+        SinkRecord("out", None, 3, None, b"2+3"),
+    ]
+
+
+def test_results_are_bounded() -> None:
+    most = 0
+
+    async def fn(stream: Words) -> AsyncIterator[str]:
+        async for _ in stream:
+            for number in range(3 * RESULTS_MAX):
+                yield str(number)
+
+    async def story(bench: Bench) -> None:
+        nonlocal most
+        bench.run.take(PART, raws(0, 1))
+        while not bench.run.is_idle:
+            before = len(bench.written)
+            await asyncio.sleep(0)
+            most = max(most, len(bench.written) - before)
+        await bench.run.results.drain()
+
+    assert len(Bench(fn, sinks=True).tell(story).written) == 3 * RESULTS_MAX
+    assert most <= RESULTS_MAX
+
+
+async def fails(stream: Words) -> None:
+    async for value in stream:
+        assert value != "bad"
+
+
+async def yields_numbers(stream: Words) -> AsyncIterator[Any]:
+    async for value in stream:
+        yield 1 if value == "bad" else value
+
+
+async def yields_early(_: Words) -> AsyncIterator[str]:
+    yield "nothing asked for"
+
+
+async def leaves(stream: Words) -> None:
+    async for _ in stream:
+        break
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize(
+    ("fn", "value", "message"),
+    [
+        (fails, b"bad", "AssertionError"),
+        (fails, b"\xff", "offset 7 of words-1"),
+        (yields_numbers, b"bad", "offset 7 of words-1"),
+        (yields_early, b"x", "yielded before"),
+        (leaves, b"x", "do not leave the loop"),
+    ],
+)
+def test_what_fails_names_the_record(
+    fn: Callable[[Words], Any], value: bytes, message: str, concurrency: int
+) -> None:
+    async def story(bench: Bench) -> None:
+        bench.run.take(OTHER, [raw(6), raw(7, value)])
+        await asyncio.Event().wait()
+
+    bench = Bench(fn, sinks=fn is yields_numbers, concurrency=concurrency)
+    with pytest.raises(ExceptionGroup, match="unhandled") as caught:
+        bench.tell(story)
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ProcessingError)
+    assert message in str(error)
+    if "7" in message:
+        assert (error.topic, error.partition, error.offset) == ("words", 1, 7)
+        if fn is yields_numbers:
+            # It was handled, but nobody may commit that.
+            with pytest.raises(ProcessingError, match="offset 7"):
+                asyncio.run(bench.run.results.drain())
+        else:
+            assert bench.run.places[OTHER].position <= 7
