@@ -45,7 +45,7 @@ CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None
 AgentFunction = Callable[[Stream[K, V]], Any]
 """`async def`, which may yield."""
 
-SETTINGS = ("log", "security", "state_dir", "timezone", "commit_interval")
+SETTINGS = ("log", "security", "state_dir", "timezone", "commit_interval", "web")
 
 
 class App:
@@ -66,6 +66,7 @@ class App:
         state_dir: str = "./.streamlog/state",
         timezone: str = "UTC",
         commit_interval: Dur = "500ms",
+        web: str | None = None,
         **unknown: object,
     ) -> None:
         """An app that has nothing to do yet.
@@ -79,6 +80,8 @@ class App:
             state_dir: where workers keep the state of their tasks.
             timezone: of crontabs.
             commit_interval: what is repeated after a crash is at most this long.
+            web: "HOST:PORT" of each worker's HTTP server (the extra `[web]`); no server if it is
+                not given. ":PORT" is on 127.0.0.1, port 0 is a free one.
             unknown: refused.
 
         Raises:
@@ -97,6 +100,7 @@ class App:
         self.commit_interval_ms = duration_ms(commit_interval)
         if not self.commit_interval_ms:
             raise ConfigError("commit_interval must be longer than 0 ms")
+        self.web = web
         self.outlet = Outlet()
         """What `Topic.send` goes through while the app runs."""
         self._builder = TopologyBuilder(id)
@@ -348,6 +352,7 @@ class App:
             timers=self.timers,
             crontabs=self.crontabs,
             commit_interval_ms=self.commit_interval_ms,
+            web=self.web,
             bind=self._bind,
         )
 

@@ -12,6 +12,7 @@ import gc
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -117,7 +118,18 @@ def root(
 
 
 @cli.command()
-def worker(context: typer.Context, log: LogOption = None) -> None:
+def worker(
+    context: typer.Context,
+    log: LogOption = None,
+    web: Annotated[
+        str | None,
+        typer.Option(
+            "--web",
+            metavar="HOST:PORT",
+            help="Answer /live, /ready and /metrics there; port 0 takes a free one.",
+        ),
+    ] = None,
+) -> None:
     """Run the app's tasks, agents and schedules until Ctrl-C.
 
     The first Ctrl-C commits and leaves the group, the second stops at once.
@@ -128,6 +140,8 @@ def worker(context: typer.Context, log: LogOption = None) -> None:
     app = session.the_app()
     with warnings_logged():
         program = app.program()
+    if web is not None:
+        program = replace(program, web=web)
     running = Worker(
         program, log_url=session.log_url(log), announce=_banner, security=session.security()
     )
@@ -396,6 +410,7 @@ def _banner(start: Start) -> None:
         "tasks": f"{start.tasks}, shared by all workers of the app" if start.tasks else "",
         "agents": ", ".join(agent.name for agent in program.agents),
         "schedules": ", ".join(schedules),
+        "web": "" if start.web is None else f"http://{start.web}",
     }
     console = out()
     for what, text in rows.items():

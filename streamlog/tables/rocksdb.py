@@ -70,6 +70,8 @@ OWNER_FILE = "owner"
 LOG_FILES_KEPT = 2
 """RocksDB's own journals of events: this run's and the one before."""
 
+SIZES = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+
 RocksError = Exception
 """What rocksdict raises: nothing more special. Each place turns it into an error of ours."""
 
@@ -206,6 +208,16 @@ class RocksStore:
                 batch.put(key, value)
         try:
             self._database.write(batch, self._unlogged)
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+
+    @property
+    def size_bytes(self) -> int:
+        """What the state takes in files and in write buffers; 0 after the end."""
+        if self._closed:
+            return 0
+        try:
+            return sum(self._database.property_int_value(name) or 0 for name in SIZES)
         except RocksError as error:
             raise _explained(error, self._path) from error
 

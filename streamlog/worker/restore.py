@@ -143,6 +143,12 @@ class Restorer:
         self._path = path
         self._budget = budget
         self._clock = clock
+        self._follower: Follower | None = None
+
+    @property
+    def records_left(self) -> int | None:
+        """How far the state is behind its changelog; None before that is known."""
+        return None if self._follower is None else self._follower.lag
 
     async def run(self) -> TaskState:
         """Lock the store, take the changelog over, replay what the store lacks.
@@ -202,6 +208,7 @@ class Restorer:
             clock=self._clock,
         )
         async with follower:
+            self._follower = follower
             if follower.rebuilt:
                 logger.warning("state in %s did not fit its changelog: built anew", self._path)
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())

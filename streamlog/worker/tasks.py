@@ -27,6 +27,7 @@ from streamlog.records.batch import Record
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.commit import Checkpoints, Fenced, SinkWriter
+from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer, TaskState
 
@@ -56,6 +57,8 @@ class Surroundings:
     """The app's state directory; each task has a directory of its own in it."""
     background: asyncio.TaskGroup
     """Owns the opening of tasks."""
+    figures: Figures
+    """Told what has been done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,21 @@ class _Running:
     arrived: dict[tuple[str, int], Sequence[Record]] = field(default_factory=dict)
     processed_ms: int = 0
 
+    def figures(self) -> TaskFigures:
+        """Where it stands."""
+        positions = self.task.positions
+        behind = [
+            max(end - positions[part], 0)
+            for part, end in list(self.ends.items())
+            if part in positions
+        ]
+        return TaskFigures(
+            task=str(self.task.id),
+            lag_records=sum(behind),
+            uncommitted_bytes=self.task.state_bytes,
+            state_bytes=None if self.state is None else self.state.store.size_bytes,
+        )
+
 
 class Tasks:
     """All tasks of this worker. Used from the worker's one loop, except for opening."""
@@ -102,6 +120,7 @@ class Tasks:
         self._budget = RocksBudget()
         self._running: dict[TaskId, _Running] = {}
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
+        self._restorers: dict[TaskId, Restorer] = {}
         self._opened: dict[TaskId, _Running] = {}
         self._places: Mapping[TopicPartition, Place] = {}
         self._offsets: dict[TopicPartition, int] = {}
@@ -130,6 +149,15 @@ class Tasks:
     def offsets(self) -> dict[TopicPartition, int]:
         """The next offsets to read, as of what was processed."""
         return dict(self._offsets)
+
+    def standing(self) -> tuple[TaskFigures, ...]:
+        """Where each task stands, those that are being opened included."""
+        found = [running.figures() for running in list(self._running.values())]
+        for task_id in {*self._opening, *self._opened}:
+            restorer = self._restorers.get(task_id)
+            left = None if restorer is None else restorer.records_left
+            found.append(TaskFigures(task=str(task_id), is_open=False, restore_left_records=left))
+        return tuple(sorted(found, key=lambda each: each.task))
 
     @property
     def is_large(self) -> bool:
@@ -220,6 +248,8 @@ class Tasks:
     async def _process(self, running: _Running, now_ms: int) -> None:
         consumer = self._with.consumer
         arrived, running.arrived = running.arrived, {}
+        figures = self._with.figures
+        figures.taken[str(running.task.id)] += sum(map(len, arrived.values()))
         for place in running.inputs:
             high_watermark = consumer.high_watermark(place)
             if high_watermark is not None:
@@ -228,6 +258,8 @@ class Tasks:
         await self._sinks.write(outbox.writes)
         for (topic, partition), offset in outbox.offsets.items():
             self._offsets[TopicPartition(topic, partition)] = offset
+        figures.wrote(outbox.writes)
+        figures.left_out(outbox.drops)
         self._drops.count(outbox.drops)
         # Offsets without records (gaps, control batches) count as read.
         positions = consumer.positions()
@@ -291,7 +323,12 @@ class Tasks:
                 budget=self._budget,
                 clock=self._with.clock,
             )
-            state = await restorer.run()
+            self._restorers[task_id] = restorer
+            try:
+                state = await restorer.run()
+            finally:
+                del self._restorers[task_id]
+            self._with.figures.restored += restorer.records
             level = logging.INFO if restorer.records else logging.DEBUG
             logger.log(level, "task %s: restored %d records", task_id, restorer.records)
         store = None if state is None else state.store

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from streamlog.assignors import TopicPartition
@@ -23,7 +23,7 @@ from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Timer
-from streamlog.errors import LogError, TopologyError
+from streamlog.errors import ConfigError, LogError, TopologyError
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
@@ -32,10 +32,14 @@ from streamlog.transport.security import Security
 from streamlog.worker.agents import Agents
 from streamlog.worker.cron import CronScheduler
 from streamlog.worker.exchange import Exchange
+from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.placement import Placement, together
 from streamlog.worker.tasks import Place, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
+
+if TYPE_CHECKING:
+    from streamlog.worker.web.door import Door
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +84,8 @@ class Program:
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
     commit_interval_ms: int = COMMIT_INTERVAL_MS
+    web: str | None = None
+    """HOST:PORT of the worker's HTTP server, if it is to have one."""
     bind: Callable[[Producer], None] = field(default=lambda _producer: None)
     """Told which producer `Topic.send` is to use."""
 
@@ -113,6 +119,8 @@ class Start:
     """Partitions of every topic that the app reads or writes."""
     tasks: int
     """Of the whole app: all its workers share them."""
+    web: str | None = None
+    """HOST:PORT at which this worker answers, if it does."""
 
 
 class Worker:
@@ -143,6 +151,9 @@ class Worker:
         """
         program = self._program
         async with AsyncExitStack() as stack:
+            door = None if program.web is None else stack.enter_context(_door(program.web))
+            if door is not None:
+                self.exchange.endpoint = door.listener.endpoint
             log = await stack.enter_async_context(Log.open(self._log_url, security=self._security))
             # On somebody's cluster, a source that is missing is more likely a wrong name.
             required = () if self._log_url.startswith(EMBEDDED) else program.sources
@@ -150,7 +161,14 @@ class Worker:
             subs = program.topology.subtopologies
             tasks = sum(sub.tasks(counts) for sub in subs)
             self._announce(
-                Start(program=program, log=log, log_url=self._log_url, counts=counts, tasks=tasks)
+                Start(
+                    program=program,
+                    log=log,
+                    log_url=self._log_url,
+                    counts=counts,
+                    tasks=tasks,
+                    web=None if door is None else door.listener.endpoint,
+                )
             )
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
@@ -173,8 +191,30 @@ class Worker:
                 clock=self._clock,
                 state_path=program.state_path,
                 background=background,
+                figures=Figures(),
             )
-            await _Shift(program, counts, surroundings).work(stop)
+            shift = _Shift(program, counts, surroundings)
+            await stack.enter_async_context(
+                nullcontext() if door is None else door.open(surroundings.figures, shift.standing)
+            )
+            await shift.work(stop)
+
+
+def _door(address: str) -> AbstractContextManager[Door]:
+    """The worker's HTTP server, not open yet.
+
+    Raises:
+        ConfigError: its libraries are not installed, or the address is none.
+        ListenError: the address is taken.
+    """
+    try:
+        from streamlog.worker.web import door  # noqa: PLC0415 - an extra, for who asks for it
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
+            "pip install 'streamlog[web]'"
+        ) from error
+    return door.bound(address)
 
 
 class _Shift:
@@ -189,6 +229,7 @@ class _Shift:
         self._consumer = surroundings.consumer
         self._clock = surroundings.clock
         self._background = surroundings.background
+        self._figures = surroundings.figures
         self._pauses = Pauses(surroundings.consumer)
         self._agents = Agents(
             program.agents, self._pauses, surroundings.producer, surroundings.clock
@@ -223,6 +264,19 @@ class _Shift:
         finally:
             watch.cancel()
             await self._tasks.close()
+
+    def standing(self) -> Standing:
+        """Where this worker stands."""
+        ends = {part: self._consumer.high_watermark(part) for part in self._consumer.assignment()}
+        return Standing(
+            is_assigned=self._assigned,
+            tasks=self._tasks.standing(),
+            lag_records={
+                (topic, partition): max(end - offset, 0)
+                for (topic, partition), offset in self._offsets().items()
+                if (end := ends.get(TopicPartition(topic, partition))) is not None
+            },
+        )
 
     async def _watch(self) -> None:
         """See an embedded log's directory vanish, whatever the others are waiting for.
@@ -259,6 +313,7 @@ class _Shift:
     async def _commit(self) -> None:
         # What agents handle from here on belongs to the next commit: what they have sent until
         # now is flushed before their offsets are stored.
+        started_ms = self._clock.now_ms()
         offsets = self._offsets()
         await self._agents.flush()
         await self._tasks.commit()
@@ -266,6 +321,7 @@ class _Shift:
         if moved:
             await self._commit_offsets(moved)
         self._committed_ms = self._clock.now_ms()
+        self._figures.commits.add(self._committed_ms - started_ms)
 
     async def _commit_offsets(self, moved: dict[TopicPartition, int]) -> None:
         try:

@@ -1,0 +1,129 @@
+"""What the worker's server answers under which path.
+
+`/live`: whether the process works at all; who watches it may kill it otherwise. `/ready`:
+whether the worker does all of its share; 503 while tasks are being restored, with how many.
+`/metrics`: for Prometheus. Rule of the file: every answer but the metrics is JSON, an error
+says what to do, and `HEAD` and `GET` are all the same to a state that nobody changes here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from streamlog.worker.figures import Standing
+from streamlog.worker.web.metrics import CONTENT_TYPE, Exposition
+
+logger = logging.getLogger(__name__)
+
+OK = 200
+UNAVAILABLE = 503
+BROKEN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An answer to "are you well?"."""
+
+    is_well: bool
+    facts: Mapping[str, object]
+
+
+class Health(Protocol):
+    """Port: how the worker is."""
+
+    def live(self) -> Report:
+        """Whether it works at all: not well means that a restart would help."""
+
+    def ready(self) -> Report:
+        """Whether it does all of its share."""
+
+
+class TaskHealth:
+    """A worker is ready when the group has given it its share and every task of it runs."""
+
+    def __init__(self, standing: Callable[[], Standing]) -> None:
+        self._standing = standing
+
+    def live(self) -> Report:
+        """It answers, so its loop runs; what fails ends the process."""
+        return Report(is_well=True, facts={"live": True})
+
+    def ready(self) -> Report:
+        """Whether all tasks run, and how many of how many do."""
+        standing = self._standing()
+        running = sum(task.is_open for task in standing.tasks)
+        is_ready = standing.is_assigned and running == len(standing.tasks)
+        facts: dict[str, object] = {
+            "ready": is_ready,
+            "assigned": standing.is_assigned,
+            "tasks": {"running": running, "of": len(standing.tasks)},
+        }
+        if running < len(standing.tasks):
+            facts["restoring"] = {
+                task.task: {"records_left": task.restore_left_records}
+                for task in standing.tasks
+                if not task.is_open
+            }
+        return Report(is_ready, facts)
+
+
+def pages(health: Health, exposition: Exposition) -> Starlette:
+    """The server's application."""
+
+    async def live(_request: Request) -> Response:
+        return _reported(health.live())
+
+    async def ready(_request: Request) -> Response:
+        return _reported(health.ready())
+
+    async def metrics(_request: Request) -> Response:
+        return Response(exposition.text(), media_type=CONTENT_TYPE)
+
+    return Starlette(
+        routes=[
+            Route("/live", live),
+            Route("/ready", ready),
+            Route("/metrics", metrics),
+        ],
+        exception_handlers={HTTPException: _refused, Exception: _failed},
+    )
+
+
+def json_answer(
+    content: object, status: int = OK, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer as JSON."""
+    return Response(
+        msgspec.json.encode(content),
+        status,
+        headers={"cache-control": "no-store", **(headers or {})},
+        media_type="application/json",
+    )
+
+
+def _reported(report: Report) -> Response:
+    return json_answer(report.facts, OK if report.is_well else UNAVAILABLE)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    status, headers = BROKEN, None
+    what = str(error)
+    if isinstance(error, HTTPException):
+        status, headers = error.status_code, error.headers
+        what = f"{request.method} {request.url.path}: {error.detail}"
+    return json_answer({"error": what, "paths": ["/live", "/ready", "/metrics"]}, status, headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return json_answer({"error": f"{type(error).__name__}: {error}; see the worker's log"}, BROKEN)

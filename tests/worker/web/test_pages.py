@@ -1,0 +1,121 @@
+"""What is answered under which path, and the metrics in Prometheus' format."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from streamlog.processing.outbox import Drop, SinkBatch
+from streamlog.worker.figures import Figures, Standing, TaskFigures
+from streamlog.worker.web.metrics import Exposition
+from streamlog.worker.web.pages import TaskHealth, pages
+from tests.worker.web.requests import Answer, asked
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def answered(standing: Callable[[], Standing], *paths: str) -> list[Answer]:
+    site = pages(TaskHealth(standing), Exposition(Figures(), standing))
+
+    async def main() -> list[Answer]:
+        return [await asked(site, path) for path in paths]
+
+    return asyncio.run(main())
+
+
+def test_a_worker_that_restores_is_not_ready_and_says_how_far_it_is() -> None:
+    def standing() -> Standing:
+        return Standing(
+            is_assigned=True,
+            tasks=(
+                TaskFigures(task="0_0"),
+                TaskFigures(task="0_1", is_open=False, restore_left_records=7),
+            ),
+        )
+
+    live, ready = answered(standing, "/live", "/ready")
+    assert live.status == 200
+    assert ready.status == 503
+    assert msgspec.json.decode(ready.body) == {
+        "ready": False,
+        "assigned": True,
+        "tasks": {"running": 1, "of": 2},
+        "restoring": {"0_1": {"records_left": 7}},
+    }
+
+
+def test_a_worker_is_ready_when_all_its_tasks_run() -> None:
+    for assigned in (False, True):
+        standing = Standing(is_assigned=assigned, tasks=(TaskFigures(task="0_0"),))
+        (ready,) = answered(lambda standing=standing: standing, "/ready")  # type: ignore[misc]
+        assert ready.status == (200 if assigned else 503)
+        assert msgspec.json.decode(ready.body)["ready"] is assigned
+
+
+def test_what_is_not_there_is_told_as_json() -> None:
+    (lost,) = answered(Standing, "/lost")
+    assert lost.status == 404
+    assert msgspec.json.decode(lost.body)["error"] == "GET /lost: Not Found"
+
+
+def test_what_fails_is_told_as_json_and_logged() -> None:
+    def standing() -> Standing:
+        raise ValueError("broken")
+
+    (ready,) = answered(standing, "/ready")
+    assert ready.status == 500
+    assert "ValueError: broken" in msgspec.json.decode(ready.body)["error"]
+
+
+def samples(figures: Figures, standing: Standing) -> dict[Sample, float]:
+    text = Exposition(figures, lambda: standing).text().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_the_figures_as_metrics() -> None:
+    figures = Figures()
+    figures.taken["0_1"] += 12
+    figures.wrote([SinkBatch("out", None, [1, 2], [b"a", b"b"], [b"x", b"y"])])
+    figures.left_out([Drop("per-hour", "late", 3), Drop("per-hour", "late", 1)])
+    for took_ms in (1, 3, 3, 20_000):
+        figures.commits.add(took_ms)
+    standing = Standing(
+        is_assigned=True,
+        tasks=(
+            TaskFigures(task="0_1", lag_records=4, uncommitted_bytes=50, state_bytes=900),
+            TaskFigures(task="1_1", is_open=False, restore_left_records=7),
+        ),
+        lag_records={("events", 1): 4},
+    )
+    found = samples(figures, standing)
+    expected: dict[Sample, float] = {
+        ("streamlog_task_records_in_total", (("task", "0_1"),)): 12,
+        ("streamlog_records_out_total", (("topic", "out"),)): 2,
+        ("streamlog_records_dropped_total", (("node", "per-hour"), ("reason", "late"))): 4,
+        ("streamlog_commit_duration_seconds_bucket", (("le", "0.001"),)): 1,
+        ("streamlog_commit_duration_seconds_bucket", (("le", "0.005"),)): 3,
+        ("streamlog_commit_duration_seconds_bucket", (("le", "10.0"),)): 3,
+        ("streamlog_commit_duration_seconds_bucket", (("le", "+Inf"),)): 4,
+        ("streamlog_commit_duration_seconds_count", ()): 4,
+        ("streamlog_commit_duration_seconds_sum", ()): 20.007,
+        ("streamlog_tasks", (("state", "running"),)): 1,
+        ("streamlog_tasks", (("state", "restoring"),)): 1,
+        ("streamlog_task_lag_records", (("task", "0_1"),)): 4,
+        ("streamlog_task_uncommitted_bytes", (("task", "0_1"),)): 50,
+        ("streamlog_task_state_bytes", (("task", "0_1"),)): 900,
+        ("streamlog_task_restore_left_records", (("task", "1_1"),)): 7,
+        ("streamlog_lag_records", (("partition", "1"), ("topic", "events"))): 4,
+        ("streamlog_assigned", ()): 1,
+        ("streamlog_restored_records_total", ()): 0,
+    }
+    assert {sample: found.get(sample) for sample in expected} == expected
+    assert found["process_resident_memory_bytes", ()] > 0
+    mine = [name for name, _ in found if not name.startswith(("streamlog_", "process_"))]
+    assert mine == []
