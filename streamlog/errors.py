@@ -3,6 +3,7 @@
 StreamlogError                  every error of ours; catch this one
 ├─ UsageError                   the program or the call is wrong: fix it, do not retry
 │  ├─ TopologyError             the topology can't be built or does not match the log
+│  │  └─ StateLost              the program would lose state, and nobody has agreed to that
 │  ├─ ConfigError               a setting is unknown or out of range
 │  └─ SerdeError                a value does not fit the type that was declared for it
 ├─ LogError                     a log said no; carries the Kafka error code and its flags
@@ -60,6 +61,12 @@ class UsageError(StreamlogError):
 
 class TopologyError(UsageError):
     """The topology can't be built, or does not match what the log holds."""
+
+
+class StateLost(TopologyError):
+    """The program would lose state that the one before it has kept; nothing was touched."""
+
+    exit_code = 8
 
 
 class ConfigError(UsageError):

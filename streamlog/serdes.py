@@ -143,15 +143,21 @@ class JsonSerde(Generic[T]):
     added them); missing or mistyped ones are refused.
     """
 
-    __slots__ = ("_expected", "_type_name", "decode", "encode", "exact")
+    __slots__ = ("_declared", "_expected", "_type_name", "decode", "encode", "exact")
 
     def __init__(self, declared: object) -> None:
+        self._declared = declared
         self._type_name = type_name(declared)
         _refuse_foreign_types(declared, self._type_name)
         self.decode = msgspec.json.Decoder(cast("type[T]", declared)).decode
         self.encode = msgspec.json.Encoder().encode
         self._expected = _outer_classes(declared)
         self.exact = frozenset(self._expected)
+
+    @property
+    def form(self) -> object:
+        """See `form_of`."""
+        return {"json": schema_of(self._declared)}
 
     def dumps(self, obj: T) -> bytes:
         """The value as JSON; a value of another type than declared is refused."""
@@ -181,6 +187,11 @@ class WindowedSerde(Generic[K]):
 
     def __init__(self, key_serde: Serde[K]) -> None:
         self.key_serde = key_serde
+
+    @property
+    def form(self) -> object:
+        """See `form_of`."""
+        return {"windowed": form_of(self.key_serde)}
 
     def dumps(self, obj: Windowed[K]) -> bytes:
         """The key's bytes, start and end."""
@@ -233,6 +244,23 @@ def serde_for(declared: Any) -> Serde[Any]:  # noqa: ANN401 - any type form may 
     if typing.get_origin(inner) is Windowed:
         return WindowedSerde(serde_for(typing.get_args(inner)[0]))
     return _PLAIN.get(inner) or JsonSerde(inner)
+
+
+def form_of(serde: Serde[Any]) -> object:
+    """What the bytes of a serde look like, as plain data: equal if they are the same.
+
+    A serde says so by a `form`; one that has none is known by the name of its class.
+    """
+    form: object = getattr(serde, "form", None)
+    return type(serde).__qualname__ if form is None else form
+
+
+def schema_of(declared: object) -> object:
+    """A type as a JSON Schema; its name if there is none."""
+    try:
+        return msgspec.json.schema(declared)
+    except TypeError:
+        return type_name(declared)
 
 
 def type_name(declared: object) -> str:

@@ -35,6 +35,7 @@ from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, collect_rarely, run, ser
 from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
 from streamlog.cli.topics import partitions_of, topics
+from streamlog.cli.topology import print_difference, topology, version
 from streamlog.cli.users import users
 from streamlog.errors import (
     SerdeError,
@@ -120,6 +121,14 @@ def root(
 @cli.command()
 def worker(
     context: typer.Context,
+    *,
+    accept_state_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-state-loss",
+            help="Go on though the app has changed so that it can't use some of its state.",
+        ),
+    ] = False,
     log: LogOption = None,
     web: Annotated[
         str | None,
@@ -139,7 +148,7 @@ def worker(
     session: Session = context.obj
     app = session.the_app()
     with warnings_logged():
-        program = app.program()
+        program = replace(app.program(), accept_state_loss=accept_state_loss)
     if web is not None:
         program = replace(program, web=web)
     running = Worker(
@@ -275,15 +284,7 @@ def consume(
     serve(main, "closing")
 
 
-@cli.command()
-def topology(context: typer.Context) -> None:
-    """What the app computes: its sub-topologies, nodes and state."""
-    session: Session = context.obj
-    with warnings_logged():
-        built = session.the_app().topology()
-    typer.echo(built.describe())
-
-
+cli.command()(topology)
 cli.command()(doctor)
 
 
@@ -404,6 +405,7 @@ def _banner(start: Start) -> None:
     rows = {
         "app": program.app_id,
         "log": _where(start),
+        "topology": version(start.change) if any(program.topology.nodes) else "",
         "state": program.state_path,
         "reads": ", ".join(f"{name} ({counts[name]})" for name in program.sources),
         "writes": ", ".join(f"{name} ({counts[name]})" for name in written),
@@ -416,3 +418,5 @@ def _banner(start: Start) -> None:
     for what, text in rows.items():
         if text:
             console.print(f"[bold]{what:<10}[/bold]{escape(text)}", soft_wrap=True)
+        if what == "topology":
+            print_difference(start.change)

@@ -89,7 +89,7 @@ def row_aggregation(
     # States are written in the order of the columns, whatever that of the fields is.
     names = None if _takes_in_order(into, tuple(columns)) else tuple(columns)
     folded = Columns([_column(aggregator) for aggregator in columns.values()], into, names)
-    return Aggregation(folded.initial, folded.add, folded.result, _RowSerde(kinds))
+    return Aggregation(folded.initial, folded.add, folded.result, _RowSerde(kinds, columns))
 
 
 def _takes_in_order(into: type[Any], names: tuple[str, ...]) -> bool:
@@ -114,8 +114,14 @@ def _column(aggregator: Aggregator[Any, Any]) -> Column:
 class _RowSerde(TypedPackedSerde[Any]):
     """The states of all columns; they come back as the list that is folded into."""
 
-    def __init__(self, kinds: tuple[Any, ...]) -> None:
+    def __init__(self, kinds: tuple[Any, ...], columns: Mapping[str, Aggregator[Any, Any]]) -> None:
         super().__init__(cast("Any", tuple)[kinds])
+        self._columns = [[name, column.name] for name, column in columns.items()]
+
+    @property
+    def form(self) -> object:
+        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        return {"columns": self._columns, "row": super().form}
 
     def loads(self, data: bytes) -> list[Any]:
         """The states."""

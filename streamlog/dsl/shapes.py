@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from streamlog.errors import SerdeError
-from streamlog.serdes import Serde, WindowedSerde, serde_for, type_name
+from streamlog.serdes import Serde, WindowedSerde, schema_of, serde_for, type_name
 
 T = TypeVar("T")
 """What is serialized."""
@@ -52,8 +52,14 @@ class TypedPackedSerde(Generic[T]):
     """Values of a declared type as MessagePack: states of aggregations."""
 
     def __init__(self, declared: object) -> None:
+        self._declared = declared
         self._name = type_name(declared)
         self._decode = msgspec.msgpack.Decoder(cast("type[T]", declared)).decode
+
+    @property
+    def form(self) -> object:
+        """What the bytes look like, as plain data (`serdes.form_of`)."""
+        return {"msgpack": schema_of(self._declared)}
 
     def dumps(self, obj: T) -> bytes:
         """The value as MessagePack."""

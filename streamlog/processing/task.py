@@ -19,6 +19,7 @@ from typing import Any
 from streamlog.errors import CorruptData, TopologyError, UsageError
 from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.columns import Feed
+from streamlog.processing.inherited import SECTION, Era, inherited
 from streamlog.processing.joins import TableJoinStep, TableStep
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.processor import ProcessorStep
@@ -71,6 +72,7 @@ class Task:
         partitions: Mapping[str, int],
         store: KeyValueStore | None = None,
         progress: Progress | None = None,
+        era: Era | None = None,
     ) -> None:
         """A task that goes on where its state ends.
 
@@ -80,6 +82,7 @@ class Task:
             partitions: partition counts of all topics, see `Topology.partition_counts`.
             store: the restored state; None for a task without state.
             progress: what the state has taken in; by default what the store says.
+            era: which state the app has let go of (see `inherited`).
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -105,6 +108,7 @@ class Task:
         self._processors = [s for s in self._steps.values() if isinstance(s, ProcessorStep)]
         self._repartitions = [s for s in self._steps.values() if isinstance(s, RepartitionStep)]
         self._has_news = False
+        self._era = era or Era()
         if subtopology.changelog_topic is not None:
             self._load(progress or (None if store is None else stored_progress(store)))
         for processor in self._processors:
@@ -343,19 +347,15 @@ class Task:
             "inputs": {entry.topic.name: entry.to_data() for entry in self._queue.inputs.values()},
             "windows": {step.name: step.to_data() for step in self._windowed},
             "processors": {step.name: step.to_data() for step in self._processors},
+            SECTION: self._era.number,
         }
 
     def _load(self, progress: Progress | None) -> None:
         if progress is None:
             return
-        foreign = {topic for topic, _ in progress.offsets if topic not in self.subtopology.topics}
-        if foreign:
-            raise TopologyError(
-                f"the state of task {self.id} of app {self.subtopology.app_id!r} was made by "
-                f"another topology: it has read {', '.join(sorted(foreign))}, which the task does "
-                "not read now. Streams were added or removed before this one; give the app a new "
-                "id, or delete its changelog topics and its state directory to start afresh"
-            )
+        inheritance = inherited(self.subtopology, progress, self._era)
+        inheritance.clear(self._store)
+        progress = inheritance.progress
         self.start_at(progress.offsets)
         inputs: Any = progress.sections.get("inputs", {})
         windows: Any = progress.sections.get("windows", {})

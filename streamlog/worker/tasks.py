@@ -21,6 +21,7 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.log import Log
+from streamlog.processing.inherited import Era
 from streamlog.processing.outbox import Drop
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record
@@ -59,6 +60,8 @@ class Surroundings:
     """Owns the opening of tasks."""
     figures: Figures
     """Told what has been done."""
+    era: Era
+    """Which state the app has let go of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +335,7 @@ class Tasks:
             level = logging.INFO if restorer.records else logging.DEBUG
             logger.log(level, "task %s: restored %d records", task_id, restorer.records)
         store = None if state is None else state.store
-        task = Task(sub, task_id, partitions=self._counts, store=store)
+        task = Task(sub, task_id, partitions=self._counts, store=store, era=self._with.era)
         self._opening.pop(task_id, None)
         self._opened[task_id] = _Running(task, state, self.inputs(task_id))
 

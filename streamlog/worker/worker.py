@@ -37,6 +37,7 @@ from streamlog.worker.pauses import Pauses
 from streamlog.worker.placement import Placement, together
 from streamlog.worker.tasks import Place, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
+from streamlog.worker.versions import Change, Versions
 
 if TYPE_CHECKING:
     from streamlog.worker.web.door import Door
@@ -86,6 +87,8 @@ class Program:
     commit_interval_ms: int = COMMIT_INTERVAL_MS
     web: str | None = None
     """HOST:PORT of the worker's HTTP server, if it is to have one."""
+    accept_state_loss: bool = False
+    """Go on without state that this program can't use (see `versions`)."""
     bind: Callable[[Producer], None] = field(default=lambda _producer: None)
     """Told which producer `Topic.send` is to use."""
 
@@ -121,6 +124,8 @@ class Start:
     """Of the whole app: all its workers share them."""
     web: str | None = None
     """HOST:PORT at which this worker answers, if it does."""
+    change: Change
+    """Of the topology, since the version that ran before."""
 
 
 class Worker:
@@ -155,21 +160,8 @@ class Worker:
             if door is not None:
                 self.exchange.endpoint = door.listener.endpoint
             log = await stack.enter_async_context(Log.open(self._log_url, security=self._security))
-            # On somebody's cluster, a source that is missing is more likely a wrong name.
-            required = () if self._log_url.startswith(EMBEDDED) else program.sources
-            counts = await ensure_topics(log, program.topology, program.topics, required=required)
-            subs = program.topology.subtopologies
-            tasks = sum(sub.tasks(counts) for sub in subs)
-            self._announce(
-                Start(
-                    program=program,
-                    log=log,
-                    log_url=self._log_url,
-                    counts=counts,
-                    tasks=tasks,
-                    web=None if door is None else door.listener.endpoint,
-                )
-            )
+            start = await self._prepared(log, None if door is None else door.listener.endpoint)
+            self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
             consumer = await stack.enter_async_context(
@@ -190,14 +182,33 @@ class Worker:
                 consumer=consumer,
                 clock=self._clock,
                 state_path=program.state_path,
+                era=start.change.era,
                 background=background,
                 figures=Figures(),
             )
-            shift = _Shift(program, counts, surroundings)
+            shift = _Shift(program, start.counts, surroundings)
             await stack.enter_async_context(
                 nullcontext() if door is None else door.open(surroundings.figures, shift.standing)
             )
             await shift.work(stop)
+
+    async def _prepared(self, log: Log, web: str | None) -> Start:
+        """The log as the app needs it: no state would be lost, and all topics are there."""
+        program = self._program
+        versions = Versions(log, program.topology, self._clock)
+        await versions.check(accept_state_loss=program.accept_state_loss)
+        # On somebody's cluster, a source that is missing is more likely a wrong name.
+        required = () if self._log_url.startswith(EMBEDDED) else program.sources
+        counts = await ensure_topics(log, program.topology, program.topics, required=required)
+        return Start(
+            program=program,
+            log=log,
+            log_url=self._log_url,
+            counts=counts,
+            tasks=sum(sub.tasks(counts) for sub in program.topology.subtopologies),
+            web=web,
+            change=await versions.settle(accept_state_loss=program.accept_state_loss),
+        )
 
 
 def _door(address: str) -> AbstractContextManager[Door]:
