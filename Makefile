@@ -28,8 +28,8 @@ $(VENV)/.dev: $(VENV)/.base
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,examples,spark]'
 	@touch $@
 
-demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1: with three SIGKILLs on the way)
-	@$(BIN)/python -m examples.flights $(if $(CHAOS),--chaos)
+demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1: with three SIGKILLs on the way, PROCESSES=n: with n workers)
+	@$(BIN)/python -m examples.flights $(if $(CHAOS),--chaos) $(if $(PROCESSES),--workers $(PROCESSES))
 
 test: $(VENV)/.dev ## every test that needs nothing but this machine
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

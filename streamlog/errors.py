@@ -28,6 +28,7 @@ StreamlogError                  every error of ours; catch this one
 │  ├─ LogDirectoryLost          it vanished or belongs to another log
 │  └─ LogDirectoryFailed        the disk refused a write or an fsync: the log is read-only
 ├─ ListenError                  the address to listen on is taken or not ours
+├─ WorkerFailed                 a worker process of a supervisor has ended with an error
 └─ ProcessingError              user code or a node failed; carries the record's coordinates
 
 Three flags are the whole retry policy; no caller looks at class names or texts.
@@ -238,6 +239,14 @@ class ListenError(StreamlogError):
 
     fatal = True
     exit_code = 6
+
+
+class WorkerFailed(StreamlogError):
+    """A worker process of a supervisor has ended with an error, whose exit code is passed on."""
+
+    def __init__(self, message: str, *, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class ProcessingError(StreamlogError):

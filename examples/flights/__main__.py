@@ -1,7 +1,8 @@
 """Runs the example: a worker with an embedded log, a feed into it, and the check at the end.
 
 This process is the feed and the viewer; the worker, with the log in it, is a child that
-`--chaos` kills three times with SIGKILL. The viewer finds the worker's log through its
+`--chaos` kills three times with SIGKILL. With `--workers N` the child is a supervisor with the log
+in it and N worker processes, and `--chaos` kills one of these. The viewer finds the log through its
 directory, as any second process does.
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
+import re
 import shutil
 import signal
 import sys
@@ -62,6 +65,7 @@ class Run:
     expected: list[check.Row]
     limit: int | None
     chaos: bool
+    workers: int
     rows: Rows = field(default_factory=dict)
     kills: int = 0
     worker: Process | None = None
@@ -74,10 +78,11 @@ class WorkerEnded(Exception):
 
 
 async def start_worker(run: Run) -> None:
-    """A worker process that owns the embedded log; what it says goes to `worker.log`."""
+    """A worker process, or a supervisor of some; what it says goes to `worker.log`."""
+    several = ("-w", str(run.workers)) if run.workers > 1 else ()
     with (run.directory / "worker.log").open("ab") as output:
         run.worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "streamlog", "-A", "examples.flights.app", "worker"),
+            *(sys.executable, "-m", "streamlog", "-A", "examples.flights.app", "worker", *several),
             stdout=output,
             stderr=output,
             # Ctrl-C at the terminal is for this process, which stops its child itself.
@@ -107,6 +112,13 @@ async def stop_worker(run: Run) -> None:
 
 async def kill_worker(run: Run) -> None:
     """SIGKILL, and a new worker in its place."""
+    if run.workers > 1:
+        words = (run.directory / "worker.log").read_text()
+        # The last process of each number: the supervisor replaces it.
+        running = dict(re.findall(r"worker (\d+) runs as process (\d+)", words))
+        run.kills += 1
+        os.kill(int(running[str(1 + run.kills % run.workers)]), signal.SIGKILL)
+        return
     run.may_end = True
     if run.worker is not None and run.worker.returncode is None:
         run.worker.kill()
@@ -222,7 +234,8 @@ def conclude(run: Run, rows: Rows, repeated: int, late: int) -> int:
     report.draw_png(by_hour, picture)
     console.print(f"\npicture: {picture}")
     if run.kills:
-        console.print(f"the worker was killed {run.kills} times; {repeated} rows came out twice")
+        killed = "the worker was" if run.workers == 1 else "workers were"
+        console.print(f"{killed} killed {run.kills} times; {repeated} rows came out twice")
     console.print(f"late flights set aside: {late}")
     wrong = check.differences(run.expected, check.stream_rows(rows))
     for line in wrong:
@@ -245,6 +258,7 @@ async def run_demo(arguments: argparse.Namespace) -> int:
         expected=check.expected_rows(arguments.limit),
         limit=arguments.limit,
         chaos=arguments.chaos,
+        workers=arguments.workers,
     )
     await work(run)
     verdict = conclude(run, *await read_again())
@@ -258,6 +272,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
     parser.add_argument("--chaos", action="store_true", help="SIGKILL the worker three times")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes")
     parser.add_argument("--limit", type=int, help="only the first N flights")
     arguments = parser.parse_args()
     shutil.rmtree(DIRECTORY, ignore_errors=True)

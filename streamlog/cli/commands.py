@@ -31,7 +31,7 @@ from streamlog.cli.doctor import doctor
 from streamlog.cli.groups import groups
 from streamlog.cli.log import log_commands
 from streamlog.cli.quotas import quotas
-from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, collect_rarely, run, serve, set_within
+from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
 from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
 from streamlog.cli.topics import partitions_of, topics
@@ -138,12 +138,21 @@ def worker(
             help="Answer /live, /ready and /metrics there; port 0 takes a free one.",
         ),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "-w",
+            "--workers",
+            metavar="N|auto",
+            help="So many worker processes under a supervisor; auto: one per core.",
+        ),
+    ] = None,
 ) -> None:
     """Run the app's tasks, agents and schedules until Ctrl-C.
 
     The first Ctrl-C commits and leaves the group, the second stops at once.
     """
-    from streamlog.worker.worker import Worker  # noqa: PLC0415 - the other commands start faster
+    from streamlog.cli.workers import run_workers  # noqa: PLC0415 - the other commands start faster
 
     session: Session = context.obj
     app = session.the_app()
@@ -151,12 +160,9 @@ def worker(
         program = replace(app.program(), accept_state_loss=accept_state_loss)
     if web is not None:
         program = replace(program, web=web)
-    running = Worker(
-        program, log_url=session.log_url(log), announce=_banner, security=session.security()
+    run_workers(
+        program, workers, log_url=session.log_url(log), security=session.security(), banner=_banner
     )
-    collect_rarely()
-    serve(running.run, "finishing, committing and leaving the group")
-    typer.echo("stopped: everything is committed")
 
 
 @cli.command()

@@ -40,14 +40,25 @@ def collect_rarely() -> None:
         gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
-def serve(main: Callable[[asyncio.Event], Awaitable[None]], on_stop: str) -> None:
-    """Run until the first signal and what `main` does about it; a second one ends it all."""
+def serve(
+    main: Callable[[asyncio.Event], Awaitable[None]],
+    on_stop: str,
+    *,
+    at_once: Callable[[], None] | None = None,
+) -> None:
+    """Run until the first signal and what `main` does about it; a second one ends it all.
+
+    Args:
+        main: is told by the event to stop.
+        on_stop: what it does then, for the user; nothing is printed if it is empty.
+        at_once: called before the second signal ends the process.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # What agents print is to be seen at once.
 
     async def until_stopped() -> None:
         stop = asyncio.Event()
-        with _signals(asyncio.get_running_loop(), stop, on_stop):
+        with _signals(stop, on_stop, at_once):
             await main(stop)
 
     run(until_stopped())
@@ -63,18 +74,23 @@ async def set_within(event: asyncio.Event, timeout_ms: int) -> bool:
 
 
 @contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, on_stop: str) -> Iterator[None]:
+def _signals(
+    stop: asyncio.Event, on_stop: str, at_once: Callable[[], None] | None
+) -> Iterator[None]:
     """Python's own handlers, not the loop's: they run even while user code blocks the loop."""
-    asked = False
+    asked, loop = False, asyncio.get_running_loop()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
             # Straight to the descriptor: the signal may have come in the middle of a print.
             os.write(2, b"stopped at once: what was not committed is done again next time\n")
+            if at_once is not None:
+                at_once()
             os._exit(EXIT_STOPPED_AT_ONCE)
         asked = True
-        os.write(2, f"stopping: {on_stop}; Ctrl-C again stops at once\n".encode())
+        if on_stop:
+            os.write(2, f"stopping: {on_stop}; Ctrl-C again stops at once\n".encode())
         loop.call_soon_threadsafe(stop.set)
 
     before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}

@@ -102,7 +102,7 @@ class Consumer:
             if is_open:
                 await self._stop()
 
-    async def close(self, *, timeout_ms: int | None = None) -> None:
+    async def close(self, *, timeout_ms: int | None = None, leave_group: bool = False) -> None:
         """Hand back what is assigned (with `on_revoked`), leave the group, hang up.
 
         The end of the `async with` block does the same. Call it from the task that opened it.
@@ -110,6 +110,8 @@ class Consumer:
         Args:
             timeout_ms: how long the callback and the commits may take; what is not done by then
                 is given up, and tried by whoever gets the partitions. None: as long as they do.
+            leave_group: a static member leaves as well, so that others take over at once; by
+                default its place is kept for a session, as it will be back (KIP-1092).
         """
         if not self._is_open:
             return
@@ -117,7 +119,7 @@ class Consumer:
         try:
             await self._finish(timeout_ms)
             if self._group is not None:
-                await self._group.leave()
+                await self._group.leave(for_good=leave_group)
         finally:
             await self._stop()
 

@@ -226,9 +226,12 @@ class ConsumerMember:
     def on_counts(self, partitions: Mapping[str, int]) -> None:
         """How many partitions topics have is for the coordinator to see."""
 
-    def leave(self) -> wire.ConsumerGroupHeartbeatRequest | None:
-        """The member is done; the request tells the coordinator, if it knows of it."""
-        request = self._farewell()
+    def leave(self, *, for_good: bool = False) -> wire.ConsumerGroupHeartbeatRequest | None:
+        """The member is done; the request tells the coordinator, if it knows of it.
+
+        A static member tells that it will be back, unless it goes `for_good`.
+        """
+        request = self._farewell(for_good=for_good)
         self.phase, self._offered = Phase.LEFT, None
         return request
 
@@ -358,14 +361,14 @@ class ConsumerMember:
         self._is_new, self._is_unanswered = True, False
         self._told_owned = self._told_topics = None
 
-    def _farewell(self) -> wire.ConsumerGroupHeartbeatRequest | None:
+    def _farewell(self, *, for_good: bool = False) -> wire.ConsumerGroupHeartbeatRequest | None:
         if self.phase is not Phase.JOINING and not self.is_known:
             return None
-        static = self._settings.instance_id is not None
+        is_away = self._settings.instance_id is not None and not for_good
         return wire.ConsumerGroupHeartbeatRequest(
             group_id=self._settings.group_id,
             member_id=self.member_id,
-            member_epoch=AWAY_EPOCH if static else LEFT_EPOCH,
+            member_epoch=AWAY_EPOCH if is_away else LEFT_EPOCH,
             instance_id=self._settings.instance_id,
             subscribed_topic_names=None,
             topic_partitions=None,

@@ -197,9 +197,9 @@ class GroupSession:
         """What the group has committed, None where it has not."""
         return await self._cluster.retrying(lambda: self._offsets.fetch(partitions))
 
-    async def leave(self) -> None:
+    async def leave(self, *, for_good: bool = False) -> None:
         """Tell the group that this consumer is done; it is no error if nobody hears it."""
-        request = self.member.leave() if self.member is not None else None
+        request = None if self.member is None else self.member.leave(for_good=for_good)
         await self._leave(request)
 
     async def unsubscribe(self) -> None:

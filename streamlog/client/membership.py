@@ -410,12 +410,13 @@ class GroupMember:
         """The owner wants other topics: the member joins again as soon as it can."""
         self._topics = tuple(sorted(set(topics)))
 
-    def leave(self) -> wire.LeaveGroupRequest | None:
+    def leave(self, *, for_good: bool = False) -> wire.LeaveGroupRequest | None:
         """The member is done; the request tells the others at once, if they know of it.
 
-        A static member does not tell: within its session it will be back.
+        A static member does not tell: within its session it will be back, unless it goes
+        `for_good`.
         """
-        request = self._leave_request("closed")
+        request = self._leave_request("closed", for_good=for_good)
         self.phase, self._offered = Phase.LEFT, None
         return request
 
@@ -442,13 +443,19 @@ class GroupMember:
         self.phase = Phase.REVOKING if self.assignment else Phase.AWAY
         return Leave(request)
 
-    def _leave_request(self, reason: str) -> wire.LeaveGroupRequest | None:
-        if not self.member_id or self._settings.instance_id is not None:
+    def _leave_request(
+        self, reason: str, *, for_good: bool = False
+    ) -> wire.LeaveGroupRequest | None:
+        instance_id = self._settings.instance_id
+        if not self.member_id or (instance_id is not None and not for_good):
             return None
+        identity = wire.MemberIdentity(
+            member_id=self.member_id, group_instance_id=instance_id, reason=reason
+        )
         return wire.LeaveGroupRequest(
             group_id=self._settings.group_id,
             member_id=self.member_id,
-            members=[wire.MemberIdentity(member_id=self.member_id, reason=reason)],
+            members=[identity],
         )
 
     def _react(self, error_code: int, now_ms: int) -> None:

@@ -15,10 +15,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.agent import Agent
@@ -139,13 +141,16 @@ class Worker:
         announce: Callable[[Start], None],
         clock: Clock | None = None,
         security: Security | None = None,
+        instance_id: str | None = None,
     ) -> None:
+        """`instance_id` makes it a static member: who comes after it under the same id is it."""
         self._program = program
         self._log_url = log_url
         self._security = security
         self._announce = announce
+        self._instance_id = instance_id
         self._clock = clock or SystemClock()
-        self.exchange = Exchange(program.placement, process=uuid4().hex)
+        self.exchange = Exchange(program.placement, process=instance_id or uuid4().hex)
         """What this worker tells the others, and what it knows of them."""
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -172,8 +177,10 @@ class Worker:
                     heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
                     rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                     assignor=self.exchange,
+                    group_instance_id=self._instance_id,
                 )
             )
+            stack.push_async_exit(partial(_leave, consumer))
             program.bind(producer)
             background = await stack.enter_async_context(asyncio.TaskGroup())
             surroundings = Surroundings(
@@ -398,6 +405,12 @@ class _Shift:
                 has_agent=partition.topic in agents_read,
             )
         return places
+
+
+async def _leave(consumer: Consumer, exc_type: type[BaseException] | None, *_: object) -> None:
+    """Whoever stops in good order is not waited for, be it a static member or not."""
+    if exc_type is None:
+        await consumer.close(leave_group=True)
 
 
 def _described(partitions: frozenset[TopicPartition], tasks: Sequence[TaskId]) -> str:

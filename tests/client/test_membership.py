@@ -432,7 +432,12 @@ def test_a_static_member_says_who_it_is_and_does_not_leave() -> None:
     beat = one.next(100)
     assert isinstance(beat, Heartbeat)
     assert beat.request.group_instance_id == "one"
-    assert one.leave() is None
+    gone = one.leave(for_good=True)
+    assert gone is not None
+    assert gone.members == [
+        wire.MemberIdentity(member_id="me", group_instance_id="one", reason="closed")
+    ]
+    assert stable(member(instance_id="one")).leave() is None
 
 
 def test_a_static_leader_that_is_back_may_be_told_not_to_assign() -> None:

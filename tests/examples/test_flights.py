@@ -15,9 +15,9 @@ ROOT = Path(__file__).parent.parent.parent
 FLIGHTS = 30_000
 
 
-def run(directory: Path, *arguments: str) -> str:
+def run(directory: Path, *arguments: str, flights: int = FLIGHTS) -> str:
     result = subprocess.run(
-        [sys.executable, "-m", "examples.flights", "--limit", str(FLIGHTS), *arguments],
+        [sys.executable, "-m", "examples.flights", "--limit", str(flights), *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -44,6 +44,13 @@ def test_rows_equal_the_data_frames_through_three_kills(
 ) -> None:
     said = run(tmp_path, "--chaos")
     assert "the worker was killed 3 times" in said
+    assert f"all {len(rows):,} rows equal the data frame's" in said
+
+
+def test_rows_equal_the_data_frames_with_three_workers_that_are_killed(tmp_path: Path) -> None:
+    rows = check.expected_rows(FLIGHTS // 3)
+    said = run(tmp_path, "--workers", "3", "--chaos", flights=FLIGHTS // 3)
+    assert "workers were killed 3 times" in said
     assert f"all {len(rows):,} rows equal the data frame's" in said
 
 

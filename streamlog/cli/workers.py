@@ -1,0 +1,227 @@
+"""Workers: `worker -w N|auto`, the supervisor's side and that of the processes it starts.
+
+The supervisor runs the embedded log, if the app has one, so that no worker takes it along. A
+process that finds a slot in its environment is a worker of a supervisor: it is a static member,
+prints no banner unless it is the first of the first slot, and ends when the supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import sleep
+from typing import BinaryIO
+
+import typer
+
+from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, collect_rarely, serve
+from streamlog.errors import UsageError
+from streamlog.log import EMBEDDED, Log
+from streamlog.transport.security import Security
+from streamlog.worker.slots import SLOT_VARIABLE, Slot
+from streamlog.worker.supervisor import Launch, Supervisor, Write
+from streamlog.worker.topics import ensure_topics
+from streamlog.worker.worker import Program, Start, Worker
+
+AUTO = "auto"
+WORKERS_MAX = 256
+LOOK_MS = 500
+"""How long a directory of an embedded log that has vanished goes unnoticed."""
+ORPHAN_S = 5
+"""How long a worker whose supervisor is gone may take to finish and commit."""
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def run_workers(
+    program: Program,
+    given: str | None,
+    *,
+    log_url: str,
+    security: Security,
+    banner: Callable[[Start], None],
+) -> None:
+    """Be the worker, or the supervisor of as many as are `given`, until a signal ends it.
+
+    Args:
+        program: what workers run.
+        given: what `-w` says; None without it.
+        log_url: the log.
+        security: how its brokers are talked to.
+        banner: prints what a worker runs.
+
+    Raises:
+        UsageError: `-w` makes no sense.
+    """
+    slot = my_slot()
+    if slot is None and given is not None:
+        supervise(program, processes_of(given), log_url=log_url, security=security)
+        typer.echo("stopped: everything is committed")
+        return
+    if slot is not None and program.web is not None:
+        program = replace(program, web=slot_address(program.web, slot))
+    # A supervisor's workers are all alike: one of them says what it is.
+    is_told = slot is None or (slot.is_first and slot.number == 1)
+    running = Worker(
+        program,
+        log_url=log_url,
+        announce=banner if is_told else lambda _: None,
+        security=security,
+        instance_id=None if slot is None else slot.instance_id,
+    )
+    collect_rarely()
+    if slot is None:
+        serve(running.run, "finishing, committing and leaving the group")
+        typer.echo("stopped: everything is committed")
+    else:
+        serve(partial(until_left_alone, slot, running.run), "")
+
+
+def processes_of(given: str) -> int:
+    """How many processes `-w` asks for.
+
+    Raises:
+        UsageError: it is neither a number that makes sense nor `auto`.
+    """
+    if given == AUTO:
+        return min(available_cores(), WORKERS_MAX)
+    if not given.isdecimal() or not 1 <= int(given) <= WORKERS_MAX:
+        raise UsageError(f"-w is a number from 1 to {WORKERS_MAX}, or {AUTO}, not {given!r}")
+    return int(given)
+
+
+def available_cores() -> int:
+    """Cores that this process may use: by its affinity, and by the quota of its control group."""
+    cores = float(os.cpu_count() or 1)
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    with suppress(OSError):
+        path = Path("/proc/self/cgroup").read_text()
+        cores = min(cores, quota(path, CGROUPS))
+    return max(int(cores), 1)
+
+
+def quota(membership: str, cgroups: Path) -> float:
+    """Cores' worth of time that control groups allow; infinite if they do not say.
+
+    Args:
+        membership: what /proc/self/cgroup says.
+        cgroups: where the hierarchy of control groups is mounted.
+    """
+    least = float("inf")
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        room = cgroups if not controllers else cgroups / "cpu"
+        place = room / path.lstrip("/")
+        for group in [place, *place.parents]:
+            if group == room.parent:
+                break
+            least = min(least, _quota_of(group))
+    return least
+
+
+def _quota_of(group: Path) -> float:
+    """Of one control group: version 2 has both figures in one file, version 1 in two."""
+    with suppress(OSError, ValueError):
+        limit, period = (group / "cpu.max").read_text().split()
+        return int(limit) / int(period)
+    with suppress(OSError, ValueError):
+        limit = (group / "cpu.cfs_quota_us").read_text()
+        period = (group / "cpu.cfs_period_us").read_text()
+        return int(limit) / int(period) if int(limit) > 0 else float("inf")
+    return float("inf")
+
+
+def supervise(program: Program, processes: int, *, log_url: str, security: Security | None) -> None:
+    """Run the command of this process so many times, until a signal ends it."""
+    ours, theirs = os.pipe()
+    launch = Launch(
+        command=[sys.executable, *sys.orig_argv[1:]],
+        environment={**os.environ},
+        alive_fd=ours,
+    )
+    supervisors: list[Supervisor] = []
+
+    async def main(stop: asyncio.Event) -> None:
+        supervisor = Supervisor(
+            launch,
+            processes=processes,
+            out=_printer(sys.stdout.buffer),
+            err=_printer(sys.stderr.buffer),
+        )
+        supervisors.append(supervisor)
+        async with Log.open(log_url, security=security) as log, asyncio.TaskGroup() as group:
+            # Here what is missing is told once, and not by every worker.
+            required = () if log_url.startswith(EMBEDDED) else program.sources
+            await ensure_topics(log, program.topology, program.topics, required=required)
+            watch = group.create_task(_watch(log))
+            await supervisor.run(stop)
+            watch.cancel()
+
+    def at_once() -> None:
+        for supervisor in supervisors:
+            supervisor.kill()
+
+    try:
+        serve(main, "the workers finish, commit and leave the group", at_once=at_once)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def my_slot() -> Slot | None:
+    """What a supervisor has told this process; its own children are not to hear it."""
+    text = os.environ.pop(SLOT_VARIABLE, None)
+    return None if text is None else Slot.decode(text)
+
+
+def slot_address(address: str, slot: Slot) -> str:
+    """HOST:PORT for one of several: they count up from the port; 0 is a free one for each."""
+    host, colon, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) == 0:
+        return address
+    return f"{host}{colon}{int(port) + slot.number - 1}"
+
+
+async def until_left_alone(
+    slot: Slot, work: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event
+) -> None:
+    """Work until `stop` is set, here or because the supervisor is gone."""
+    loop = asyncio.get_running_loop()
+
+    def wait_for_the_end() -> None:
+        with suppress(OSError):
+            os.read(slot.alive_fd, 1)
+        with suppress(OSError):
+            os.write(2, b"the supervisor is gone: finishing\n")
+        with suppress(RuntimeError):  # The loop is closed: it has ended already.
+            loop.call_soon_threadsafe(stop.set)
+        sleep(ORPHAN_S)
+        os._exit(EXIT_STOPPED_AT_ONCE)
+
+    threading.Thread(target=wait_for_the_end, name="supervisor", daemon=True).start()
+    await work(stop)
+
+
+async def _watch(log: Log) -> None:
+    """See an embedded log's directory vanish, as nobody writes to it here."""
+    while True:
+        log.check()
+        await asyncio.sleep(LOOK_MS / 1000)
+
+
+def _printer(stream: BinaryIO) -> Write:
+    def write(lines: bytes) -> None:
+        with suppress(BrokenPipeError):  # Nobody reads it any more; the workers go on.
+            stream.write(lines)
+            stream.flush()
+
+    return write
