@@ -45,7 +45,15 @@ CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None
 AgentFunction = Callable[[Stream[K, V]], Any]
 """`async def`, which may yield."""
 
-SETTINGS = ("log", "security", "state_dir", "timezone", "commit_interval", "web")
+SETTINGS = (
+    "log",
+    "security",
+    "state_dir",
+    "state_cleanup_delay",
+    "timezone",
+    "commit_interval",
+    "web",
+)
 
 
 class App:
@@ -64,6 +72,7 @@ class App:
         log: str = "embedded:./.streamlog/log",
         security: Security | Mapping[str, str] | None = None,
         state_dir: str = "./.streamlog/state",
+        state_cleanup_delay: Dur = "10m",
         timezone: str = "UTC",
         commit_interval: Dur = "500ms",
         web: str | None = None,
@@ -78,6 +87,8 @@ class App:
                 (`{"security.protocol": "SASL_SSL", ...}`), or as `Security`, which may ask for a
                 password where it is kept. What command line or environment say replaces it.
             state_dir: where workers keep the state of their tasks.
+            state_cleanup_delay: the state of a task that has moved to another machine is removed
+                after this, unless the task comes back.
             timezone: of crontabs.
             commit_interval: what is repeated after a crash is at most this long.
             web: "HOST:PORT" of each worker's HTTP server (the extra `[web]`); no server if it is
@@ -96,6 +107,7 @@ class App:
         self.log = log
         self.security = _security(security)
         self.state_dir = state_dir
+        self.state_cleanup_delay_ms = duration_ms(state_cleanup_delay)
         self.timezone = timezone
         self.commit_interval_ms = duration_ms(commit_interval)
         if not self.commit_interval_ms:
@@ -348,6 +360,7 @@ class App:
             topology=self.topology(),
             topics=self.topics,
             state_dir=self.state_dir,
+            state_cleanup_delay_ms=self.state_cleanup_delay_ms,
             agents=self.agents,
             timers=self.timers,
             crontabs=self.crontabs,

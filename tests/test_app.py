@@ -124,11 +124,11 @@ def test_sending_needs_somebody_who_runs_the_app() -> None:
 
 
 def test_a_worker_gets_everything_that_was_declared() -> None:
-    app = App("a", state_dir="/somewhere", commit_interval="1s")
+    app = App("a", state_dir="/somewhere", state_cleanup_delay="1m", commit_interval="1s")
     words = app.topic("words", key=str, value=str)
     app.stream(words).group_by_key().count(name="seen")
     program = app.program()
     assert (program.app_id, program.state_dir) == ("a", "/somewhere")
-    assert program.commit_interval_ms == 1_000
+    assert (program.commit_interval_ms, program.state_cleanup_delay_ms) == (1_000, 60_000)
     assert [*program.topics] == ["words"]
     assert program.topology.subtopologies[0].changelog_topic == "a-0-changelog"

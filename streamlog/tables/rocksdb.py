@@ -15,15 +15,16 @@ are sorted all the time, and three times as fast as sorted files made here (meas
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from typing import cast
 from weakref import WeakSet
 
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     DbClosedError,
     DBCompressionType,
     MemtableFactory,
@@ -39,10 +40,10 @@ from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
     LogDirectoryFailed,
-    LogDirectoryLocked,
     StreamlogError,
     UsageError,
 )
+from streamlog.tables.directory_lock import DirectoryLock
 from streamlog.tables.store import Change
 
 CACHE_BYTES = 64 * 1024 * 1024
@@ -64,8 +65,9 @@ interpreter's lock meanwhile (95 ms were seen; 9 ms with four)."""
 OPEN_FILES_MAX = 128
 """Per task: a worker with a hundred tasks stays below the usual limits of a machine."""
 
-OWNER_FILE = "owner"
-"""In a store's directory: locked for as long as the store is open, also between two databases."""
+DAMAGED_FILE = "damaged"
+"""In the directory of a store in which something could not be read; whoever opens it next is told
+by it, and so are those who would take its files over."""
 
 LOG_FILES_KEPT = 2
 """RocksDB's own journals of events: this run's and the one before."""
@@ -94,16 +96,20 @@ class RocksStore:
 
     __slots__ = (
         "_budget", "_closed", "_database", "_is_filling", "_lock", "_path", "_scans", "_unlogged",
-        "_write_buffer_bytes",
+        "_write_buffer_bytes", "written_bytes",
     )  # fmt: skip
 
+    written_bytes: int
+    """What was written since it was opened, by the size of the keys and values."""
+
     def __init__(
-        self, path: str, budget: RocksBudget, *, write_buffer_bytes: int, lock: int
+        self, path: str, budget: RocksBudget, *, write_buffer_bytes: int, lock: DirectoryLock
     ) -> None:
         self._path = path
         self._budget = budget
         self._write_buffer_bytes = write_buffer_bytes
         self._lock = lock
+        self.written_bytes = 0
         self._closed = self._is_filling = False
         self._database = self._opened()
         # An iterator keeps the database, and its lock, alive: `close` has to end them.
@@ -119,31 +125,27 @@ class RocksStore:
         *,
         budget: RocksBudget | None = None,
         write_buffer_bytes: int = WRITE_BUFFER_BYTES,
+        lock: DirectoryLock | None = None,
     ) -> RocksStore:
         """Open the state in the directory `path`, which is made if it is not there.
 
         `budget` is shared with the other stores of the process; without it the store has the
-        default budget for itself.
+        default budget for itself. A `lock` that is held already is released by `close`.
 
         Raises:
             LogDirectoryLocked: another task, here or in another process, has it open.
             CorruptData: the files are damaged; the message says how to go on.
             LogDirectoryError: the directory can't be made, read or written.
         """
-        try:
-            os.makedirs(path, exist_ok=True)  # noqa: PTH103 - a path is text in all of the engine
-        except OSError as error:
-            raise LogDirectoryError(
-                f"the state directory {path} can't be made: {error.strerror}; choose another "
-                "one or change its permissions"
-            ) from error
-        lock = _locked(path)
+        make_directory(path)
+        held = DirectoryLock.acquire(path) if lock is None else lock
         try:
             return cls(
-                path, budget or RocksBudget(), write_buffer_bytes=write_buffer_bytes, lock=lock
+                path, budget or RocksBudget(), write_buffer_bytes=write_buffer_bytes, lock=held
             )
         except BaseException:
-            os.close(lock)
+            if lock is None:
+                held.release()
             raise
 
     def begin_filling(self) -> None:
@@ -183,7 +185,8 @@ class RocksStore:
         except RocksError as error:
             raise _explained(error, self._path) from error
         # In raw mode every key and value is bytes.
-        scan = _scan(cast("Iterator[tuple[bytes, bytes]]", items), self._path, (options, high))
+        pairs = cast("Iterator[tuple[bytes, bytes]]", items)
+        scan = _scan(self._database, self._path, pairs, (low, high, options))
         self._scans.add(scan)
         return scan
 
@@ -206,6 +209,7 @@ class RocksStore:
                 batch.delete(key)
             else:
                 batch.put(key, value)
+        self.written_bytes += batch.size_in_bytes()
         try:
             self._database.write(batch, self._unlogged)
         except RocksError as error:
@@ -221,6 +225,21 @@ class RocksStore:
         except RocksError as error:
             raise _explained(error, self._path) from error
 
+    def checkpoint(self, path: str) -> None:
+        """Put all that is in here into a new directory `path`: links to the same files.
+
+        It is there as a whole or not at all; the store stays open, and may be written meanwhile.
+
+        Raises:
+            LogDirectoryError: the directory is there already, or can't be made.
+        """
+        try:
+            # First, as this lets others work: the checkpoint would do it, and lets nobody.
+            self._database.flush()
+            Checkpoint(self._database).create_checkpoint(path)
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+
     def close(self) -> None:
         """Write what is in memory to disk, end open scans, and release the directory."""
         if self._closed:
@@ -229,7 +248,7 @@ class RocksStore:
         try:
             self._close_database()
         finally:
-            os.close(self._lock)
+            self._lock.release()
 
     def _opened(self) -> Rdict:
         options = _options(self._budget, self._write_buffer_bytes, is_filling=self._is_filling)
@@ -249,7 +268,7 @@ class RocksStore:
             self._database = self._opened()
         except StreamlogError:
             self._closed = True
-            os.close(self._lock)
+            self._lock.release()
             raise
 
     def _close_database(self) -> None:
@@ -263,36 +282,42 @@ class RocksStore:
             self._database.close()
 
 
-def _locked(path: str) -> int:
-    """The lock on a store's directory, which ends with its file descriptor."""
+def make_directory(path: str) -> None:
+    """Make a directory, and those above it, if it is not there.
+
+    Raises:
+        LogDirectoryError: it can't be made.
+    """
     try:
-        lock = os.open(f"{path}/{OWNER_FILE}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103 - a path is text in all of the engine
     except OSError as error:
         raise LogDirectoryError(
-            f"the state directory {path} can't be used: {error.strerror}; choose another one or "
+            f"the state directory {path} can't be made: {error.strerror}; choose another one or "
             "change its permissions"
         ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise LogDirectoryLocked(
-            f"the state directory {path} is in use by another worker or task: stop that one, or "
-            f"give this one a directory of its own ({error.strerror})"
-        ) from error
-    return lock
 
 
 def _scan(
-    pairs: Iterator[tuple[bytes, bytes]],
+    database: Rdict,
     path: str,
-    alive: object,  # noqa: ARG001 - see below
+    pairs: Iterator[tuple[bytes, bytes]],
+    bounds: tuple[bytes, bytes | None, ReadOptions],
 ) -> Generator[tuple[bytes, bytes], None, None]:
     # RocksDB reads the bound from where the caller's bytes lie as long as it iterates, and
     # rocksdict does not keep them: without a reference here the scan ends wherever the memory,
     # used again for something else, says so.
+    low, _, options = bounds
+    last: bytes | None = None
     try:
-        yield from pairs
+        for pair in pairs:
+            last = pair[0]
+            yield pair
+        # It ends at a block that can't be read as it does at the last key, and does not say so.
+        probe = database.iter(options)
+        probe.seek(low if last is None else last)
+        if last is not None and probe.valid():
+            probe.next()
+        probe.status()
     except RocksError as error:
         raise _explained(error, path) from error
 
@@ -325,14 +350,10 @@ def _explained(error: Exception, path: str) -> StreamlogError:
     text = " ".join(str(error).split())
     if isinstance(error, DbClosedError):
         return _closed(path)
-    if f"{path}/LOCK" in text:
-        return LogDirectoryLocked(
-            f"the state directory {path} is in use by another worker or task: stop that one, or "
-            f"give this one a directory of its own ({text})"
-        )
     if text.startswith("Corruption") or "While opening a file" in text:
+        with suppress(OSError), open(f"{path}/{DAMAGED_FILE}", "w") as file:  # noqa: PTH123 - text
+            file.write(text)
         return CorruptData(
-            f"the state in {path} is damaged: delete this directory and start again, the "
-            f"changelog restores it ({text})"
+            f"the state in {path} is damaged: start again, the changelog restores it ({text})"
         )
     return LogDirectoryFailed(f"the state directory {path} can't be used: {text}")

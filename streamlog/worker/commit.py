@@ -138,6 +138,9 @@ class Checkpoints:
             )
         state.next_offset = sent.offset + 1
         task.committed(changes, next_offset=state.next_offset)
+        now_ms = self._clock.now_ms()
+        if state.directory.is_snapshot_due(state.store, now_ms):
+            await asyncio.to_thread(state.directory.snapshot, state.store, now_ms)
         return len(batch)
 
     async def _late_keys(self, state: TaskState, until_offset: int) -> set[bytes]:

@@ -26,6 +26,7 @@ from streamlog.clock import Clock
 from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost
 from streamlog.log import Log
 from streamlog.records.batch import Record
+from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.tables.store import Change
 from streamlog.worker.following import Follower
@@ -41,7 +42,7 @@ CLUSTER_KEY = b"\x00cluster"
 """Reserved, in a store only: the log that its changelog is in."""
 EPOCH_HEADER = "epoch"
 """On every record of a checkpoint: the offset of its writer's fence."""
-LOCK_WAIT_MS = 15_000
+LOCK_WAIT_MS = 5_000
 """A worker on the same machine that gives the task up needs time to commit and close it."""
 LOCK_RETRY_MS = 100
 
@@ -56,6 +57,8 @@ class TaskState:
     """The open state of one task."""
 
     store: RocksStore
+    directory: TaskDirectory
+    """Where the store lies; it makes the snapshots."""
     changelog: TopicPartition
     epoch: int
     """The offset of our fence."""
@@ -141,6 +144,7 @@ class Restorer:
         self._log = log
         self._producer = producer
         self._path = path
+        self._directory = TaskDirectory(path)
         self._budget = budget
         self._clock = clock
         self._follower: Follower | None = None
@@ -151,14 +155,13 @@ class Restorer:
         return None if self._follower is None else self._follower.lag
 
     async def run(self) -> TaskState:
-        """Lock the store, take the changelog over, replay what the store lacks.
+        """Open a store, take the changelog over, replay what the store lacks.
 
         Raises:
-            LogDirectoryLocked: another process keeps the state directory.
             LogDirectoryLost: the state belongs to another log.
             CorruptData: the state on disk is damaged.
         """
-        store = await self._locked_store()
+        store = await self._opened_store()
         try:
             self._check_cluster(store)
             epoch = await self._fence()
@@ -168,20 +171,24 @@ class Restorer:
                 self._producer, self.changelog, store, late, epoch=epoch, wall_ms=now_ms
             )
             store.delete(LATE_KEY)
+            self._directory.remove_old()
         except BaseException:
             store.close()
             raise
-        return TaskState(store, self.changelog, epoch, epoch + 1)
+        return TaskState(store, self._directory, self.changelog, epoch, epoch + 1)
 
-    async def _locked_store(self) -> RocksStore:
+    async def _opened_store(self) -> RocksStore:
+        """The newest state on this machine, in a directory of its own.
+
+        Whoever has it may be about to give it up; if not, something older has to do.
+        """
         deadline_ms = self._clock.now_ms() + LOCK_WAIT_MS
         while True:
+            is_late = self._clock.now_ms() >= deadline_ms
             try:
-                return RocksStore.open(self._path, budget=self._budget)
+                return self._directory.open(self._budget, skip_locked=is_late)
             except LogDirectoryLocked:
-                if self._clock.now_ms() >= deadline_ms:
-                    raise
-            await asyncio.sleep(LOCK_RETRY_MS / 1000)
+                await asyncio.sleep(LOCK_RETRY_MS / 1000)
 
     def _check_cluster(self, store: RocksStore) -> None:
         here, stored = self._log.cluster_id.encode(), store.get(CLUSTER_KEY)

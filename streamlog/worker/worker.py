@@ -31,6 +31,7 @@ from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.topology import TopicSpec, Topology
 from streamlog.transport.security import Security
+from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS, remove_abandoned
 from streamlog.worker.agents import Agents
 from streamlog.worker.cron import CronScheduler
 from streamlog.worker.exchange import Exchange
@@ -86,6 +87,7 @@ class Program:
     agents: Sequence[Agent[Any, Any]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
+    state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
     commit_interval_ms: int = COMMIT_INTERVAL_MS
     web: str | None = None
     """HOST:PORT of the worker's HTTP server, if it is to have one."""
@@ -266,6 +268,10 @@ class _Shift:
     async def work(self, stop: asyncio.Event) -> None:
         """Join, work until `stop`, commit. The consumer leaves the group when it is closed."""
         watch = self._background.create_task(self._watch(), name="log directory")
+        path, delay_ms = self._program.state_path, self._program.state_cleanup_delay_ms
+        cleanup = self._background.create_task(
+            remove_abandoned(path, delay_ms=delay_ms, clock=self._clock), name="state cleanup"
+        )
         try:
             await self._consumer.subscribe(
                 self._program.sources,
@@ -281,6 +287,7 @@ class _Shift:
             await self._commit()
         finally:
             watch.cancel()
+            cleanup.cancel()
             await self._tasks.close()
 
     def standing(self) -> Standing:

@@ -136,10 +136,34 @@ def test_damaged_state_is_told_how_to_be_rebuilt(
     store.write([(bytes([number]), bytes(50)) for number in range(100)])
     store.close()
     damage(path)
-    with pytest.raises(CorruptData, match="0_3 is damaged: delete this directory and start again"):
+    with pytest.raises(CorruptData, match="0_3 is damaged: start again"):
         read_everything(str(path))
     shutil.rmtree(path)
     assert read_everything(str(path)) == []
+
+
+def test_a_scan_that_meets_damage_says_so(tmp_path: Path) -> None:
+    """It does not end there as if there were no more."""
+    path = tmp_path / "0_3"
+    store = RocksStore.open(str(path))
+    store.write([(b"%05d" % number, b"%d" % number) for number in range(20_000)])
+    store.close()
+    data = bytearray(table(path).read_bytes())
+    data[30_000:31_000] = bytes(byte ^ 0xFF for byte in data[30_000:31_000])
+    table(path).write_bytes(data)
+    store = RocksStore.open(str(path))
+    with pytest.raises(CorruptData, match="is damaged: start again"):
+        list(store.range())
+    assert len(list(store.range(b"00000", b"00100"))) == 100
+    for low in range(0, 20_000, 100):
+        try:
+            rows = list(store.range(b"%05d" % low, b"%05d" % (low + 100)))
+        except CorruptData:
+            break
+        assert len(rows) == 100
+    else:
+        pytest.fail("the damaged block was never read")
+    store.close()
 
 
 def read_everything(path: str) -> list[tuple[bytes, bytes]]:

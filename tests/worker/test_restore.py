@@ -19,6 +19,7 @@ from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record
 from streamlog.tables.changelog import Restoration, changelog_offset
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
+from streamlog.worker import restore
 from streamlog.worker.commit import Checkpoints, Fenced
 from streamlog.worker.restore import OWNER_KEY, Fences, Restorer, TaskState, epoch_headers
 from streamlog.worker.topics import ensure_topics
@@ -120,6 +121,27 @@ def test_a_former_owner_is_told_and_its_late_write_counts_nowhere(tmp_path: Path
     asyncio.run(main())
 
 
+def test_who_keeps_its_directory_does_not_hold_up_the_next_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "LOCK_WAIT_MS", 200)
+
+    async def main() -> None:
+        async with census(tmp_path) as opened:
+            sleeper = await opened("a")
+            await sleeper.count("ada", 1)
+            owner = await opened("a")
+            assert owner.rows == {"ada": 1}
+            await owner.count("bob", 2)
+            with pytest.raises(Fenced):
+                await sleeper.count("ada", 99)
+            sleeper.task.close()
+            owner.task.close()
+            assert (await opened("a")).rows == {"ada": 1, "bob": 2}
+
+    asyncio.run(main())
+
+
 def test_a_late_write_after_the_last_one_of_the_owner(tmp_path: Path) -> None:
     """The owner's store does not show who wrote what comes behind it: the fence does."""
 
@@ -180,7 +202,7 @@ def test_a_store_that_may_have_missed_a_deletion_is_built_anew(tmp_path: Path) -
             first = await opened("a")
             await first.count("ada", 1)
             first.task.close()
-            store = RocksStore.open(str(tmp_path / "a"))
+            store = RocksStore.open(str(tmp_path / "a" / "1"))
             position = changelog_offset(store)
             assert Restoration(store, start_offset=0, end_offset=9).position == position
             again = Restoration(store, start_offset=0, end_offset=9, complete_offset=position)
