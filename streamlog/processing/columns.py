@@ -31,7 +31,8 @@ class Feed:
     """What records of a task come from, and whose stream time they carry.
 
     An input partition, or a windowed aggregation that emits on close. `time_ms` is how far
-    event time has come in all of it; `quiet_ms` for how long nothing has come from it.
+    event time has come in all of it; `quiet_ms` for how long nothing has come from it; `at_end`
+    whether everything that is there has been taken.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Feed:
         self.value = value
         self.time_ms = UNKNOWN_MS
         self.quiet_ms = 0
+        self.at_end = False
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""
@@ -94,7 +96,7 @@ class Origin:
         self.times = times
         """Stream time of each record's own source, the record included."""
         self.watermarks = watermarks
-        """Stream time of the whole feed at each record: the minimum over its sources."""
+        """Stream time of the whole feed at each record, which what is made of it carries on."""
         self.sources = sources
         """Each record's own source; None: all are the feed's."""
         self.raw_keys = raw_keys

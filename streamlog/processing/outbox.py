@@ -47,7 +47,8 @@ class SinkBatch(NamedTuple):
         return (SinkRecord(self.topic, self.partition, *fields) for fields in columns)
 
 
-Reason = Literal["late", "null key", "null value", "duplicate"]
+Reason = Literal["late", "null key", "null value", "duplicate", "out of order"]
+"""Records that come "out of order" are not left out: see `processing/merged`."""
 
 
 @dataclass(slots=True)

@@ -40,11 +40,23 @@ RECORD_BYTES = _RECORD.size
 TIME_BYTES = 8
 
 
+BUSY_MS = -1
+"""In place of `Mark.quiet_ms`: the source is not read to its end, more comes soon."""
+
+
 class Mark(NamedTuple):
-    """A source has come to `time_ms` and has been quiet for `quiet_ms` (0: it is live)."""
+    """A source has come to `time_ms`.
+
+    `quiet_ms` is for how long it has been read to its end, or BUSY_MS while it is not.
+    """
 
     time_ms: int
     quiet_ms: int
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the source was read to its end: nothing that is there already comes of it."""
+        return self.quiet_ms >= 0
 
 
 def identity(source: Source) -> bytes:

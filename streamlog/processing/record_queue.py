@@ -121,8 +121,7 @@ class Input(Feed):
         self.topic = topic
         self.partition = partition
         self.rank = rank
-        self.position: int | None = None
-        """The next offset to be taken in; None as long as nothing is known."""
+        self._position: int | None = None
         self._received: int | None = None
         self._end: int | None = None
         self._arrived_ms = UNKNOWN_MS
@@ -134,14 +133,20 @@ class Input(Feed):
         """Its topic and partition."""
         return self.topic.name, self.partition
 
+    @property
+    def position(self) -> int | None:
+        """The next offset to be taken in; None as long as nothing is known."""
+        return self._position
+
     def __len__(self) -> int:
+        """Records that could be taken and wait for another input."""
         return sum(map(len, self._chunks))
 
     def start_at(self, position: int) -> None:
         """Everything before this offset has been given to the task, or is none of its business."""
         self._received = max(position, self._received or 0)
         if not self._chunks:
-            self.position = max(position, self.position or 0)
+            self._position = max(position, self._position or 0)
 
     def arrive(self, records: Sequence[Record]) -> None:
         """Take in records; those before the position have been processed already.
@@ -166,6 +171,10 @@ class Input(Feed):
         chunk = self._chunks[0]
         return chunk.times[chunk.at], self.rank
 
+    def floor(self) -> tuple[int, int]:
+        """Time and rank that no record still to arrive comes before."""
+        return max(self._arrived_ms, self.time_ms), self.rank
+
     def is_at_end(self) -> bool:
         """Whether there is nothing left to read, as far as is known."""
         return (
@@ -177,7 +186,8 @@ class Input(Feed):
     def learn_end(self, end: int | None, *, now_ms: int, took: bool) -> None:
         """The end offset as of now, and whether records of this input were taken just now."""
         self._end = end if end is not None else self._end
-        if not self.is_at_end():
+        self.at_end = self.is_at_end()
+        if not self.at_end:
             self._quiet_since_ms = None
             self.quiet_ms = 0
             return
@@ -198,7 +208,7 @@ class Input(Feed):
         if high == len(chunk.offsets):
             self._chunks.popleft()
         chunk.at = high
-        self.position = chunk.offsets[high - 1] + 1
+        self._position = chunk.offsets[high - 1] + 1
         return self.batch(chunk, low, high)
 
     def batch(self, chunk: Chunk, low: int, high: int) -> Batch:
@@ -241,15 +251,19 @@ class RecordQueue:
     def next_run(self) -> tuple[Input, Batch] | None:
         """The next run of records and its input; None if there is none to be taken now."""
         heads = []
+        bounds = []
         for entry in self.inputs.values():
             head = entry.head()
             if head is not None:
                 heads.append((head, entry))
-            elif not entry.is_at_end() and len(self.inputs) > 1:
-                return None  # It may have an earlier record than all others.
+            elif not entry.is_at_end():
+                bounds.append(entry.floor())  # Its next record may come before all others.
         if not heads:
             return None
         heads.sort(key=lambda pair: pair[0])
-        bound = heads[1][0] if len(heads) > 1 else None
-        chosen = heads[0][1]
+        bounds += [head for head, _ in heads[1:]]
+        first, chosen = heads[0]
+        bound = min(bounds, default=None)
+        if bound is not None and bound < first:
+            return None
         return chosen, chosen.take(bound, self._records_max)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from streamlog.errors import CorruptData
+from streamlog.errors import CorruptData, ProcessingError
 from streamlog.processing.columns import Batch, Origin, failed
 from streamlog.processing.provenance import (
     MARK,
@@ -100,7 +100,7 @@ class RepartitionInput(Input):
             raw_keys=[chunk.raw_keys[at] for at in kept],
             raw_values=[chunk.raw_values[at] for at in kept],
             headers=headers if any(headers) else None,
-            stamp=lambda row: _stamp(columns, kept[row]),
+            stamp=lambda row: stamp_of(columns, kept[row]),
         )
         return Batch(
             origin,
@@ -122,13 +122,7 @@ class RepartitionInput(Input):
 
     def _hear(self, chunk: Chunk, at: int, headers: Headers) -> SourceState | None:
         """The source of a record to be processed; None for a mark or a repetition."""
-        name, data = headers[-1] if headers else ("", None)
-        if data is None or name not in {PROVENANCE, MARK}:
-            error = CorruptData(
-                "the record has no provenance: only the app itself may write to its "
-                "repartition topics; write to the topic upstream, or reset the app"
-            )
-            raise failed(self.topic.name, self.topic.name, self.partition, chunk.offsets[at], error)
+        name, data = own_header(self.topic.name, self.partition, chunk.offsets[at], headers)
         if name == MARK:
             mark, source = unpack_mark(data)
             state = self._state(source)
@@ -156,11 +150,7 @@ class RepartitionInput(Input):
     def _state(self, source: bytes) -> SourceState:
         state = self._states.get(source)
         if state is None:
-            error = CorruptData(
-                f"a record came from {source_of(source)}, which the topology does not have: "
-                "the app has changed; reset it, or give it another id"
-            )
-            raise failed(self.topic.name, self.topic.name, self.partition, -1, error)
+            raise no_such_source(self.topic.name, self.partition, source)
         return state
 
     def to_data(self) -> dict[str, object]:
@@ -173,8 +163,9 @@ class RepartitionInput(Input):
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave."""
-        self._stream.load(data["stream"])
-        for name, partition, position, index, time_ms, quiet_ms in data["sources"]:
+        if "stream" in data:  # `MergedInput` keeps none.
+            self._stream.load(data["stream"])
+        for name, partition, position, index, time_ms, quiet_ms, *_ in data["sources"]:
             state = self._states.get(identity((name, partition)))
             if state is not None:
                 state.position, state.index = position, index
@@ -183,7 +174,32 @@ class RepartitionInput(Input):
         self.quiet_ms = min((s.quiet_ms for s in self._states.values()), default=0)
 
 
-def _stamp(headers: Sequence[Headers] | None, at: int) -> bytes:
+def stamp_of(headers: Sequence[Headers] | None, at: int) -> bytes:
     """Where a record came from: position, index and source, but not when it was sent."""
     data = headers[at][-1][1] if headers is not None else None
     return (data or b"")[TIME_BYTES:]
+
+
+def own_header(topic: str, partition: int, offset: int, headers: Headers) -> tuple[str, bytes]:
+    """The header that says where a record came from, or that it is a mark.
+
+    Raises:
+        ProcessingError: there is none.
+    """
+    name, data = headers[-1] if headers else ("", None)
+    if data is None or name not in {PROVENANCE, MARK}:
+        error = CorruptData(
+            "the record has no provenance: only the app itself may write to its "
+            "repartition topics; write to the topic upstream, or reset the app"
+        )
+        raise failed(topic, topic, partition, offset, error)
+    return name, data
+
+
+def no_such_source(topic: str, partition: int, source: bytes) -> ProcessingError:
+    """The error of a record from somewhere else, to be raised."""
+    error = CorruptData(
+        f"a record came from {source_of(source)}, which the topology does not have: "
+        "the app has changed; reset it, or give it another id"
+    )
+    return failed(topic, topic, partition, -1, error)

@@ -14,7 +14,7 @@ from typing import Any
 from streamlog.errors import TopologyError
 from streamlog.processing.columns import Batch, Feed
 from streamlog.processing.outbox import SinkBatch
-from streamlog.processing.provenance import MARK, PROVENANCE, Mark, pack_mark, pack_record
+from streamlog.processing.provenance import BUSY_MS, MARK, PROVENANCE, Mark, pack_mark, pack_record
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
 from streamlog.topology import (
@@ -226,7 +226,7 @@ class RepartitionStep(Step):
         self._collector = collector
         self._partitions = partitions
         self._idle_marks_ms = idle_marks_ms
-        self._marked: dict[Feed, Mark] = {feed: Mark(feed.time_ms, 0) for feed in feeds}
+        self._marked: dict[Feed, Mark] = {feed: Mark(feed.time_ms, BUSY_MS) for feed in feeds}
         self._last: dict[Feed, tuple[int, int]] = {}
 
     def process(self, batch: Batch) -> None:
@@ -247,10 +247,10 @@ class RepartitionStep(Step):
         )
 
     def mark(self) -> None:
-        """Tell every partition how far each feed has come, if that is news."""
+        """Tell every partition how far each feed has come, and if to its end, if that is news."""
         for feed, before in self._marked.items():
             quiet_ms = max((ms for ms in self._idle_marks_ms if ms <= feed.quiet_ms), default=0)
-            mark = Mark(feed.time_ms, quiet_ms)
+            mark = Mark(feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
             if mark == before:
                 continue
             self._marked[feed] = mark

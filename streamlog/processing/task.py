@@ -21,6 +21,7 @@ from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.columns import Feed
 from streamlog.processing.inherited import SECTION, Era, inherited
 from streamlog.processing.joins import TableJoinStep, TableStep
+from streamlog.processing.merged import MergedInput
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, RecordQueue, TopicPartition
@@ -73,6 +74,7 @@ class Task:
         store: KeyValueStore | None = None,
         progress: Progress | None = None,
         era: Era | None = None,
+        merges: bool = True,
     ) -> None:
         """A task that goes on where its state ends.
 
@@ -83,6 +85,8 @@ class Task:
             store: the restored state; None for a task without state.
             progress: what the state has taken in; by default what the store says.
             era: which state the app has let go of (see `inherited`).
+            merges: take what comes through a repartition topic in the order of time (`merged`),
+                whatever order it was sent in. Not for a runner that may send it twice.
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -94,6 +98,7 @@ class Task:
         self.id = task_id
         self.subtopology = subtopology
         self._partitions = partitions
+        self._merges = merges
         self._store = StoreTransaction(store if store is not None else MemoryStore())
         self._collector = Collector()
         self._queue = RecordQueue(
@@ -138,14 +143,30 @@ class Task:
         """Pending changes by estimate, as of the last checkpoint: a reason to commit early."""
         return self._store.size_bytes
 
-    def start_at(self, positions: Mapping[TopicPartition, int]) -> None:
+    @property
+    def stream_times(self) -> dict[TopicPartition, int]:
+        """How far event time has come in what was taken of each input, in milliseconds.
+
+        A runner keeps them beside the positions of a task without state: see `start_at`.
+        """
+        return {place: entry.time_ms for place, entry in self._queue.inputs.items()}
+
+    def start_at(
+        self,
+        positions: Mapping[TopicPartition, int],
+        times: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """All records before these offsets have been given to the task, or are not to be.
 
         To be called before the first records, and whenever the consumer's position passes
-        offsets that hold no records (control batches, gaps).
+        offsets that hold no records (control batches, gaps). `times` are the stream times
+        there; without them a task that has no state goes on as if its inputs began there.
         """
         for place, position in positions.items():
             self._queue.inputs[place].start_at(position)
+        for place, time_ms in (times or {}).items():
+            entry = self._queue.inputs[place]
+            entry.time_ms = max(entry.time_ms, time_ms)
 
     def process(
         self,
@@ -171,7 +192,7 @@ class Task:
             if place not in inputs:
                 raise UsageError(f"task {self.id} does not read {place[0]}-{place[1]}")
             inputs[place].arrive(arrived)
-        took: set[Input] = set()
+        took: set[Input] = {e for place in records if isinstance(e := inputs[place], MergedInput)}
         for entry in inputs.values():
             end = ends.get(entry.place)
             entry.learn_end(end, now_ms=now_ms, took=False)
@@ -258,16 +279,21 @@ class Task:
         rank = self.subtopology.inputs.index(topic.name)
         if not topic.internal:
             return Input(topic, self.id.partition, rank)
+        sources = [
+            (feeder.name, partition)
+            for feeder in self.subtopology.feeders[topic.name]
+            for partition in range(feeder.partitions(self._partitions))
+        ]
+        if self._merges and topic.name not in self.subtopology.looped:
+            return MergedInput(
+                topic, self.id.partition, rank, sources=sources, collector=self._collector
+            )
         marks_ms = [ms for all_ms in self.subtopology.idle_marks_ms.values() for ms in all_ms]
         return RepartitionInput(
             topic,
             self.id.partition,
             rank,
-            sources=[
-                (feeder.name, partition)
-                for feeder in self.subtopology.feeders[topic.name]
-                for partition in range(feeder.partitions(self._partitions))
-            ],
+            sources=sources,
             idle_after_ms=max(marks_ms, default=None),
             collector=self._collector,
         )

@@ -141,6 +141,7 @@ class WindowedAggregateStep(Step):
                 if idle:
                     stream.set_idle(source)
         self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.feed.at_end = all(feed.at_end for feed in self._feeds)
         closed = Closed()
         self._close(closed)
         self._hand_on(closed)

@@ -82,6 +82,7 @@ class TestDriver:
         }
         self._popped: dict[str, int] = {}
         self._committed: dict[tuple[TaskId, str, int], int] = {}
+        self._times: dict[TaskId, dict[tuple[str, int], int]] = {}
         self._fed: dict[tuple[TaskId, str, int], int] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._agents = Agents(rehearsal.agents, self._topics, self)
@@ -232,7 +233,7 @@ class TestDriver:
         for topic, partition in task.inputs:
             committed = self._committed.get((task_id, topic, partition), 0)
             position = positions.get((topic, partition), committed)
-            task.start_at({(topic, partition): position})
+            task.start_at({(topic, partition): position}, self._times.get(task_id))
             self._fed[task_id, topic, partition] = position
         return task
 
@@ -242,6 +243,7 @@ class TestDriver:
 
     def _commit(self, task: Task) -> None:
         changes = task.checkpoint()
+        self._times[task.id] = task.stream_times
         topic = task.subtopology.changelog_topic
         if topic is None:
             return
@@ -263,8 +265,8 @@ class TestDriver:
                     records[topic, partition] = log[fed:]
                     self._fed[task.id, topic, partition] = len(log)
             if records or always:
-                self._process(task, records, ends)
-                moved = moved or bool(records)
+                sent = self._process(task, records, ends)
+                moved = moved or sent or bool(records)
         return moved
 
     def _process(
@@ -272,7 +274,8 @@ class TestDriver:
         task: Task,
         records: Mapping[tuple[str, int], Sequence[RawRecord]],
         ends: Mapping[tuple[str, int], int],
-    ) -> None:
+    ) -> bool:
+        """Whether anything was sent."""
         outbox = task.process(records, self.now_ms, ends=ends)
         for sink in outbox.sinks:
             self._topics[sink.topic].append(
@@ -287,6 +290,7 @@ class TestDriver:
         for drop in outbox.drops:
             dropped = self.drops.get((drop.node, drop.reason), 0)
             self.drops[drop.node, drop.reason] = dropped + drop.count
+        return bool(outbox.writes)
 
 
 class _Sender:

@@ -57,6 +57,7 @@ class TopologyBuilder:
                     sub.nodes,
                     feeders={t: _feeders(t, drafts) for t in sub.topics if sub.topics[t].internal},
                     idle_marks_ms={t: _idle_marks(t, drafts) for t in sub.repartition_topics},
+                    looped=frozenset(sub.topics) & _downstream(sub, drafts),
                 )
                 for sub in drafts
             ),
@@ -117,3 +118,15 @@ def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:
                     if isinstance(node, WindowedAggregate) and node.idle_after_ms is not None
                 }
     return tuple(sorted(found))
+
+
+def _downstream(sub: Subtopology, subs: list[Subtopology]) -> frozenset[str]:
+    """The repartition topics that something written by `sub` may end up in."""
+    found: set[str] = set()
+    pending = [*sub.repartition_topics]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += [t for each in subs if name in each.topics for t in each.repartition_topics]
+    return frozenset(found)

@@ -54,6 +54,8 @@ class Subtopology:
     """Per repartition topic that it reads: who writes into it."""
     idle_marks_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per repartition topic that it writes: the idle times that somebody downstream waits for."""
+    looped: frozenset[str] = frozenset()
+    """Repartition topics that it reads and that what it writes comes back through."""
 
     @cached_property
     def by_name(self) -> dict[str, Node]:

@@ -335,7 +335,15 @@ class Tasks:
             level = logging.INFO if restorer.records else logging.DEBUG
             logger.log(level, "task %s: restored %d records", task_id, restorer.records)
         store = None if state is None else state.store
-        task = Task(sub, task_id, partitions=self._counts, store=store, era=self._with.era)
+        # Without transactions a crash sends again, and only the order of the log is the same then.
+        task = Task(
+            sub,
+            task_id,
+            partitions=self._counts,
+            store=store,
+            era=self._with.era,
+            merges=False,
+        )
         self._opening.pop(task_id, None)
         self._opened[task_id] = _Running(task, state, self.inputs(task_id))
 
@@ -377,6 +385,9 @@ class _Drops:
         for (node, reason), count in self._counts.items():
             if reason == "duplicate":
                 logger.debug("%s: %d records came again and were left out", node, count)
+                continue
+            if reason == "out of order":
+                logger.warning("%s: %d records taken before their turn", node, count)
                 continue
             late = f" (by up to {self._late_by_ms_max[node]} ms)" if reason == "late" else ""
             logger.warning("%s: %d records left out: %s%s", node, count, reason, late)

@@ -35,7 +35,8 @@ def tasks() -> tuple[Task, Task]:
     before, behind = app.topology().subtopologies
     counts = {"words": 2, TOPIC: 2}
     upstream = Task(before, TaskId(0, 1), partitions=counts)
-    return upstream, Task(behind, TaskId(1, 0), partitions=counts, store=MemoryStore())
+    behind_it = Task(behind, TaskId(1, 0), partitions=counts, store=MemoryStore(), merges=False)
+    return upstream, behind_it
 
 
 def sent(task: Task, *texts: str, first: int = 0) -> list[SinkRecord]:

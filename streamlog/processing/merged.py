@@ -1,0 +1,322 @@
+"""MergedInput: a partition of a repartition topic, its sources merged into one order.
+
+The log interleaves what the tasks upstream sent as it happened to come. Here records are taken
+in the order (stream time, rank of the source, position): what a sort of everything would give,
+the same whatever was sent first. A record is released when no other source can still send an
+earlier one: each has come to its time, or was read to its end, as marks tell. Rules of the file:
+the offset that is committed is that of the first record not released; what comes again after a
+restart is told by its position in its source; while records of a source wait, its stream time
+is that of the last one released. It is `RecordQueue`'s order one stage on; Flink and Feldera
+align sources for the same end. A buffer over its bound is released as far as needed, and so
+many records are counted as "out of order", with the source that was waited for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from streamlog.processing.columns import Batch, Origin
+from streamlog.processing.provenance import (
+    BUSY_MS,
+    MARK,
+    RECORD_BYTES,
+    identity,
+    unpack_mark,
+    unpack_record,
+)
+from streamlog.processing.record_queue import Chunk, Input
+from streamlog.processing.repartitioned import no_such_source, own_header, stamp_of
+from streamlog.processing.step import Collector
+from streamlog.record import Headers
+from streamlog.records.batch import Record
+from streamlog.topology import TopicSpec
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
+
+BUFFER_BYTES = 64 * 1024 * 1024
+"""Default bound of what waits to be released, by estimate."""
+ENTRY_BYTES = 400
+"""What a waiting record costs beyond its key and value, their objects included."""
+
+_Entry: TypeAlias = tuple[int, int, int, int, Chunk, int]
+"""Stream time, rank of the source, position and index in it; chunk, and place in the chunk."""
+_time_of = itemgetter(0)
+
+
+class _Source:
+    """What has been heard of one source, and what of it waits."""
+
+    __slots__ = (
+        "heard",
+        "heard_ms",
+        "quiet_ms",
+        "rank",
+        "released",
+        "released_ms",
+        "resume",
+        "source",
+        "waiting",
+    )
+
+    def __init__(self, source: Source, rank: int) -> None:
+        self.source = source
+        self.rank = rank
+        self.heard = self.released = (-1, 0)
+        """Position and index of the last record."""
+        self.heard_ms = self.released_ms = UNKNOWN_MS
+        self.quiet_ms = BUSY_MS
+        """See `Mark`."""
+        self.resume = 0
+        """What lies before this offset was heard before the task started."""
+        self.waiting: list[_Entry] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether more comes that is there already."""
+        return self.quiet_ms == BUSY_MS
+
+    @property
+    def floor(self) -> tuple[int, int]:
+        """Time and rank that no record still to come is before."""
+        return self.heard_ms, self.rank
+
+    @property
+    def time_ms(self) -> int:
+        """Stream time, as far as records have been taken."""
+        return self.heard_ms if self.heard == self.released else self.released_ms
+
+    @property
+    def idle_ms(self) -> int:
+        """For how long nothing came, though all was read."""
+        return max(self.quiet_ms, 0) if self.heard == self.released else 0
+
+    def hear(self, time_ms: int, quiet_ms: int) -> None:
+        """It has come to this time."""
+        self.heard_ms = max(self.heard_ms, time_ms)
+        self.quiet_ms = quiet_ms
+
+
+class MergedInput(Input):
+    """A partition of a repartition topic, its sources merged in the order of time."""
+
+    def __init__(
+        self,
+        topic: TopicSpec,
+        partition: int,
+        rank: int,
+        *,
+        sources: Iterable[Source],
+        collector: Collector,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        """`sources` in the order of their rank; `buffer_bytes` bounds what waits."""
+        super().__init__(topic, partition, rank)
+        self._sources = [_Source(source, at) for at, source in enumerate(sources)]
+        self._by_identity = {identity(each.source): each for each in self._sources}
+        self._collector = collector
+        self._buffer_bytes = buffer_bytes
+        self._waiting_bytes = 0
+        self._ready: list[_Entry] = []
+        self._taken = 0
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        """Records whose turn has come in this input. Others wait for what is yet to be read."""
+        return len(self._ready) - self._taken
+
+    @property
+    def position(self) -> int | None:
+        """The offset to read from after a restart: of the first record that is not taken."""
+        left = self._ready[self._taken :]
+        left += [each.waiting[0] for each in self._sources if each.waiting]
+        return min(map(_offset_of, left), default=self._received)
+
+    def arrive(self, records: Sequence[Record]) -> None:
+        """Take in records, release those that nothing can come before."""
+        after = self._received or 0
+        if records and records[0].offset < after:
+            records = [record for record in records if record.offset >= after]
+        if not records:
+            return
+        chunk = Chunk(records, self.topic, self.partition)
+        columns = chunk.headers
+        for at in range(len(records)):
+            self._hear(chunk, at, columns[at] if columns is not None else ())
+        self._received = records[-1].offset + 1
+        self._release()
+
+    def head(self) -> tuple[int, int] | None:
+        """Time and rank of the next record; None if there is none."""
+        if self._taken == len(self._ready):
+            return None
+        return max(self.time_ms, self._ready[self._taken][0]), self.rank
+
+    def floor(self) -> tuple[int, int]:
+        """Time and rank that no record still to come is before."""
+        busy = [each.heard_ms for each in self._sources if each.is_busy]
+        return max(self.time_ms, min(busy, default=UNKNOWN_MS)), self.rank
+
+    def is_at_end(self) -> bool:
+        """Whether everything upstream was read to its end, and has come here, and is taken."""
+        return (
+            self.head() is None
+            and not any(each.is_busy or each.waiting for each in self._sources)
+            and super().is_at_end()
+        )
+
+    def learn_end(self, end: int | None, *, now_ms: int, took: bool) -> None:
+        """The end offset as of now. Who is quiet is for the tasks upstream to say."""
+        super().learn_end(end, now_ms=now_ms, took=took)
+        self.quiet_ms = min((each.idle_ms for each in self._sources), default=0)
+
+    def take(self, bound: tuple[int, int] | None, records_max: int | None) -> Batch:
+        """The next run of records: those before `bound`, a time and a rank."""
+        low, high = self._taken, len(self._ready)
+        if bound is not None:
+            time_ms, rank = bound
+            find = bisect_right if self.rank < rank else bisect_left
+            high = find(self._ready, time_ms, low, key=_time_of)
+        if records_max is not None:
+            high = min(high, low + records_max)
+        entries = self._ready[low:high]
+        self._taken = high
+        if high == len(self._ready):
+            self._ready, self._taken = [], 0
+        return self._batch(entries)
+
+    def heard_of(self) -> list[tuple[Source, int, int]]:
+        """Its sources with their stream time and for how long they have been quiet."""
+        return [(each.source, each.time_ms, each.idle_ms) for each in self._sources]
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the position."""
+        left: dict[int, int] = {}
+        for entry in self._ready[self._taken :]:
+            left.setdefault(entry[1], _offset_of(entry))
+        rows: list[list[object]] = []
+        for each in self._sources:
+            if each.waiting:
+                left.setdefault(each.rank, _offset_of(each.waiting[0]))
+            quiet_ms = BUSY_MS if each.rank in left else each.quiet_ms
+            resume = left.get(each.rank, self._received or 0)
+            rows.append([*each.source, *each.released, each.time_ms, quiet_ms, resume])
+        return {"time_ms": self.time_ms, "sources": rows, "sequence": self._sequence}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave, or what `RepartitionInput` did."""
+        self.time_ms = int(data["time_ms"])
+        merged = "sequence" in data
+        # Records before had their offset for a position: what is to come is behind them.
+        self._sequence = int(data["sequence"]) if merged else self._received or 0
+        for name, partition, position, index, time_ms, quiet_ms, *resume in data["sources"]:
+            each = self._by_identity.get(identity((name, partition)))
+            if each is not None:
+                each.heard = each.released = (position, index)
+                each.heard_ms = each.released_ms = time_ms
+                each.quiet_ms = quiet_ms if merged else BUSY_MS
+                each.resume = resume[0] if merged else 0
+
+    def _hear(self, chunk: Chunk, at: int, headers: Headers) -> None:
+        offset = chunk.offsets[at]
+        name, data = own_header(self.topic.name, self.partition, offset, headers)
+        if name == MARK:
+            mark, source = unpack_mark(data)
+            each = self._source(source)
+            if offset >= each.resume:
+                each.hear(mark.time_ms, mark.quiet_ms)
+            return
+        time_ms, position, index = unpack_record(data)
+        each = self._by_identity.get(data[RECORD_BYTES:]) or self._source(data[RECORD_BYTES:])
+        if (position, index) <= each.heard or offset < each.resume:
+            self._collector.drop(self.topic.name, "duplicate")
+            return
+        # Busy or at its end, the next mark says: one follows if that has changed.
+        each.hear(time_ms, min(each.quiet_ms, 0))
+        each.heard = (position, index)
+        each.waiting.append((each.heard_ms, each.rank, position, index, chunk, at))
+        self._waiting_bytes += _size_bytes(chunk, at)
+
+    def _source(self, source: bytes) -> _Source:
+        each = self._by_identity.get(source)
+        if each is None:
+            raise no_such_source(self.topic.name, self.partition, source)
+        return each
+
+    def _release(self) -> None:
+        """Move to the ready what no source can send anything before."""
+        busy = min((each.floor for each in self._sources if each.is_busy), default=None)
+        bound = (FAR_MS,) if busy is None else (*busy, FAR_MS)
+        self._make_ready(bound)
+        if self._waiting_bytes > self._buffer_bytes and busy is not None:
+            self._overflow(self._sources[busy[1]].source)
+        if self._taken == len(self._ready) and not any(each.waiting for each in self._sources):
+            times = [each.heard_ms for each in self._sources]
+            reached_ms = max(times, default=UNKNOWN_MS) if busy is None else busy[0]
+            self.time_ms = max(self.time_ms, reached_ms)
+
+    def _make_ready(self, bound: tuple[int, ...]) -> None:
+        fresh: list[_Entry] = []
+        for each in self._sources:
+            high = bisect_left(each.waiting, bound)
+            fresh += each.waiting[:high]
+            del each.waiting[:high]
+        if not fresh:
+            return
+        self._waiting_bytes -= sum(_size_bytes(entry[4], entry[5]) for entry in fresh)
+        self._ready = sorted([*self._ready[self._taken :], *fresh])
+        self._taken = 0
+
+    def _overflow(self, slow: Source) -> None:
+        """Release the earliest quarter of the bound, though `slow` may send what is earlier."""
+        waiting = sorted(chain(*(each.waiting for each in self._sources)))
+        sizes = accumulate(_size_bytes(entry[4], entry[5]) for entry in waiting)
+        least_bytes = self._waiting_bytes - self._buffer_bytes * 3 // 4
+        count = 1 + sum(size_bytes < least_bytes for size_bytes in sizes)
+        name, partition = slow
+        node = f"{self.topic.name}, waiting for {name}-{partition}"
+        self._collector.drop(node, "out of order", count)
+        self._make_ready((*waiting[count][:4],) if count < len(waiting) else (FAR_MS,))
+
+    def _batch(self, entries: Sequence[_Entry]) -> Batch:
+        sources = self._sources
+        for entry in entries:
+            each = sources[entry[1]]
+            each.released, each.released_ms = (entry[2], entry[3]), entry[0]
+        places = [(entry[4], entry[5]) for entry in entries]
+        times = [entry[0] for entry in entries]
+        watermarks = list(accumulate(times, max, initial=self.time_ms))[1:]
+        self.time_ms = watermarks[-1]
+        first, self._sequence = self._sequence, self._sequence + len(entries)
+        headers = [chunk.headers[at][:-1] if chunk.headers else () for chunk, at in places]
+        origin = Origin(
+            self,
+            topic=self.topic.name,
+            partition=self.partition,
+            offsets=[chunk.offsets[at] for chunk, at in places],
+            positions=range(first, self._sequence),
+            times=times,
+            watermarks=watermarks,
+            sources=[sources[entry[1]].source for entry in entries],
+            raw_keys=[chunk.raw_keys[at] for chunk, at in places],
+            raw_values=[chunk.raw_values[at] for chunk, at in places],
+            headers=headers if any(headers) else None,
+            stamp=lambda row: stamp_of(places[row][0].headers, places[row][1]),
+        )
+        return Batch(
+            origin,
+            range(len(entries)),
+            [chunk.keys[at] for chunk, at in places],
+            [chunk.values[at] for chunk, at in places],
+            [chunk.timestamps[at] for chunk, at in places],
+        )
+
+
+def _offset_of(entry: _Entry) -> int:
+    return entry[4].offsets[entry[5]]
+
+
+def _size_bytes(chunk: Chunk, at: int) -> int:
+    return ENTRY_BYTES + len(chunk.raw_keys[at] or b"") + len(chunk.raw_values[at] or b"")
