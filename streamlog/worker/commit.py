@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import repeat
 
 from streamlog.assignors import TopicPartition
@@ -28,6 +29,7 @@ from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
 from streamlog.records.columns import has_none
+from streamlog.worker.engine import EngineThread
 from streamlog.worker.following import STALL_MS
 from streamlog.worker.restore import Fences, Headers, TaskState, epoch_headers, write_again
 
@@ -105,10 +107,11 @@ def _partitions(keys: Sequence[bytes | None], count: int) -> Sequence[int | None
 class Checkpoints:
     """Writes the checkpoints of tasks to their changelogs, then to their stores."""
 
-    def __init__(self, log: Log, producer: Producer, clock: Clock) -> None:
+    def __init__(self, log: Log, producer: Producer, clock: Clock, engine: EngineThread) -> None:
         self._log = log
         self._producer = producer
         self._clock = clock
+        self._engine = engine
 
     async def write(self, task: Task, state: TaskState) -> int:
         """Make what the task has done durable; returns the number of records written.
@@ -116,7 +119,7 @@ class Checkpoints:
         Raises:
             Fenced: the task belongs to another worker by now; drop it without a commit.
         """
-        changes = task.checkpoint()
+        changes = await self._engine.call(task.id, task.checkpoint)
         if not changes:
             return 0
         now_ms = self._clock.wall_ms()
@@ -137,7 +140,9 @@ class Checkpoints:
                 wall_ms=now_ms,
             )
         state.next_offset = sent.offset + 1
-        task.committed(changes, next_offset=state.next_offset)
+        await self._engine.call(
+            task.id, partial(task.committed, changes, next_offset=state.next_offset)
+        )
         now_ms = self._clock.now_ms()
         if state.directory.is_snapshot_due(state.store, now_ms):
             await asyncio.to_thread(state.directory.snapshot, state.store, now_ms)

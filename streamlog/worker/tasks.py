@@ -3,9 +3,11 @@
 A task is opened in the background, so that the worker goes on polling (and stays in its
 group) while a long changelog is replayed; its inputs stay paused until then. A rebalance of
 the eager protocol takes everything away and gives most of it back a moment later, so tasks
-stay open in between and are closed only when the new assignment lacks them. Rule of the
+stay open in between and are closed only when the new assignment lacks them. Rules of the
 file: a task's inputs are read on from where the task stands, not from where the consumer or
-the group believes it to be. Not done here: polling (`worker`), who runs what (`placement`).
+the group believes it to be; what a task itself does is done by the engine thread (`engine`),
+and the task is looked at from here only while it is not at work. Not done here: polling
+(`worker`), who runs what (`placement`).
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
@@ -22,12 +25,13 @@ from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.log import Log
 from streamlog.processing.inherited import Era
-from streamlog.processing.outbox import Drop
+from streamlog.processing.outbox import Drop, Outbox
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.commit import Checkpoints, Fenced, SinkWriter
+from streamlog.worker.engine import EngineThread
 from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer, TaskState
@@ -41,6 +45,8 @@ COMMIT_EARLY_BYTES = 8 * 1024 * 1024
 IDLE_PROCESS_MS = 100
 """Tasks are asked this often even if nothing came: quiet sources let windows close."""
 DROPS_LOG_INTERVAL_MS = 60_000
+CLOSE_WAIT_MS = 5_000
+"""So long the end of a worker waits for what a task has begun."""
 FENCED_DELAY_MS = 5_000
 """A task that another worker has taken is opened again only after this, if it is still ours:
 by then a heartbeat has told whether the group counts on us at all."""
@@ -62,6 +68,8 @@ class Surroundings:
     """Told what has been done."""
     era: Era
     """Which state the app has let go of."""
+    engine: EngineThread
+    """Does all that tasks do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +127,10 @@ class Tasks:
         self._with = surroundings
         self._pauses = pauses
         self._sinks = SinkWriter(surroundings.producer)
-        self._checkpoints = Checkpoints(surroundings.log, surroundings.producer, surroundings.clock)
+        self._engine = surroundings.engine
+        self._checkpoints = Checkpoints(
+            surroundings.log, surroundings.producer, surroundings.clock, surroundings.engine
+        )
         self._budget = RocksBudget()
         self._running: dict[TaskId, _Running] = {}
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
@@ -177,7 +188,7 @@ class Tasks:
         for task_id in {*self._opening}.difference(wanted):
             await self._stop_opening(task_id)
         for task_id in {*self._running, *self._opened}.difference(wanted):
-            self._close(task_id)
+            await self._close(task_id)
         for task_id in wanted:
             if task_id in self._running:
                 self._read_on(self._running[task_id])
@@ -210,10 +221,15 @@ class Tasks:
         if self._suspended:
             return
         now_ms = self._with.clock.now_ms()
-        for running in self._running.values():
-            if running.arrived or now_ms - running.processed_ms >= IDLE_PROCESS_MS:
-                running.processed_ms = now_ms
-                await self._process(running, now_ms)
+        due = [
+            running
+            for running in self._running.values()
+            if running.arrived or now_ms - running.processed_ms >= IDLE_PROCESS_MS
+        ]
+        if due:
+            works = [(running.task.id, self._work(running, now_ms)) for running in due]
+            for running, outbox in zip(due, await self._engine.call_each(works), strict=True):
+                await self._took(running, outbox)
         self._drops.tell(now_ms)
 
     async def commit(self) -> None:
@@ -231,7 +247,7 @@ class Tasks:
         for (task, _), result in zip(stateful, results, strict=True):
             match result:
                 case Fenced():
-                    self._close(task.id)
+                    await self._close(task.id)
                     if not self._suspended:
                         self._open(task.id, delay_ms=FENCED_DELAY_MS)
                 case BaseException():
@@ -242,30 +258,43 @@ class Tasks:
                     logger.debug("task %s committed %d changes", task.id, records)
 
     async def close(self) -> None:
-        """Close everything; what is not committed is forgotten."""
+        """Close everything; what is not committed is forgotten.
+
+        A task that is still at work is not waited for: its process is about to end, and its
+        changelog has what its store lacks.
+        """
+        if not await self._engine.is_idle_within(CLOSE_WAIT_MS):
+            logger.warning("a task is still at work: states are left as they are, not closed")
+            self._engine.close()
         for task_id in [*self._opening]:
             await self._stop_opening(task_id)
-        for task_id in [*self._running, *self._opened]:
-            self._close(task_id)
+        if not self._engine.is_closed:
+            for task_id in [*self._running, *self._opened]:
+                await self._close(task_id)
 
-    async def _process(self, running: _Running, now_ms: int) -> None:
+    def _work(self, running: _Running, now_ms: int) -> Callable[[], Outbox]:
+        """What there is to do for a task."""
         consumer = self._with.consumer
         arrived, running.arrived = running.arrived, {}
+        running.processed_ms = now_ms
         figures = self._with.figures
         figures.taken[str(running.task.id)] += sum(map(len, arrived.values()))
         for place in running.inputs:
             high_watermark = consumer.high_watermark(place)
             if high_watermark is not None:
                 running.ends[place] = max(high_watermark, running.ends[place])
-        outbox = running.task.process(arrived, now_ms, ends=running.ends)
+        return partial(running.task.process, arrived, now_ms, ends=running.ends)
+
+    async def _took(self, running: _Running, outbox: Outbox) -> None:
+        """A task has taken in what had arrived: pass on what has come of it."""
         await self._sinks.write(outbox.writes)
         for (topic, partition), offset in outbox.offsets.items():
             self._offsets[TopicPartition(topic, partition)] = offset
-        figures.wrote(outbox.writes)
-        figures.left_out(outbox.drops)
+        self._with.figures.wrote(outbox.writes)
+        self._with.figures.left_out(outbox.drops)
         self._drops.count(outbox.drops)
         # Offsets without records (gaps, control batches) count as read.
-        positions = consumer.positions()
+        positions = self._with.consumer.positions()
         running.task.start_at(
             {place: positions[place] for place in running.inputs if place in positions}
         )
@@ -354,11 +383,11 @@ class Tasks:
         opening.cancel()
         await asyncio.wait([opening])
 
-    def _close(self, task_id: TaskId) -> None:
+    async def _close(self, task_id: TaskId) -> None:
         running = self._running.pop(task_id, None) or self._opened.pop(task_id)
-        running.task.close()
         for part in running.inputs:
             self._offsets.pop(part, None)
+        await self._engine.call(task_id, running.task.close)
 
 
 class _Drops:

@@ -1,11 +1,12 @@
 """Worker: one process of an app. Consumer to tasks and agents to commit, until it is stopped.
 
-One loop owns everything: poll, process, produce, and commit at every interval; nothing else
-touches tasks, so a rebalance (its callbacks run inside `poll`) never meets a record in the
-middle. Agents, schedules and the opening of tasks run beside it in one TaskGroup; whatever
-fails ends the worker, since going on would skip what failed. On the first request to stop,
-agents finish the record in hand, everything is committed, and the group is left, so that the
-others take over at once. Not done here: signals and exit codes (`cli`).
+One loop owns everything: poll, process (by the engine thread, which it waits for), produce, and
+commit at every interval; nothing else touches tasks, so a rebalance (its callbacks run inside
+`poll`) never meets a record in the middle, and waits for a function that blocks. Agents,
+schedules and the opening of tasks run beside it in one TaskGroup; whatever fails ends the
+worker, since going on would skip what failed. On the first request to stop, agents finish the
+record in hand, everything is committed, and the group is left, so that the others take over at
+once. Not done here: signals and exit codes (`cli`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Timer
-from streamlog.errors import ConfigError, LogError, TopologyError
+from streamlog.errors import ConfigError, LogError, ProcessingError, TopologyError
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
@@ -34,6 +35,7 @@ from streamlog.transport.security import Security
 from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS, remove_abandoned
 from streamlog.worker.agents import Agents
 from streamlog.worker.cron import CronScheduler
+from streamlog.worker.engine import EngineThread
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.pauses import Pauses
@@ -56,11 +58,17 @@ POLL_HELD_MS = 10
 POLL_RECORDS_MAX = 5_000
 """One round of the loop: heartbeats and agents get their turn in between."""
 SESSION_TIMEOUT_MS = 15_000
-"""A worker that is gone without leaving is replaced after this. User code that blocks the
-loop for longer loses its partitions."""
+"""A worker that is gone without leaving is replaced after this. An agent that blocks the loop
+for longer loses its partitions; a function of a stream may, as it has the engine thread."""
 HEARTBEAT_INTERVAL_MS = 3_000
-REBALANCE_TIMEOUT_MS = 60_000
-"""How long a rebalance waits for a worker to finish what it has in hand and commit."""
+REBALANCE_TIMEOUT_MS = 90_000
+"""How long a rebalance waits for a worker to finish what it has in hand and commit. More than
+the minute that a user's function may block for."""
+MAX_POLL_INTERVAL_MS = 2**31 - 1
+"""The worker itself never leaves for a function that blocks: the process is alive, and what hangs
+would hang another one as well. To report it is the watchdog's."""
+STOP_WAIT_MS = 30_000
+"""A function that is still at work so long after the request to stop is not waited for."""
 JOIN_NOTICE_MS = 3_000
 LOOK_MS = 500
 """How long a directory that has vanished goes unnoticed."""
@@ -171,17 +179,7 @@ class Worker:
             self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
-            consumer = await stack.enter_async_context(
-                log.consumer(
-                    group_id=program.app_id,
-                    auto_offset_reset="earliest",
-                    session_timeout_ms=SESSION_TIMEOUT_MS,
-                    heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-                    rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-                    assignor=self.exchange,
-                    group_instance_id=self._instance_id,
-                )
-            )
+            consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))
             program.bind(producer)
             background = await stack.enter_async_context(asyncio.TaskGroup())
@@ -194,12 +192,25 @@ class Worker:
                 era=start.change.era,
                 background=background,
                 figures=Figures(),
+                engine=stack.enter_context(closing(EngineThread(self._clock))),
             )
             shift = _Shift(program, start.counts, surroundings)
             await stack.enter_async_context(
                 nullcontext() if door is None else door.open(surroundings.figures, shift.standing)
             )
             await shift.work(stop)
+
+    def _consumer(self, log: Log) -> Consumer:
+        return log.consumer(
+            group_id=self._program.app_id,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            assignor=self.exchange,
+            group_instance_id=self._instance_id,
+        )
 
     async def _prepared(self, log: Log, web: str | None) -> Start:
         """The log as the app needs it: no state would be lost, and all topics are there."""
@@ -250,6 +261,7 @@ class _Shift:
         self._clock = surroundings.clock
         self._background = surroundings.background
         self._figures = surroundings.figures
+        self._engine = surroundings.engine
         self._pauses = Pauses(surroundings.consumer)
         self._agents = Agents(
             program.agents, self._pauses, surroundings.producer, surroundings.clock
@@ -267,11 +279,13 @@ class _Shift:
 
     async def work(self, stop: asyncio.Event) -> None:
         """Join, work until `stop`, commit. The consumer leaves the group when it is closed."""
-        watch = self._background.create_task(self._watch(), name="log directory")
         path, delay_ms = self._program.state_path, self._program.state_cleanup_delay_ms
-        cleanup = self._background.create_task(
-            remove_abandoned(path, delay_ms=delay_ms, clock=self._clock), name="state cleanup"
-        )
+        cleanup = remove_abandoned(path, delay_ms=delay_ms, clock=self._clock)
+        watches = [
+            self._background.create_task(self._watch(), name="log directory"),
+            self._background.create_task(self._end_late(stop), name="late end"),
+            self._background.create_task(cleanup, name="state cleanup"),
+        ]
         try:
             await self._consumer.subscribe(
                 self._program.sources,
@@ -286,8 +300,8 @@ class _Shift:
             await self._agents.finish()
             await self._commit()
         finally:
-            watch.cancel()
-            cleanup.cancel()
+            for watch in watches:
+                watch.cancel()
             await self._tasks.close()
 
     def standing(self) -> Standing:
@@ -311,6 +325,20 @@ class _Shift:
         while True:
             self._log.check()
             await asyncio.sleep(LOOK_MS / 1000)
+
+    async def _end_late(self, stop: asyncio.Event) -> None:
+        """Give up on a function that goes on for long after the request to stop."""
+        await stop.wait()
+        asked_ms = self._clock.now_ms()
+        while True:
+            await asyncio.sleep(min(LOOK_MS, STOP_WAIT_MS) / 1000)
+            busy, now_ms = self._engine.busy, self._clock.now_ms()
+            if busy is not None and now_ms - max(busy.since_ms, asked_ms) >= STOP_WAIT_MS:
+                raise ProcessingError(
+                    f"task {busy.task_id} has been at work for {(now_ms - busy.since_ms) // 1000} "
+                    "s and is not waited for: stopped without a commit, so what it had in hand "
+                    "comes again"
+                )
 
     async def _round(self) -> None:
         self._tell_if_waiting()

@@ -21,6 +21,7 @@ from streamlog.tables.changelog import Restoration, changelog_offset
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.worker import restore
 from streamlog.worker.commit import Checkpoints, Fenced
+from streamlog.worker.engine import EngineThread
 from streamlog.worker.restore import OWNER_KEY, Fences, Restorer, TaskState, epoch_headers
 from streamlog.worker.topics import ensure_topics
 
@@ -33,14 +34,16 @@ CHANGELOG = TopicPartition("census-0-changelog", 0)
 class Owner:
     """A task with its state, as a worker has it."""
 
-    def __init__(self, log: Log, producer: Producer, state: TaskState) -> None:
+    def __init__(
+        self, log: Log, producer: Producer, state: TaskState, engine: EngineThread
+    ) -> None:
         topology = app.topology()
         counts = {"users": 1}
         self.task = Task(
             topology.subtopologies[0], TaskId(0, 0), partitions=counts, store=state.store
         )
         self.state = state
-        self._checkpoints = Checkpoints(log, producer, SystemClock())
+        self._checkpoints = Checkpoints(log, producer, SystemClock(), engine)
         self._offset = self.task.positions.get(("users", 0), 0)
 
     async def count(self, name: str, number: int) -> None:
@@ -64,6 +67,7 @@ Opening = Callable[[str], Awaitable[Owner]]
 async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
     async with Log.open(f"embedded:{path}/{log_name}", listen=False) as log:
         await ensure_topics(log, app.topology(), app.topics, required=())
+        engine = EngineThread(SystemClock())
         async with log.producer() as producer:
             owners = []
 
@@ -76,7 +80,7 @@ async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
                     budget=RocksBudget(),
                     clock=SystemClock(),
                 )
-                owners.append(Owner(log, producer, await restorer.run()))
+                owners.append(Owner(log, producer, await restorer.run(), engine))
                 return owners[-1]
 
             try:
@@ -84,6 +88,7 @@ async def census(path: Path, log_name: str = "log") -> AsyncIterator[Opening]:
             finally:
                 for owner in owners:
                     owner.task.close()
+                engine.close()
 
 
 def test_the_next_owner_has_what_was_committed(tmp_path: Path) -> None:
