@@ -23,6 +23,7 @@ from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.processing.joins import viewed
+from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
 from streamlog.record import Headers
 from streamlog.records.batch import Record as RawRecord
@@ -283,7 +284,7 @@ class TestDriver:
                 key=sink.key,
                 timestamp_ms=sink.timestamp_ms,
                 headers=sink.headers,
-                partition=sink.partition,
+                partition=self._partition(sink),
             )
         for (topic, partition), offset in outbox.offsets.items():
             self._committed[task.id, topic, partition] = offset
@@ -291,6 +292,12 @@ class TestDriver:
             dropped = self.drops.get((drop.node, drop.reason), 0)
             self.drops[drop.node, drop.reason] = dropped + drop.count
         return bool(outbox.writes)
+
+    def _partition(self, sink: SinkRecord) -> int:
+        if sink.partition is not None:
+            return sink.partition
+        count = len(self._topics[sink.topic].partitions)
+        return self._rehearsal.partition_of(sink.route, count)
 
 
 class _Sender:
