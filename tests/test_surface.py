@@ -31,12 +31,14 @@ NAMES = [
     "Stream",
     "StreamlogError",
     "Table",
+    "Timers",
     "Topic",
     "Windowed",
     "WindowedStream",
     "Windows",
     "agg",
     "kv_store",
+    "punctuate",
     "tumbling",
 ]
 

@@ -35,6 +35,7 @@ from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology
+from streamlog.windows.emit import FAR_MS
 
 K = TypeVar("K")
 """A key."""
@@ -138,30 +139,29 @@ class TestDriver:
         return rows
 
     def advance(self, by: Dur) -> None:
-        """Let time pass: timers and crontabs fire when they are due, quiet sources become idle.
+        """Let time pass: what is due by the clock happens at its time, quiet sources become idle.
 
         Raises:
             ProcessingError: something failed.
         """
         self.check_runs()
         until_ms = self.now_ms + duration_ms(by)
-        while True:
-            due = min(self._schedules, key=lambda each: each.due_ms, default=None)
-            waiting_ms = self._agents.due_ms
-            if waiting_ms is not None and (due is None or waiting_ms < due.due_ms):
-                due, due_ms = None, waiting_ms
-            elif due is not None:
-                due_ms = due.due_ms
-            else:
-                break
-            if due_ms > until_ms:
-                break
+        while (due_ms := self._due_ms) <= until_ms:
             self.now_ms = max(due_ms, self.now_ms)
-            if due is not None:
+            due = min(self._schedules, key=lambda each: each.due_ms, default=None)
+            if due is not None and due.due_ms == due_ms:
                 self._agents.run(due.fire())
             self.settle()
         self.now_ms = until_ms
         self.settle()
+
+    @property
+    def _due_ms(self) -> int:
+        """When something happens by the clock next."""
+        times = [each.due_ms for each in self._schedules]
+        times += [task.next_wall_ms for task in self._tasks.values()]
+        waiting_ms = self._agents.due_ms
+        return min(times if waiting_ms is None else [*times, waiting_ms], default=FAR_MS)
 
     def restart(self) -> None:
         """Commit, stop, and start again with the state that the changelog holds."""

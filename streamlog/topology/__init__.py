@@ -33,7 +33,7 @@ from streamlog.topology.nodes import (
     View,
     WindowedAggregate,
 )
-from streamlog.topology.process import Process, ProcessorStore
+from streamlog.topology.process import ClockName, Process, ProcessorStore, Punctuation, TimerStore
 from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 
@@ -41,6 +41,7 @@ __all__ = [
     "TOPIC_NAME_LENGTH_MAX",
     "Aggregate",
     "Aggregation",
+    "ClockName",
     "Entry",
     "Feeder",
     "Filter",
@@ -52,6 +53,7 @@ __all__ = [
     "Peek",
     "Process",
     "ProcessorStore",
+    "Punctuation",
     "Rekey",
     "RepartitionSink",
     "Sink",
@@ -63,6 +65,7 @@ __all__ = [
     "TableJoin",
     "TableMapValues",
     "TableSource",
+    "TimerStore",
     "TopicSpec",
     "Topology",
     "TopologyBuilder",

@@ -151,7 +151,7 @@ class Topology:
         for node in sub.nodes:
             if not isinstance(node, TableJoin | Aggregate | WindowedAggregate | Process):
                 continue
-            if isinstance(node, Process) and not node.stores:
+            if isinstance(node, Process) and not node.specs:
                 continue  # It may see any records together.
             read = [n.topic for n in sub.ancestors(node) if isinstance(n, Entry)]
             if isinstance(node, TableJoin):
