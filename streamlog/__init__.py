@@ -3,12 +3,13 @@
 from streamlog.app import App
 from streamlog.dsl.agent import AgentRef
 from streamlog.dsl.aggregators import agg
-from streamlog.dsl.processor import Context, Processor, Store, Timers, kv_store, punctuate
+from streamlog.dsl.processor import Context, Processor, Store, kv_store
 from streamlog.dsl.stream import Grouped, Stream, Table, WindowedStream
 from streamlog.dsl.topic import Sent, Topic
 from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.record import Late, Record, Windowed
 from streamlog.serdes import Serde
+from streamlog.topology import ErrorPolicy, on_error
 from streamlog.windows.definitions import Windows, tumbling
 from streamlog.windows.emit import Emit
 
@@ -17,6 +18,7 @@ __all__ = [
     "App",
     "Context",
     "Emit",
+    "ErrorPolicy",
     "Grouped",
     "Late",
     "ProcessingError",
@@ -28,13 +30,12 @@ __all__ = [
     "Stream",
     "StreamlogError",
     "Table",
-    "Timers",
     "Topic",
     "Windowed",
     "WindowedStream",
     "Windows",
     "agg",
     "kv_store",
-    "punctuate",
+    "on_error",
     "tumbling",
 ]

@@ -28,7 +28,16 @@ from streamlog.errors import ConfigError, SerdeError, TopologyError
 from streamlog.record import Headers
 from streamlog.serdes import Serde, serde_for
 from streamlog.tables.store import StoreSpec
-from streamlog.topology import Source, TableSource, TopicSpec, Topology, TopologyBuilder, check_name
+from streamlog.topology import (
+    ErrorPolicy,
+    Source,
+    TableSource,
+    TopicSpec,
+    Topology,
+    TopologyBuilder,
+    check_name,
+    on_error,
+)
 
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
@@ -52,6 +61,7 @@ SETTINGS = (
     "state_cleanup_delay",
     "timezone",
     "commit_interval",
+    "on_error",
     "web",
 )
 
@@ -75,6 +85,7 @@ class App:
         state_cleanup_delay: Dur = "10m",
         timezone: str = "UTC",
         commit_interval: Dur = "500ms",
+        on_error: ErrorPolicy = on_error.FAIL,
         web: str | None = None,
         **unknown: object,
     ) -> None:
@@ -91,6 +102,8 @@ class App:
                 after this, unless the task comes back.
             timezone: of crontabs.
             commit_interval: what is repeated after a crash is at most this long.
+            on_error: what becomes of records that can't be read, on which a function fails or that
+                can't be written, where operator or agent say nothing of their own.
             web: "HOST:PORT" of each worker's HTTP server (the extra `[web]`); no server if it is
                 not given. ":PORT" is on 127.0.0.1, port 0 is a free one.
             unknown: refused.
@@ -115,7 +128,7 @@ class App:
         self.web = web
         self.outlet = Outlet()
         """What `Topic.send` goes through while the app runs."""
-        self._builder = TopologyBuilder(id)
+        self._builder = TopologyBuilder(id, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[Any, Any]] = {}
         self._timers: list[Timer] = []
@@ -336,11 +349,13 @@ class App:
         from streamlog.client.partitioner import partition_of_key  # noqa: PLC0415 - for tests only
         from streamlog.testing import Rehearsal, TestDriver  # noqa: PLC0415 - for tests only
 
+        topology = self.topology()
         return TestDriver(
             Rehearsal(
-                topology=self.topology(),
+                topology=topology,
                 partitions={
-                    name: partitions or spec.partitions or 1 for name, spec in self._topics.items()
+                    name: partitions or spec.partitions or 1
+                    for name, spec in self._topics_of(topology).items()
                 },
                 partition_of=partition_of_key,
                 outlet=self.outlet,
@@ -355,10 +370,11 @@ class App:
         """The app as a worker runs it."""
         from streamlog.worker.worker import Program  # noqa: PLC0415 - brings the whole log in
 
+        topology = self.topology()
         return Program(
             app_id=self.id,
-            topology=self.topology(),
-            topics=self.topics,
+            topology=topology,
+            topics=self._topics_of(topology),
             state_dir=self.state_dir,
             state_cleanup_delay_ms=self.state_cleanup_delay_ms,
             agents=self.agents,
@@ -374,6 +390,10 @@ class App:
         # By name, as it is the one call upwards through the layers: the command line knows
         # the app, and the app's module is what the user runs.
         importlib.import_module("streamlog.cli").main(self)
+
+    def _topics_of(self, topology: Topology) -> dict[str, TopicSpec]:
+        """The declared topics, and those for dead letters."""
+        return {**topology.dead_letters, **self._topics}
 
     def _bind(self, producer: Producer) -> None:
         self.outlet.sender = _ProducerSender(producer)

@@ -20,6 +20,7 @@ NAMES = [
     "App",
     "Context",
     "Emit",
+    "ErrorPolicy",
     "Grouped",
     "Late",
     "ProcessingError",
@@ -31,14 +32,13 @@ NAMES = [
     "Stream",
     "StreamlogError",
     "Table",
-    "Timers",
     "Topic",
     "Windowed",
     "WindowedStream",
     "Windows",
     "agg",
     "kv_store",
-    "punctuate",
+    "on_error",
     "tumbling",
 ]
 

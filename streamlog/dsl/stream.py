@@ -30,14 +30,7 @@ from streamlog.dsl.place import (
     same_app,
     through_topic,
 )
-from streamlog.dsl.processor import (
-    Processor,
-    check_processor,
-    has_timers,
-    output_shapes,
-    punctuations_of,
-    stores_of,
-)
+from streamlog.dsl.processor import Processor, check_processor, output_shapes, stores_of
 from streamlog.dsl.shapes import Shape, element, item, returned
 from streamlog.dsl.topic import Topic
 from streamlog.durations import Dur, duration_ms
@@ -47,6 +40,7 @@ from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     Aggregate,
     Aggregation,
+    ErrorPolicy,
     Filter,
     FlatMapValues,
     Map,
@@ -59,7 +53,6 @@ from streamlog.topology import (
     TableFilter,
     TableJoin,
     TableMapValues,
-    TimerStore,
     WindowedAggregate,
     check_name,
 )
@@ -95,40 +88,71 @@ class Stream(Generic[K, V]):
         return self._at
 
     def map(
-        self, fn: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None
+        self,
+        fn: Callable[[K, V], tuple[K2, V2]],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
     ) -> Stream[K2, V2]:
         """A new key and value for each record. Prefer `map_values` if the key stays."""
-        place = self._add(Map, name, fn=fn)
+        place = self._add(Map, name, fn=fn, on_error=on_error)
         key, value = returned(fn, of=element(0)), returned(fn, of=element(1))
         return Stream(Place(place.builder, place.node, key, value, name or ""))
 
-    def map_values(self, fn: Callable[[V], V2], *, name: str | None = None) -> Stream[K, V2]:
+    def map_values(
+        self,
+        fn: Callable[[V], V2],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K, V2]:
         """A new value for each record."""
-        place = self._add(MapValues, name, fn=fn)
+        place = self._add(MapValues, name, fn=fn, on_error=on_error)
         return Stream(Place(place.builder, place.node, place.key, returned(fn), place.rekeyed))
 
     def flat_map_values(
-        self, fn: Callable[[V], Iterable[V2]], *, name: str | None = None
+        self,
+        fn: Callable[[V], Iterable[V2]],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V2]:
         """Any number of new values for each record, in the order they are given."""
-        place = self._add(FlatMapValues, name, fn=fn)
+        place = self._add(FlatMapValues, name, fn=fn, on_error=on_error)
         value = returned(fn, of=item)
         return Stream(Place(place.builder, place.node, place.key, value, place.rekeyed))
 
-    def filter(self, fn: Callable[[K, V], bool], *, name: str | None = None) -> Stream[K, V]:
+    def filter(
+        self,
+        fn: Callable[[K, V], bool],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K, V]:
         """The records for which the function is true."""
-        return Stream(self._add(Filter, name, fn=fn))
+        return Stream(self._add(Filter, name, fn=fn, on_error=on_error))
 
-    def peek(self, fn: Callable[[Record[K, V]], object]) -> Stream[K, V]:
+    def peek(
+        self,
+        fn: Callable[[Record[K, V]], object],
+        *,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K, V]:
         """Call the function with each record; the records go on unchanged."""
-        return Stream(self._add(Peek, None, fn=fn))
+        return Stream(self._add(Peek, None, fn=fn, on_error=on_error))
 
-    def rekey(self, fn: Callable[[K, V], K2], *, name: str | None = None) -> Stream[K2, V]:
+    def rekey(
+        self,
+        fn: Callable[[K, V], K2],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K2, V]:
         """A new key for each record.
 
         `name` names the repartition topic, should an operator follow that needs one.
         """
-        place = self._add(Rekey, name, fn=fn)
+        place = self._add(Rekey, name, fn=fn, on_error=on_error)
         return Stream(Place(place.builder, place.node, returned(fn), place.value, name or ""))
 
     def repartition(self, *, name: str, partitions: int | None = None) -> Stream[K, V]:
@@ -157,15 +181,26 @@ class Stream(Generic[K, V]):
         """For aggregating the records of each key."""
         return Grouped(self._place)
 
-    def group_by(self, fn: Callable[[K, V], K2], *, name: str) -> Grouped[K2, V]:
+    def group_by(
+        self,
+        fn: Callable[[K, V], K2],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Grouped[K2, V]:
         """For aggregating by a new key; `name` names the repartition topic.
 
         Records for which the function gives None are left out, and counted.
         """
-        return self.rekey(fn, name=name).group_by_key()
+        return self.rekey(fn, name=name, on_error=on_error).group_by_key()
 
     def join(
-        self, other: Table[K, V2], fn: Callable[[V, V2], R], *, name: str | None = None
+        self,
+        other: Table[K, V2],
+        fn: Callable[[V, V2], R],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
     ) -> Stream[K, R]:
         """Each record with the row of its key in the table; records without one are left out.
 
@@ -173,54 +208,48 @@ class Stream(Generic[K, V]):
         triggers. `name` names the repartition topic if the key was changed by an unnamed
         operator.
         """
-        return self._join(other, fn, left=False, name=name)
+        return self._join(other, fn, left=False, name=name, on_error=on_error)
 
     def left_join(
-        self, other: Table[K, V2], fn: Callable[[V, V2 | None], R], *, name: str | None = None
+        self,
+        other: Table[K, V2],
+        fn: Callable[[V, V2 | None], R],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
     ) -> Stream[K, R]:
         """Each record with the row of its key in the table, or with None."""
-        return self._join(other, fn, left=True, name=name)
+        return self._join(other, fn, left=True, name=name, on_error=on_error)
 
-    def process(
-        self, p: type[Processor[K, V, KO, VO]], *, name: str, idle_after: Dur | None = None
-    ) -> Stream[KO, VO]:
+    def process(self, p: type[Processor[K, V, KO, VO]], *, name: str) -> Stream[KO, VO]:
         """Each record to an object of a class of your own, which has state; see `Processor`.
 
-        A processor with stores or timers gets equal keys in one partition: if the key was
-        changed before, the records go through a repartition topic. What it forwards may have
-        any key.
+        A processor with stores gets equal keys in one partition: if the key was changed before,
+        the records go through a repartition topic. What it forwards may have any key.
 
         Args:
             p: the class; each task makes an object of it.
             name: of the processor, which is the identity of its state.
-            idle_after: do not wait for sources that are read to their end and quiet for this
-                long. Without this, one that is quiet or empty holds stream time back.
 
         Raises:
             TopologyError: the name is taken, or the class has methods that can't be run.
         """
         check_processor(p)
         check_name("a processor", name)
-        stores, place = stores_of(p, name), self._place
-        if stores or has_timers(p):
-            place = partitioned(place, f"{name}-input")
-        place.builder.add(
-            Process(
-                name=name,
-                parents=(place.node,),
-                make=p,
-                stores=stores,
-                timers=TimerStore.of(name, place.key.serde) if has_timers(p) else None,
-                punctuations=punctuations_of(p),
-                idle_after_ms=_idle_after_ms(idle_after),
-            )
-        )
-        out_key, out_value = output_shapes(p)
-        return Stream(Place(place.builder, name, out_key, out_value, rekeyed=name))
+        stores = stores_of(p, name)
+        place = partitioned(self._place, f"{name}-input") if stores else self._place
+        place.builder.add(Process(name=name, parents=(place.node,), make=p, stores=stores))
+        key, value = output_shapes(p)
+        return Stream(Place(place.builder, name, key, value, rekeyed=name))
 
-    def to(self, topic: Topic[K, V]) -> None:
+    def to(
+        self,
+        topic: Topic[K, V],
+        *,
+        on_error: ErrorPolicy | None = None,
+    ) -> None:
         """Write the records to a topic."""
-        self._add(Sink, None, topic=topic.spec)
+        self._add(Sink, None, topic=topic.spec, on_error=on_error)
 
     def __aiter__(self) -> AsyncIterator[V]:
         """The values, inside an agent."""
@@ -264,7 +293,13 @@ class Stream(Generic[K, V]):
         return Place(place.builder, node, place.key, place.value, place.rekeyed)
 
     def _join(
-        self, other: Table[K, V2], fn: Callable[..., R], *, left: bool, name: str | None
+        self,
+        other: Table[K, V2],
+        fn: Callable[..., R],
+        *,
+        left: bool,
+        name: str | None,
+        on_error: ErrorPolicy | None,
     ) -> Stream[K, R]:
         side = other.side
         same_app(self._place, side.place, "join")
@@ -281,6 +316,7 @@ class Stream(Generic[K, V]):
                 name=node,
                 parents=(place.node,),
                 table=side.owner,
+                on_error=on_error,
                 views=side.views,
                 key=side.place.key.serde,
                 fn=fn,
@@ -306,16 +342,32 @@ class Grouped(Generic[K, V]):
             raise TopologyError(f"windows must come from tumbling(...), not {w!r}")
         return WindowedStream(self._place, Windowing(w))
 
-    def count(self, *, name: str) -> Table[K, int]:
+    def count(
+        self,
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, int]:
         """How many records each key has had."""
-        return self._table(name, counting(), Shape(int))
+        return self._table(name, counting(), Shape(int), on_error)
 
-    def reduce(self, fn: Callable[[V, V], V], *, name: str) -> Table[K, V]:
+    def reduce(
+        self,
+        fn: Callable[[V, V], V],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, V]:
         """The values of each key folded into one of the same type; the first is the start."""
-        return self._table(name, reducing(fn, self._place.value.serde), self._place.value)
+        return self._table(name, reducing(fn, self._place.value.serde), self._place.value, on_error)
 
     def aggregate(
-        self, init: Callable[[], A], fn: Callable[[A, V], A], *, name: str
+        self,
+        init: Callable[[], A],
+        fn: Callable[[A, V], A],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
     ) -> Table[K, A]:
         """The values of each key folded into a state that begins as `init()`.
 
@@ -323,13 +375,22 @@ class Grouped(Generic[K, V]):
         is annotated to return, else what `init()` is.
         """
         shape = state_shape(init, fn)
-        return self._table(name, aggregating(init, fn, shape.serde), shape)
+        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error)
 
-    def agg(self, into: type[A], *, name: str, **columns: Aggregator[V, Any]) -> Table[K, A]:
+    def agg(
+        self,
+        into: type[A],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+        **columns: Aggregator[V, Any],
+    ) -> Table[K, A]:
         """One row of type `into` per key, a column for each of its fields."""
-        return self._table(name, row_aggregation(name, into, columns), Shape(into))
+        return self._table(name, row_aggregation(name, into, columns), Shape(into), on_error)
 
-    def _table(self, name: str, aggregation: Aggregation, value: Shape) -> Table[K, Any]:
+    def _table(
+        self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
+    ) -> Table[K, Any]:
         check_name("a table", name)
         place = partitioned(self._place, name)
         place.builder.add(
@@ -339,6 +400,7 @@ class Grouped(Generic[K, V]):
                 store=StoreSpec(name),
                 key=place.key.serde,
                 aggregation=aggregation,
+                on_error=on_error,
             )
         )
         return Table(Side(Place(place.builder, name, place.key, value), name))
@@ -372,25 +434,49 @@ class WindowedStream(Generic[K, V]):
         this one that is quiet, or empty, holds them open. Results then depend on the clock:
         what such a source brings for a closed window is late.
         """
-        return type(self)(self._place, replace(self._windowing, idle_after_ms=_idle_after_ms(wall)))
+        idle_after_ms = duration_ms(wall)
+        if not idle_after_ms:
+            raise TopologyError("idle_after must be longer than 0 ms, such as '30s'")
+        return type(self)(self._place, replace(self._windowing, idle_after_ms=idle_after_ms))
 
-    def count(self, *, name: str) -> Table[Windowed[K], int]:
+    def count(
+        self,
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[Windowed[K], int]:
         """How many records."""
-        return self._table(name, counting(), Shape(int))
+        return self._table(name, counting(), Shape(int), on_error)
 
-    def reduce(self, fn: Callable[[V, V], V], *, name: str) -> Table[Windowed[K], V]:
+    def reduce(
+        self,
+        fn: Callable[[V, V], V],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[Windowed[K], V]:
         """The values folded into one of the same type; the first is the start."""
-        return self._table(name, reducing(fn, self._place.value.serde), self._place.value)
+        return self._table(name, reducing(fn, self._place.value.serde), self._place.value, on_error)
 
     def aggregate(
-        self, init: Callable[[], A], fn: Callable[[A, V], A], *, name: str
+        self,
+        init: Callable[[], A],
+        fn: Callable[[A, V], A],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
     ) -> Table[Windowed[K], A]:
         """The values folded into a state that begins as `init()`; see `Grouped.aggregate`."""
         shape = state_shape(init, fn)
-        return self._table(name, aggregating(init, fn, shape.serde), shape)
+        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error)
 
     def agg(
-        self, into: type[A], *, name: str, **columns: Aggregator[V, Any]
+        self,
+        into: type[A],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+        **columns: Aggregator[V, Any],
     ) -> Table[Windowed[K], A]:
         """One row of type `into`, a column for each of its fields.
 
@@ -399,9 +485,11 @@ class WindowedStream(Generic[K, V]):
             >>> agg.sum("amount").name
             'sum'
         """
-        return self._table(name, row_aggregation(name, into, columns), Shape(into))
+        return self._table(name, row_aggregation(name, into, columns), Shape(into), on_error)
 
-    def _table(self, name: str, aggregation: Aggregation, value: Shape) -> Table[Any, Any]:
+    def _table(
+        self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
+    ) -> Table[Any, Any]:
         check_name("a table", name)
         place = partitioned(self._place, name)
         how = self._windowing
@@ -412,6 +500,7 @@ class WindowedStream(Generic[K, V]):
                 store=StoreSpec(name),
                 key=place.key.serde,
                 aggregation=aggregation,
+                on_error=on_error,
                 windows=how.windows,
                 emit=how.emit,
                 late=how.late,
@@ -437,38 +526,45 @@ class Table(Generic[K, V]):
         """Every change as a record; of a windowed table that emits on close, the final rows."""
         return Stream(self.side.place)
 
-    def map_values(self, fn: Callable[[V], V2], *, name: str | None = None) -> Table[K, V2]:
+    def map_values(
+        self,
+        fn: Callable[[V], V2],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, V2]:
         """The same table with mapped values."""
         builder = self.side.place.builder
         node = TableMapValues(
             name=_checked(name) or builder.unique_name("tablemapvalues"),
             parents=(self.side.place.node,),
             fn=fn,
+            on_error=on_error,
         )
         builder.add(node)
         place = self.side.place
         mapped = Place(builder, node.name, place.key, returned(fn))
         return Table(Side(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed))
 
-    def filter(self, fn: Callable[[K, V], bool], *, name: str | None = None) -> Table[K, V]:
+    def filter(
+        self,
+        fn: Callable[[K, V], bool],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, V]:
         """The rows for which the function is true; the others are not there."""
         builder = self.side.place.builder
         node = TableFilter(
             name=_checked(name) or builder.unique_name("tablefilter"),
             parents=(self.side.place.node,),
             fn=fn,
+            on_error=on_error,
         )
         builder.add(node)
         place = self.side.place
         passed = Place(builder, node.name, place.key, place.value)
         return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
-
-
-def _idle_after_ms(wall: Dur | None) -> int | None:
-    idle_after_ms = None if wall is None else duration_ms(wall)
-    if idle_after_ms == 0:
-        raise TopologyError("idle_after must be longer than 0 ms, such as '30s'")
-    return idle_after_ms
 
 
 def _checked(name: str | None) -> str | None:

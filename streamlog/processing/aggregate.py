@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from streamlog.errors import ProcessingError
@@ -21,10 +22,13 @@ from streamlog.records.columns import has_none
 from streamlog.serdes import Serde
 from streamlog.tables.folding import Row
 from streamlog.tables.store import KeyValueStore, prefix_end
-from streamlog.topology import Aggregate, Aggregation
+from streamlog.topology import Aggregate, Aggregation, WindowedAggregate
 
 ROWS_CACHED_MAX = 100_000
 """States kept as objects after a flush: some 50 MB of small ones. Beyond, all are dropped."""
+
+UNCHANGING = frozenset({int, float, str, bytes, bool})
+"""States of these types can't be changed in place."""
 
 _TIMESTAMP = struct.Struct(">q")
 
@@ -71,10 +75,10 @@ class RowFormat:
 
 
 def without_nulls(
-    batch: Batch, key: Serde[Any], node: str, collector: Collector
+    step: Step, batch: Batch, key: Serde[Any], collector: Collector
 ) -> tuple[Batch, Sequence[bytes]]:
     """The records that have a key and a value, with their keys as bytes; the others counted."""
-    raw_keys = batch.raw_keys(key, node)
+    batch, raw_keys = step.written_keys(batch, key)
     if not has_none(raw_keys) and not has_none(batch.values):
         return batch, cast("Sequence[bytes]", raw_keys)
     kept = [
@@ -82,11 +86,33 @@ def without_nulls(
         for raw, value in zip(raw_keys, batch.values, strict=True)
     ]
     keyless = sum(raw is None for raw in raw_keys)
-    collector.drop(node, "null key", keyless)
-    collector.drop(node, "null value", kept.count(False) - keyless)
+    collector.drop(step.name, "null key", keyless)
+    collector.drop(step.name, "null value", kept.count(False) - keyless)
     return batch.where(kept), [
         raw for raw, keep in zip(raw_keys, kept, strict=True) if raw is not None and keep
     ]
+
+
+def guarded(node: Aggregate | WindowedAggregate) -> Aggregation:
+    """The node's aggregation; one that changes no state if it fails, where that matters.
+
+    A function may have changed the state in place before it raised, or leave one that can't be
+    stored or shown. Where the record is to be left out, it works on a copy that counts if all
+    that went well.
+    """
+    aggregation, serde = node.aggregation, node.aggregation.state
+    if node.on_error is None or node.on_error.action == "fail":
+        return aggregation
+
+    def add(state: Any, value: Any) -> Any:  # noqa: ANN401 - the stream's values
+        if state is not None and type(state) not in UNCHANGING:
+            state = serde.loads(serde.dumps(state))
+        state = aggregation.add(state, value)
+        serde.dumps(state)
+        aggregation.result(state)
+        return state
+
+    return replace(aggregation, add=add)
 
 
 class AggregateStep(Step):
@@ -94,7 +120,7 @@ class AggregateStep(Step):
 
     def __init__(self, node: Aggregate, store: KeyValueStore, collector: Collector) -> None:
         super().__init__(node.name)
-        self._aggregation = node.aggregation
+        self._aggregation = guarded(node)
         self._format = RowFormat(node.name, node.aggregation)
         self._key: Serde[Any] = node.key
         self._prefix = node.store.prefix
@@ -105,8 +131,8 @@ class AggregateStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Fold each record into its key's state and hand on the new result."""
-        batch, raw_keys = without_nulls(batch, self._key, self.name, self._collector)
-        folded = batch.applied(self.name, self._fold, raw_keys, batch.values, batch.timestamps)
+        batch, raw_keys = without_nulls(self, batch, self._key, self._collector)
+        batch, folded = self.applied(batch, self._fold, raw_keys, batch.values, batch.timestamps)
         results = Batch(
             batch.origin,
             batch.rows,
@@ -121,8 +147,11 @@ class AggregateStep(Step):
     def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
         row = self._rows.get(raw)
         if row is None:
-            row = self._rows[raw] = self._format.loads(self._store.get(self._prefix + raw))
-        row.state = self._aggregation.add(row.state, value)
+            row = self._format.loads(self._store.get(self._prefix + raw))
+            row.state = self._aggregation.add(row.state, value)
+            self._rows[raw] = row  # Not before: it may have failed on the first record of a key.
+        else:
+            row.state = self._aggregation.add(row.state, value)
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
         self._dirty.add(raw)
         return self._aggregation.result(row.state), row.timestamp_ms

@@ -100,8 +100,8 @@ class TableJoinStep(Step):
     def process(self, batch: Batch) -> None:
         """Look up the row of each record, and call the joiner where there is one to call for."""
         node = self._node
-        raw_keys = batch.raw_keys(node.key, self.name)
-        rows = self._rows(batch, raw_keys)
+        batch, raw_keys = self.written_keys(batch, node.key)
+        batch, rows = self._rows(batch, raw_keys)
         if has_none(batch.values) or (has_none(rows) and not node.left):
             kept = [
                 value is not None and (node.left or row is not None)
@@ -110,17 +110,17 @@ class TableJoinStep(Step):
             self._count(batch)
             batch = batch.where(kept)
             rows = [row for row, keep in zip(rows, kept, strict=True) if keep]
-        joined = batch.applied(self.name, node.fn, batch.values, rows)
+        batch, joined = self.applied(batch, node.fn, batch.values, rows)
         self.forward(batch.with_values(joined))
 
-    def _rows(self, batch: Batch, raws: Sequence[bytes | None]) -> list[object]:
+    def _rows(self, batch: Batch, raws: Sequence[bytes | None]) -> tuple[Batch, list[object]]:
         # One by one where each row is looked at through views, and to find the record of an error.
         if self._node.views:
-            return batch.applied(self.name, self._row, raws, batch.keys)
+            return self.applied(batch, self._row, raws, batch.keys)
         try:
-            return self._table.lookup_all(raws)
+            return batch, self._table.lookup_all(raws)
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
-            return batch.applied(self.name, self._row, raws, batch.keys)
+            return self.applied(batch, self._row, raws, batch.keys)
 
     def _row(self, raw: bytes | None, key: object) -> object:
         found = None if raw is None else self._table.lookup(raw)

@@ -141,7 +141,7 @@ class MergedInput(Input):
             records = [record for record in records if record.offset >= after]
         if not records:
             return
-        chunk = Chunk(records, self.topic, self.partition)
+        chunk = self.arrived(records)
         columns = chunk.headers
         for at in range(len(records)):
             self._hear(chunk, at, columns[at] if columns is not None else ())
@@ -185,16 +185,11 @@ class MergedInput(Input):
         self._taken = high
         if high == len(self._ready):
             self._ready, self._taken = [], 0
-        return self._batch(entries)
+        return self.readable(self._batch(entries))
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""
         return [(each.source, each.time_ms, each.idle_ms) for each in self._sources]
-
-    def held_ms(self, idle_after_ms: int | None) -> int:
-        """The time of its slowest source; without those that have been quiet for so long."""
-        live = (s for s in self._sources if idle_after_ms is None or s.idle_ms < idle_after_ms)
-        return min((each.heard_ms for each in live), default=FAR_MS)
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the position."""

@@ -8,20 +8,12 @@ by record), remembers `offsets`, and counts `drops`; the state's changes are not
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from streamlog.record import Headers
-from streamlog.records.columns import has_none
-
-_TIME = struct.Struct(">q")
-
-
-def _route(key: bytes | None, timestamp_ms: int, value: bytes | None) -> bytes:
-    return _TIME.pack(timestamp_ms) + (value or b"") if key is None else key
 
 
 class SinkRecord(NamedTuple):
@@ -29,16 +21,11 @@ class SinkRecord(NamedTuple):
 
     topic: str
     partition: int | None
-    """None: by `route`, as producers do it by the key."""
+    """None: by the key, as the producer does it."""
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
-
-    @property
-    def route(self) -> bytes:
-        """What decides the partition: see `SinkBatch.routes`."""
-        return _route(self.key, self.timestamp_ms, self.value)
 
 
 class SinkBatch(NamedTuple):
@@ -46,21 +33,12 @@ class SinkBatch(NamedTuple):
 
     topic: str
     partition: int | None
-    """None: by `routes`, as producers do it by the keys."""
+    """None: by the keys, as the producer does it."""
     timestamps: Sequence[int]
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     headers: Sequence[Headers] | None = None
     """None: no record has any."""
-
-    def routes(self) -> Sequence[bytes]:
-        """What is hashed for the partition of each record: its key.
-
-        Without one, its timestamp and value, so that it is the same whoever runs the task.
-        """
-        if not has_none(self.keys):
-            return cast("Sequence[bytes]", self.keys)
-        return list(map(_route, self.keys, self.timestamps, self.values))
 
     def records(self) -> Iterator[SinkRecord]:
         """One by one."""
@@ -69,7 +47,9 @@ class SinkBatch(NamedTuple):
         return (SinkRecord(self.topic, self.partition, *fields) for fields in columns)
 
 
-Reason = Literal["late", "null key", "null value", "duplicate", "out of order"]
+Reason = Literal[
+    "late", "null key", "null value", "duplicate", "out of order", "error", "dead letter"
+]
 """Records that come "out of order" are not left out: see `processing/merged`."""
 
 
@@ -82,6 +62,8 @@ class Drop:
     count: int = 0
     late_by_ms_max: int = 0
     """Of late records: how long after its closing the latest of them came."""
+    told: str = ""
+    """Of errors: the last one."""
 
 
 @dataclass(slots=True)

@@ -15,12 +15,15 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, repeat, starmap
 from typing import Any, TypeAlias
 
 from streamlog.durations import when_ms
-from streamlog.errors import CorruptData, SerdeError
+from streamlog.errors import CorruptData, ProcessingError, SerdeError
 from streamlog.processing.columns import Batch, Feed, Origin, failed, until_error
+from streamlog.processing.dead_letters import Letter
+from streamlog.processing.failures import NodeFailures
 from streamlog.processing.serialized import loads_all
 from streamlog.record import Headers
 from streamlog.records.batch import Record
@@ -35,6 +38,7 @@ class Chunk:
 
     __slots__ = (
         "at",
+        "bad",
         "headers",
         "keys",
         "offsets",
@@ -45,24 +49,57 @@ class Chunk:
         "values",
     )
 
-    def __init__(self, records: Sequence[Record], topic: TopicSpec, partition: int) -> None:
+    def __init__(
+        self,
+        records: Sequence[Record],
+        topic: TopicSpec,
+        partition: int,
+        failures: NodeFailures | None = None,
+    ) -> None:
         offsets, timestamps, raw_keys, raw_values, headers = zip(*records, strict=True)
         self.at = 0
         self.offsets: Sequence[int] = offsets
         self.raw_keys: Sequence[bytes | None] = raw_keys
         self.raw_values: Sequence[bytes | None] = raw_values
         self.headers: Sequence[Headers] | None = headers if any(headers) else None
-        self.keys = _decoded(raw_keys, topic, "key", partition, offsets)
-        self.values = _decoded(raw_values, topic, "value", partition, offsets)
+        self.keys: Sequence[Any] = ()
+        self.values: Sequence[Any] = ()
+        self.timestamps: Sequence[int] = ()
+        self.bad: dict[int, Letter] = {}
+        """By offset: what could not be read, and stands in the columns as None."""
+        try:
+            self._read(topic, partition, timestamps)
+        except ProcessingError:
+            if failures is None:
+                raise
+            self._read_each(topic, partition, timestamps, failures)
+        self.times: list[int] = []
+
+    def _read(self, topic: TopicSpec, partition: int, timestamps: Sequence[int]) -> None:
+        offsets = self.offsets
+        self.keys = _decoded(self.raw_keys, topic, "key", partition, offsets)
+        self.values = _decoded(self.raw_values, topic, "value", partition, offsets)
         self.timestamps = _extracted(self.values, timestamps, topic, partition, offsets)
         if min(self.timestamps) < 0:
             at = next(at for at, ms in enumerate(self.timestamps) if ms < 0)
-            error = CorruptData(
-                f"the timestamp is {self.timestamps[at]} ms, before 1970: event time can't be "
-                "negative; correct the producer, or declare timestamp= on the topic"
-            )
+            error = _negative(self.timestamps[at])
             raise failed(topic.name, topic.name, partition, offsets[at], error)
-        self.times: list[int] = []
+
+    def _read_each(
+        self, topic: TopicSpec, partition: int, timestamps: Sequence[int], failures: NodeFailures
+    ) -> None:
+        """Some can't be read. What becomes of those is seen when it is their turn."""
+        rows: list[tuple[Any, Any, int]] = []
+        headers = repeat(()) if self.headers is None else self.headers
+        raws = (self.raw_keys, self.raw_values, headers)
+        for record in starmap(Record, zip(self.offsets, timestamps, *raws, strict=False)):
+            letter = partial(_letter_of, record, topic, partition)
+            row = failures.tried(partial(_read_one, record, topic), letter)
+            if isinstance(row, Letter):
+                self.bad[record.offset] = row
+                row = (None, None, UNKNOWN_MS)
+            rows.append(row)
+        self.keys, self.values, self.timestamps = map(list, zip(*rows, strict=True))
 
     def count_from(self, time_ms: int) -> int:
         """Set the running maximum of timestamps; returns the last one."""
@@ -113,6 +150,43 @@ def _extracted(
     return found
 
 
+def _negative(timestamp_ms: int) -> CorruptData:
+    return CorruptData(
+        f"the timestamp is {timestamp_ms} ms, before 1970: event time can't be "
+        "negative; correct the producer, or declare timestamp= on the topic"
+    )
+
+
+def _read_one(record: Record, topic: TopicSpec) -> tuple[Any, Any, int]:
+    """Key, value and event time of one record."""
+    key = None if record.key is None else topic.key.loads(record.key)
+    value = None if record.value is None else topic.value.loads(record.value)
+    timestamp_ms = record.timestamp_ms
+    if topic.timestamp is not None and value is not None:
+        timestamp_ms = when_ms(topic.timestamp(value))
+    if timestamp_ms < 0:
+        raise _negative(timestamp_ms)
+    return key, value, timestamp_ms
+
+
+def _letter_of(
+    record: Record, topic: TopicSpec, partition: int, error: Exception, attempt: int
+) -> Letter:
+    return Letter(
+        topic=topic.name,
+        partition=partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+        node=topic.name,
+        error=error,
+        attempt=attempt,
+        is_internal=topic.internal,
+    )
+
+
 class Input(Feed):
     """One input partition of a task: records that have arrived and are not taken yet."""
 
@@ -122,6 +196,9 @@ class Input(Feed):
         self.partition = partition
         self.rank = rank
         self._position: int | None = None
+        self.failures: NodeFailures | None = None
+        """What becomes of records that can't be read; None: the task fails."""
+        self._bad: dict[int, Letter] = {}
         self._received: int | None = None
         self._end: int | None = None
         self._arrived_ms = UNKNOWN_MS
@@ -159,7 +236,7 @@ class Input(Feed):
             records = [record for record in records if record.offset >= after]
         if not records:
             return
-        chunk = Chunk(records, self.topic, self.partition)
+        chunk = self.arrived(records)
         self._arrived_ms = chunk.count_from(max(self._arrived_ms, self.time_ms))
         self._chunks.append(chunk)
         self._received = records[-1].offset + 1
@@ -209,7 +286,23 @@ class Input(Feed):
             self._chunks.popleft()
         chunk.at = high
         self._position = chunk.offsets[high - 1] + 1
-        return self.batch(chunk, low, high)
+        return self.readable(self.batch(chunk, low, high))
+
+    def arrived(self, records: Sequence[Record]) -> Chunk:
+        """Records, read; those that could not be are kept until it is their turn."""
+        chunk = Chunk(records, self.topic, self.partition, self.failures)
+        self._bad.update(chunk.bad)
+        return chunk
+
+    def readable(self, batch: Batch) -> Batch:
+        """Without the records that could not be read: it is their turn."""
+        if not self._bad or self.failures is None:
+            return batch
+        letters = [self._bad.pop(offset, None) for offset in batch.origin.offsets]
+        for letter in letters:
+            if letter is not None:
+                self.failures.give_up(letter)
+        return batch.where([letter is None for letter in letters])
 
     def batch(self, chunk: Chunk, low: int, high: int) -> Batch:
         """The records of a chunk from `low` to `high`, which are being taken."""

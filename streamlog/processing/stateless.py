@@ -41,7 +41,7 @@ class MapStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value."""
-        pairs = batch.applied(self.name, self._pair, batch.keys, batch.values)
+        batch, pairs = self.applied(batch, self._pair, batch.keys, batch.values)
         values = [value for _, value in pairs]
         self.forward(batch.with_keys([key for key, _ in pairs]).with_values(values))
 
@@ -61,7 +61,8 @@ class MapValuesStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with the value."""
-        self.forward(batch.with_values(batch.applied(self.name, self._fn, batch.values)))
+        batch, values = self.applied(batch, self._fn, batch.values)
+        self.forward(batch.with_values(values))
 
 
 class FlatMapValuesStep(Step):
@@ -73,7 +74,7 @@ class FlatMapValuesStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with the value; take all that it gives before going on."""
-        lists = batch.applied(self.name, self._all, batch.values)
+        batch, lists = self.applied(batch, self._all, batch.values)
         # Which record of the batch each new value belongs to.
         ats = [at for at, values in enumerate(lists) for _ in values]
         flat = Batch(
@@ -100,7 +101,7 @@ class FilterStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value."""
-        kept = batch.applied(self.name, self._fn, batch.keys, batch.values)
+        batch, kept = self.applied(batch, self._fn, batch.keys, batch.values)
         self.forward(batch if all(kept) else batch.where(kept))
 
 
@@ -113,7 +114,7 @@ class PeekStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with the record; what it returns is not used."""
-        batch.applied(self.name, self._fn, batch.records())
+        batch, _ = self.applied(batch, self._fn, batch.records())
         self.forward(batch)
 
 
@@ -126,7 +127,8 @@ class RekeyStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Call the function with key and value."""
-        self.forward(batch.with_keys(batch.applied(self.name, self._fn, batch.keys, batch.values)))
+        batch, keys = self.applied(batch, self._fn, batch.keys, batch.values)
+        self.forward(batch.with_keys(keys))
 
 
 class TableMapValuesStep(Step):
@@ -139,7 +141,7 @@ class TableMapValuesStep(Step):
     def process(self, batch: Batch) -> None:
         """Call the function with the value, if there is one."""
         fn = self.fn
-        values = batch.applied(self.name, lambda v: None if v is None else fn(v), batch.values)
+        batch, values = self.applied(batch, lambda v: None if v is None else fn(v), batch.values)
         self.forward(batch.with_values(values))
 
 
@@ -153,8 +155,8 @@ class TableFilterStep(Step):
     def process(self, batch: Batch) -> None:
         """Call the function with key and value, if there is one."""
         fn = self.fn
-        values = batch.applied(
-            self.name,
+        batch, values = self.applied(
+            batch,
             lambda k, v: v if v is not None and fn(k, v) else None,
             batch.keys,
             batch.values,
@@ -195,14 +197,15 @@ class SinkStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Records as bytes into the outbox; the partition follows from the key."""
+        batch, keys, values = self.written(batch, self._topic)
         headers = batch.origin.headers
         self._collector.send(
             SinkBatch(
                 self._topic.name,
                 None,
                 batch.timestamps,
-                batch.raw_keys(self._topic.key, self.name),
-                batch.raw_values(self._topic.value, self.name),
+                keys,
+                values,
                 None if headers is None else batch.of_origin(headers),
             )
         )
@@ -235,13 +238,14 @@ class RepartitionStep(Step):
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)
+        batch, keys, values = self.written(batch, self._topic)
         self._collector.send(
             SinkBatch(
                 self._topic.name,
                 None,
                 batch.timestamps,
-                batch.raw_keys(self._topic.key, self.name),
-                batch.raw_values(self._topic.value, self.name),
+                keys,
+                values,
                 self._headers(batch),
             )
         )

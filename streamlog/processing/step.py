@@ -7,8 +7,21 @@ that of the records. What steps put into the task's outbox goes through the `Col
 
 from __future__ import annotations
 
-from streamlog.processing.columns import Batch
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from streamlog.errors import ProcessingError
+from streamlog.processing.columns import Batch, until_error
+from streamlog.processing.failures import NodeFailures
 from streamlog.processing.outbox import Drop, Outbox, Reason, SinkBatch
+from streamlog.serdes import Serde
+from streamlog.topology import TopicSpec
+
+RawColumn: TypeAlias = Sequence[bytes | None]
+
+T = TypeVar("T")
+"""What a user's function gives."""
 
 
 class Collector:
@@ -22,7 +35,9 @@ class Collector:
         """To be written by the runner, in this order."""
         self.outbox.writes.append(batch)
 
-    def drop(self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0) -> None:
+    def drop(
+        self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0, told: str = ""
+    ) -> None:
         """Count records that a node leaves out; none is fine."""
         if not count:
             return
@@ -32,6 +47,7 @@ class Collector:
             self.outbox.drops.append(drop)
         drop.count += count
         drop.late_by_ms_max = max(drop.late_by_ms_max, late_by_ms)
+        drop.told = told or drop.told
 
     def take(self) -> Outbox:
         """The outbox; a new one begins."""
@@ -46,13 +62,61 @@ class Step:
     def __init__(self, name: str) -> None:
         self.name = name
         self.children: list[Step] = []
+        self.failures: NodeFailures | None = None
+        """What becomes of records on which it fails; None: the task fails."""
 
     def process(self, batch: Batch) -> None:
         """Take in a batch; hand on what comes of it. This one hands on the batch itself."""
         self.forward(batch)
+
+    def applied(
+        self, batch: Batch, fn: Callable[..., T], *columns: Sequence[Any]
+    ) -> tuple[Batch, list[T]]:
+        """What the user's function gives for each record; those that fail may be left out.
+
+        Raises:
+            ProcessingError: it raised, and records may not be left out here.
+        """
+        results, error = until_error(fn, *columns)
+        if error is None:
+            return batch, results
+        if self.failures is None:
+            raise batch.failure(self.name, len(results), error) from error
+        return self.failures.settled(batch, results, error, fn, columns)
+
+    def written_keys(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
+        """Keys as bytes, as `written`."""
+        try:
+            return batch, batch.raw_keys(serde, self.name)
+        except ProcessingError:
+            if self.failures is None:
+                raise
+        batch, _ = self.applied(batch, partial(_dumped, serde), batch.keys)
+        return batch, batch.raw_keys(serde, self.name)
+
+    def written(self, batch: Batch, topic: TopicSpec) -> tuple[Batch, RawColumn, RawColumn]:
+        """Keys and values as bytes; records that can't be written may be left out.
+
+        Raises:
+            ProcessingError: one can't be, and records may not be left out here.
+        """
+        try:
+            keys = batch.raw_keys(topic.key, self.name)
+            return batch, keys, batch.raw_values(topic.value, self.name)
+        except ProcessingError:
+            if self.failures is None:
+                raise
+        batch, _ = self.applied(batch, partial(_dumped, topic.key), batch.keys)
+        batch, _ = self.applied(batch, partial(_dumped, topic.value), batch.values)
+        keys = batch.raw_keys(topic.key, self.name)
+        return batch, keys, batch.raw_values(topic.value, self.name)
 
     def forward(self, batch: Batch) -> None:
         """Hand a batch to all children, unless it is empty."""
         if batch.rows:
             for child in self.children:
                 child.process(batch)
+
+
+def _dumped(serde: Serde[Any], item: object) -> bytes | None:
+    return None if item is None else serde.dumps(item)

@@ -19,6 +19,7 @@ from typing import Any
 from streamlog.errors import CorruptData, TopologyError, UsageError
 from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.columns import Feed
+from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.inherited import SECTION, Era, inherited
 from streamlog.processing.joins import TableJoinStep, TableStep
 from streamlog.processing.merged import MergedInput
@@ -49,7 +50,6 @@ from streamlog.topology import (
     TopicSpec,
     WindowedAggregate,
 )
-from streamlog.windows.emit import FAR_MS
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,6 +76,7 @@ class Task:
         progress: Progress | None = None,
         era: Era | None = None,
         merges: bool = True,
+        pause: Pause = no_pause,
     ) -> None:
         """A task that goes on where its state ends.
 
@@ -88,6 +89,7 @@ class Task:
             era: which state the app has let go of (see `inherited`).
             merges: take what comes through a repartition topic in the order of time (`merged`),
                 whatever order it was sent in. Not for a runner that may send it twice.
+            pause: waits before a record is tried again (see `failures`).
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -102,6 +104,7 @@ class Task:
         self._merges = merges
         self._store = StoreTransaction(store if store is not None else MemoryStore())
         self._collector = Collector()
+        self._pause = pause
         self._queue = RecordQueue(
             [self._input(topic) for topic in subtopology.topics.values() if self._reads(topic)],
             record_at_a_time=subtopology.record_at_a_time,
@@ -138,11 +141,6 @@ class Task:
     def buffered(self) -> dict[TopicPartition, int]:
         """Records that have arrived and wait for their turn. Never pause an input with none."""
         return {place: len(entry) for place, entry in self._queue.inputs.items()}
-
-    @property
-    def next_wall_ms(self) -> int:
-        """Nothing happens by the clock on the wall before this time."""
-        return min((each.next_wall_ms for each in self._processors), default=FAR_MS)
 
     @property
     def state_bytes(self) -> int:
@@ -185,8 +183,7 @@ class Task:
 
         Args:
             records: per input partition, by ascending offset, following on those before.
-            now_ms: milliseconds since 1970 by a clock that does not go back; for `idle_after`
-                and for what processors do by the clock on the wall.
+            now_ms: any clock that does not go back; for `idle_after` only.
             ends: end offsets (high watermarks). An input is waited for while it is behind its
                 end, and also as long as its end is not known.
 
@@ -195,8 +192,6 @@ class Task:
                 up: nothing since the last checkpoint may be committed.
         """
         inputs = self._queue.inputs
-        for processor in self._processors:
-            processor.look(now_ms)
         for place, arrived in records.items():
             if place not in inputs:
                 raise UsageError(f"task {self.id} does not read {place[0]}-{place[1]}")
@@ -213,20 +208,20 @@ class Task:
                     step.process(batch)
         for entry in inputs.values():
             entry.learn_end(None, now_ms=now_ms, took=entry in took)
-        fired = self._settle(now_ms)
-        self._has_news = self._has_news or bool(took) or fired
+        self._settle()
+        self._has_news = self._has_news or bool(took)
         outbox = self._collector.take()
         outbox.offsets = {e.place: e.position for e in took if e.position is not None}
         return outbox
 
-    def _settle(self, now_ms: int) -> bool:
-        """All records at hand have been taken: let time take effect; whether timers fired."""
+    def _settle(self) -> None:
+        """All records at hand have been taken: let time take effect."""
         for windowed in self._windowed:
             windowed.settle()
-        fired = [processor.settle(now_ms) for processor in self._processors]
+        for processor in self._processors:
+            processor.settle()
         for repartition in self._repartitions:
             repartition.mark()
-        return any(fired)
 
     def checkpoint(self) -> list[Change]:
         """Everything that has changed since the last one, to be sent as ONE record batch.
@@ -285,6 +280,13 @@ class Task:
         return self.id.partition < self._partitions[topic.name]
 
     def _input(self, topic: TopicSpec) -> Input:
+        entry = self._new_input(topic)
+        for node in self.subtopology.nodes:
+            if isinstance(node, Entry) and node.topic.name == topic.name:
+                entry.failures = self._failures(topic.name, node)
+        return entry
+
+    def _new_input(self, topic: TopicSpec) -> Input:
         rank = self.subtopology.inputs.index(topic.name)
         if not topic.internal:
             return Input(topic, self.id.partition, rank)
@@ -298,7 +300,6 @@ class Task:
                 topic, self.id.partition, rank, sources=sources, collector=self._collector
             )
         marks_ms = [ms for all_ms in self.subtopology.idle_marks_ms.values() for ms in all_ms]
-        marks_ms += self.subtopology.processors_idle_ms
         return RepartitionInput(
             topic,
             self.id.partition,
@@ -312,8 +313,15 @@ class Task:
         for node in self.subtopology.nodes:
             step = self._step(node)
             self._steps[node.name] = step
+            step.failures = self._failures(node.name, node)
             for parent in node.parents:
                 self._steps[parent].children.append(step)
+
+    def _failures(self, name: str, node: Node) -> NodeFailures | None:
+        policy = node.on_error
+        if policy is None or policy.action == "fail":
+            return None
+        return NodeFailures(name, policy, self.subtopology.app_id, self._collector, self._pause)
 
     def _step(self, node: Node) -> Step:
         step: Step
@@ -333,14 +341,8 @@ class Task:
                     partition=self.id.partition,
                 )
             case Process():
-                step = ProcessorStep(
-                    node,
-                    self._store,
-                    app_id=self.subtopology.app_id,
-                    partition=self.id.partition,
-                    feeds=self._clocks(node),
-                    is_watched=self.subtopology.is_watched(node),
-                )
+                app_id = self.subtopology.app_id
+                step = ProcessorStep(node, self._store, app_id=app_id, feeds=self._feeds(node))
             case TableJoin():
                 step = TableJoinStep(node, self._table(node.table), self._collector)
             case Sink():
@@ -365,28 +367,16 @@ class Task:
         return step
 
     def _feeds(self, node: Node) -> list[Feed]:
-        """Where this node's records come from, in this task."""
-        return self._feeds_of(self.subtopology.origins(node))
-
-    def _clocks(self, node: Node) -> list[Feed]:
-        """Where a processor's stream time comes from, in this task."""
+        """Where the stream times of this node's records come from, in this task."""
         feeds: list[Feed] = []
-        for origin in self.subtopology.clocks(node):
-            step = self._steps[origin.name]
-            feeds += [step.clock] if isinstance(step, ProcessorStep) else self._feeds_of([origin])
-        return feeds
-
-    def _feeds_of(self, origins: Sequence[Node]) -> list[Feed]:
-        feeds: list[Feed] = []
-        for origin in origins:
-            step = self._steps[origin.name]
+        for origin in self.subtopology.origins(node):
             if isinstance(origin, Entry):
                 if self._reads(origin.topic):
                     feeds.append(self._queue.inputs[origin.topic.name, self.id.partition])
-            elif isinstance(step, WindowedAggregateStep):
-                feeds.append(step.feed)
-            elif isinstance(step, ProcessorStep):
-                feeds += step.own_feeds
+            else:
+                step = self._steps[origin.name]
+                if isinstance(step, WindowedAggregateStep):
+                    feeds.append(step.feed)
         return feeds
 
     def _entry_steps(self) -> dict[str, list[Step]]:

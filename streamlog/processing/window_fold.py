@@ -74,6 +74,13 @@ class Arrived:
         self.times = times
         self.sources = sources
 
+    def until(self, end: int) -> Arrived:
+        """Those before `end`."""
+        own = None if self.sources is None else self.sources[:end]
+        return Arrived(
+            self.raws[:end], self.values[:end], self.timestamps[:end], self.times[:end], own
+        )
+
 
 class Updates:
     """What goes on on update, in columns: of which record, and its row's result."""

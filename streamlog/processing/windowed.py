@@ -17,14 +17,16 @@ Rules of Kafka Streams (KIP-825 for emission on close), with its stream time per
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from streamlog.durations import moment
-from streamlog.processing.aggregate import ROWS_CACHED_MAX, RowFormat, without_nulls
+from streamlog.processing.aggregate import ROWS_CACHED_MAX, RowFormat, guarded, without_nulls
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
+from streamlog.processing.failures import LeftOut
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.window_fold import (
@@ -49,6 +51,9 @@ from streamlog.tables.store import (
 from streamlog.topology import TopicSpec, WindowedAggregate
 from streamlog.windows.assign import window_of
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit, StreamTime, closed_until
+
+T = TypeVar("T")
+"""What is done for a record gives this."""
 
 
 class Closed:
@@ -97,7 +102,7 @@ class WindowedAggregateStep(Step):
         self._prefix = node.store.prefix
         self._stream = StreamTime(s for feed in feeds for s, _, _ in feed.heard_of())
         self._fold = WindowFold(
-            node.aggregation.add,
+            guarded(node).add,
             node.aggregation.result,
             node.aggregation.initial,
             open_window=self._open,
@@ -114,12 +119,9 @@ class WindowedAggregateStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Fold the records, close what they close, hand on the results."""
-        batch, raws = without_nulls(batch, self._node.key, self.name, self._collector)
+        batch, raws = without_nulls(self, batch, self._node.key, self._collector)
         closed, updates = Closed(), Updates()
-        try:
-            self._take(batch, raws, closed, updates)
-        except Exception as error:
-            raise batch.failure(self.name, self._fold.at, error) from error
+        self._take(batch, raws, closed, updates)
         self._hand_on(closed)
         if updates.ats:
             rows = batch.rows
@@ -197,14 +199,55 @@ class WindowedAggregateStep(Step):
         while start < len(raws):
             source = origin.feed.source if own is None else own[start]
             stream.advance(source, times[start])
-            why = fold.run(start, arrived, stream.outlook(source), updates)
+            try:
+                why = fold.run(start, arrived, stream.outlook(source), updates)
+            except Exception as error:  # noqa: BLE001 - the user's functions
+                if fold.at > start:
+                    stream.advance(source, times[fold.at - 1])
+                why = self._again(batch, arrived, updates, error)
             start = fold.at if why == SOURCE else fold.at + 1
             if start:
                 stream.advance(source, times[start - 1])
             if why == LATE:
-                self._leave_out(batch, fold.at, stream.time_of(source))
+                self._tried(batch, partial(self._leave_out, batch, fold.at, stream.time_of(source)))
             elif why == GATE:
                 self._close(closed)
+
+    def _again(self, batch: Batch, arrived: Arrived, updates: Updates, error: Exception) -> int:
+        """The record in hand has failed: try it alone, by the policy; says why it stopped."""
+        fold, at = self._fold, self._fold.at
+        alone = arrived.until(at + 1)
+        own = batch.origin.sources
+        source = batch.origin.feed.source if own is None else own[batch.rows[at]]
+        outlook = self._stream.outlook(source)
+        found = self._tried(batch, partial(fold.run, at, alone, outlook, updates), error)
+        fold.at = at
+        if not isinstance(found, LeftOut):
+            return found
+        self._forget_empty(batch.timestamps[at], arrived.raws[at])
+        return GATE  # Time goes on without it.
+
+    def _forget_empty(self, timestamp_ms: int, raw: bytes) -> None:
+        """A row that was begun for the record in hand has nothing in it."""
+        spec = self._node.windows
+        _, end_ms = window_of(timestamp_ms, spec.size_ms, spec.offset_ms)
+        window = self._windows.get(end_ms)
+        if window is not None and raw in window.rows and window.rows[raw].timestamp_ms < 0:
+            del window.rows[raw]
+
+    def _tried(
+        self, batch: Batch, work: Callable[[], T], error: Exception | None = None
+    ) -> T | LeftOut:
+        """Do something for the record in hand; without a policy, an error is the task's."""
+        at = self._fold.at
+        if self.failures is not None:
+            return self.failures.attempted(batch, at, work, first=error)
+        try:
+            if error is None:
+                return work()
+        except Exception as caught:  # noqa: BLE001 - the user's code
+            error = caught
+        raise batch.failure(self.name, at, error) from error
 
     def _leave_out(self, batch: Batch, at: int, source_ms: int) -> None:
         late, spec = self._node.late, self._node.windows

@@ -23,9 +23,8 @@ from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.processing.joins import viewed
-from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
-from streamlog.record import Headers
+from streamlog.record import Headers, Record
 from streamlog.records.batch import Record as RawRecord
 from streamlog.tables.changelog import Restoration
 from streamlog.tables.memory import MemoryStore
@@ -35,7 +34,6 @@ from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology
-from streamlog.windows.emit import FAR_MS
 
 K = TypeVar("K")
 """A key."""
@@ -138,30 +136,44 @@ class TestDriver:
                     rows[key] = seen
         return rows
 
+    def dead_letters(self, topic: str | None = None) -> list[Record[bytes, bytes]]:
+        """The records that were written to a topic for dead letters; by default the app's own.
+
+        Raises:
+            UsageError: no policy writes there.
+        """
+        name = topic or f"{self._topology.app_id}-dlq"
+        letters = self._topology.dead_letters.get(name)
+        if letters is None:
+            raise UsageError(f"no on_error=on_error.dlq(...) of the app writes to {name!r}")
+        source = Topic[bytes, bytes](letters, self._rehearsal.outlet)
+        return [source.decoded(record, at) for at, record in self.topic(name).arrivals]
+
     def advance(self, by: Dur) -> None:
-        """Let time pass: what is due by the clock happens at its time, quiet sources become idle.
+        """Let time pass: timers and crontabs fire when they are due, quiet sources become idle.
 
         Raises:
             ProcessingError: something failed.
         """
         self.check_runs()
         until_ms = self.now_ms + duration_ms(by)
-        while (due_ms := self._due_ms) <= until_ms:
-            self.now_ms = max(due_ms, self.now_ms)
+        while True:
             due = min(self._schedules, key=lambda each: each.due_ms, default=None)
-            if due is not None and due.due_ms == due_ms:
+            waiting_ms = self._agents.due_ms
+            if waiting_ms is not None and (due is None or waiting_ms < due.due_ms):
+                due, due_ms = None, waiting_ms
+            elif due is not None:
+                due_ms = due.due_ms
+            else:
+                break
+            if due_ms > until_ms:
+                break
+            self.now_ms = max(due_ms, self.now_ms)
+            if due is not None:
                 self._agents.run(due.fire())
             self.settle()
         self.now_ms = until_ms
         self.settle()
-
-    @property
-    def _due_ms(self) -> int:
-        """When something happens by the clock next."""
-        times = [each.due_ms for each in self._schedules]
-        times += [task.next_wall_ms for task in self._tasks.values()]
-        waiting_ms = self._agents.due_ms
-        return min(times if waiting_ms is None else [*times, waiting_ms], default=FAR_MS)
 
     def restart(self) -> None:
         """Commit, stop, and start again with the state that the changelog holds."""
@@ -284,7 +296,7 @@ class TestDriver:
                 key=sink.key,
                 timestamp_ms=sink.timestamp_ms,
                 headers=sink.headers,
-                partition=self._partition(sink),
+                partition=sink.partition,
             )
         for (topic, partition), offset in outbox.offsets.items():
             self._committed[task.id, topic, partition] = offset
@@ -292,12 +304,6 @@ class TestDriver:
             dropped = self.drops.get((drop.node, drop.reason), 0)
             self.drops[drop.node, drop.reason] = dropped + drop.count
         return bool(outbox.writes)
-
-    def _partition(self, sink: SinkRecord) -> int:
-        if sink.partition is not None:
-            return sink.partition
-        count = len(self._topics[sink.topic].partitions)
-        return self._rehearsal.partition_of(sink.route, count)
 
 
 class _Sender:

@@ -33,7 +33,8 @@ from streamlog.topology.nodes import (
     View,
     WindowedAggregate,
 )
-from streamlog.topology.process import ClockName, Process, ProcessorStore, Punctuation, TimerStore
+from streamlog.topology.policies import ErrorPolicy, on_error
+from streamlog.topology.process import Process, ProcessorStore
 from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 
@@ -41,8 +42,8 @@ __all__ = [
     "TOPIC_NAME_LENGTH_MAX",
     "Aggregate",
     "Aggregation",
-    "ClockName",
     "Entry",
+    "ErrorPolicy",
     "Feeder",
     "Filter",
     "FlatMapValues",
@@ -53,7 +54,6 @@ __all__ = [
     "Peek",
     "Process",
     "ProcessorStore",
-    "Punctuation",
     "Rekey",
     "RepartitionSink",
     "Sink",
@@ -65,11 +65,11 @@ __all__ = [
     "TableJoin",
     "TableMapValues",
     "TableSource",
-    "TimerStore",
     "TopicSpec",
     "Topology",
     "TopologyBuilder",
     "View",
     "WindowedAggregate",
     "check_name",
+    "on_error",
 ]

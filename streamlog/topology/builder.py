@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from streamlog.errors import TopologyError
 from streamlog.topology.graph import Topology
 from streamlog.topology.nodes import Entry, Node, TableJoin, WindowedAggregate
-from streamlog.topology.process import Process
+from streamlog.topology.policies import ErrorPolicy, on_error
 from streamlog.topology.subtopology import Feeder, Subtopology, writers
 from streamlog.topology.topics import check_name
 
@@ -21,8 +22,10 @@ from streamlog.topology.topics import check_name
 class TopologyBuilder:
     """Collects nodes until `build`."""
 
-    def __init__(self, app_id: str) -> None:
+    def __init__(self, app_id: str, *, on_error: ErrorPolicy = on_error.FAIL) -> None:
+        """`on_error` is for nodes that say nothing of their own."""
         self.app_id = check_name("an app", app_id)
+        self._on_error = on_error
         self.nodes: dict[str, Node] = {}
 
     def add(self, node: Node) -> None:
@@ -36,6 +39,8 @@ class TopologyBuilder:
                 f"the name {node.name!r} is taken by a {type(self.nodes[node.name]).__name__} "
                 "already: names of operators, tables and repartitions are unique in an app"
             )
+        if node.on_error is None and self._on_error.action != "fail":
+            node = replace(node, on_error=self._on_error)
         self.nodes[node.name] = node
 
     def unique_name(self, kind: str) -> str:
@@ -96,9 +101,8 @@ def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
         for origin in sub.origins(node):
             if isinstance(origin, Entry):
                 found[origin.topic.name] = Feeder(origin.topic.name, (origin.topic.name,))
-                continue
-            for name in origin.feeds if isinstance(origin, Process) else (origin.name,):
-                found[name] = Feeder(name, sub.inputs)
+            else:
+                found[origin.name] = Feeder(origin.name, sub.inputs)
     return tuple(found.values())
 
 
@@ -117,8 +121,7 @@ def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:
                 found |= {
                     node.idle_after_ms
                     for node in sub.nodes
-                    if isinstance(node, WindowedAggregate | Process)
-                    and node.idle_after_ms is not None
+                    if isinstance(node, WindowedAggregate) and node.idle_after_ms is not None
                 }
     return tuple(sorted(found))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from streamlog.errors import TopologyError
+from streamlog.serdes import serde_for
 from streamlog.topology.nodes import (
     Aggregate,
     Entry,
@@ -25,6 +26,9 @@ from streamlog.topology.nodes import (
 from streamlog.topology.process import Process
 from streamlog.topology.subtopology import Subtopology, writers
 from streamlog.topology.topics import TopicSpec
+
+FOR_EVER = -1
+"""As `retention.ms` says it."""
 
 
 class Topology:
@@ -52,6 +56,17 @@ class Topology:
                 case _:
                     pass
         return found
+
+    @cached_property
+    def dead_letters(self) -> dict[str, TopicSpec]:
+        """The topics for dead letters: bytes, kept until somebody has seen to them."""
+        policies = [node.on_error for node in self.nodes if node.on_error is not None]
+        names = {policy.dlq_topic(self.app_id) for policy in policies}
+        raw = serde_for(bytes)
+        return {
+            name: TopicSpec(name, raw, raw, partitions=1, retention_ms=FOR_EVER)
+            for name in sorted(filter(None, names))
+        }
 
     def subtopologies_of(self, topic: str) -> list[Subtopology]:
         """The sub-topologies that read this topic: one, or none."""
@@ -130,9 +145,7 @@ class Topology:
 
     def _upstream(self, topic: TopicSpec, counts: Mapping[str, int]) -> int:
         above = writers(topic.name, self.subtopologies)
-        # Where sub-topologies feed each other in a ring, one has to be counted first.
-        known = [counts[name] for sub, _ in above for name in sub.topics if name in counts]
-        return max(known, default=1)
+        return max(counts[name] for sub, _ in above for name in sub.topics)
 
     def _upstream_first(self) -> list[Subtopology]:
         ordered: list[Subtopology] = []
@@ -151,7 +164,7 @@ class Topology:
         for node in sub.nodes:
             if not isinstance(node, TableJoin | Aggregate | WindowedAggregate | Process):
                 continue
-            if isinstance(node, Process) and not node.specs:
+            if isinstance(node, Process) and not node.stores:
                 continue  # It may see any records together.
             read = [n.topic for n in sub.ancestors(node) if isinstance(n, Entry)]
             if isinstance(node, TableJoin):

@@ -14,6 +14,7 @@ from typing import Any
 
 from streamlog.serdes import Serde
 from streamlog.tables.store import StoreSpec
+from streamlog.topology.policies import ErrorPolicy
 from streamlog.topology.topics import TopicSpec
 from streamlog.windows.definitions import Tumbling
 from streamlog.windows.emit import Emit
@@ -38,6 +39,8 @@ class Node:
 
     name: str
     parents: tuple[str, ...] = ()
+    on_error: ErrorPolicy | None = None
+    """What becomes of records on which it fails; None: what the app says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ class EngineThread:
         self._jobs: SimpleQueue[tuple[Future[Any], Work[Any]] | None] = SimpleQueue()
         self._pending: set[Future[Any]] = set()
         self._closed = False
+        self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="streamlog-engine", daemon=True)
         self._thread.start()
 
@@ -88,9 +89,14 @@ class EngineThread:
             return False
         return True
 
+    def pause(self, duration_ms: int) -> None:
+        """For the work itself: wait, as long as the thread is not given up."""
+        self._given_up.wait(duration_ms / 1000)
+
     def close(self) -> None:
         """Ask nothing more of it: what has not begun is cancelled, what has is not waited for."""
         self._closed = True
+        self._given_up.set()
         for future in [*self._pending]:
             future.cancel()
         self._jobs.put(None)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,15 +21,16 @@ from functools import partial
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
-from streamlog.clock import Clock, SteadyWall
+from streamlog.clock import Clock
 from streamlog.log import Log
 from streamlog.processing.inherited import Era
-from streamlog.processing.outbox import Drop, Outbox
+from streamlog.processing.outbox import Outbox
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.commit import Checkpoints, Fenced, SinkWriter
+from streamlog.worker.drops import Drops
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.pauses import Pauses
@@ -44,7 +44,6 @@ COMMIT_EARLY_BYTES = 8 * 1024 * 1024
 """Changes of state that wait for a commit: a checkpoint is one batch and has to fit."""
 IDLE_PROCESS_MS = 100
 """Tasks are asked this often even if nothing came: quiet sources let windows close."""
-DROPS_LOG_INTERVAL_MS = 60_000
 CLOSE_WAIT_MS = 5_000
 """So long the end of a worker waits for what a task has begun."""
 FENCED_DELAY_MS = 5_000
@@ -125,7 +124,6 @@ class Tasks:
         self._topology = topology
         self._counts = counts
         self._with = surroundings
-        self._wall = SteadyWall(surroundings.clock)
         self._pauses = pauses
         self._sinks = SinkWriter(surroundings.producer)
         self._engine = surroundings.engine
@@ -140,7 +138,7 @@ class Tasks:
         self._places: Mapping[TopicPartition, Place] = {}
         self._offsets: dict[TopicPartition, int] = {}
         self._suspended = True
-        self._drops = _Drops()
+        self._drops = Drops()
 
     def of(self, assignment: Collection[TopicPartition]) -> list[TaskId]:
         """The tasks that read one of these partitions."""
@@ -284,7 +282,7 @@ class Tasks:
             high_watermark = consumer.high_watermark(place)
             if high_watermark is not None:
                 running.ends[place] = max(high_watermark, running.ends[place])
-        return partial(running.task.process, arrived, self._wall.now_ms(), ends=running.ends)
+        return partial(running.task.process, arrived, now_ms, ends=running.ends)
 
     async def _took(self, running: _Running, outbox: Outbox) -> None:
         """A task has taken in what had arrived: pass on what has come of it."""
@@ -373,6 +371,7 @@ class Tasks:
             store=store,
             era=self._with.era,
             merges=False,
+            pause=self._engine.pause,
         )
         self._opening.pop(task_id, None)
         self._opened[task_id] = _Running(task, state, self.inputs(task_id))
@@ -389,37 +388,3 @@ class Tasks:
         for part in running.inputs:
             self._offsets.pop(part, None)
         await self._engine.call(task_id, running.task.close)
-
-
-class _Drops:
-    """Counts what nodes left out, and says so once in a while."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._late_by_ms_max: dict[str, int] = {}
-        self._told_ms: int | None = None
-
-    def count(self, drops: Sequence[Drop]) -> None:
-        """Take note."""
-        for drop in drops:
-            self._counts[drop.node, drop.reason] += drop.count
-            latest = max(self._late_by_ms_max.get(drop.node, 0), drop.late_by_ms_max)
-            self._late_by_ms_max[drop.node] = latest
-
-    def tell(self, now_ms: int) -> None:
-        """One line per node and reason, at most once a minute."""
-        due = self._told_ms is None or now_ms - self._told_ms >= DROPS_LOG_INTERVAL_MS
-        if not self._counts or not due:
-            return
-        self._told_ms = now_ms
-        for (node, reason), count in self._counts.items():
-            if reason == "duplicate":
-                logger.debug("%s: %d records came again and were left out", node, count)
-                continue
-            if reason == "out of order":
-                logger.warning("%s: %d records taken before their turn", node, count)
-                continue
-            late = f" (by up to {self._late_by_ms_max[node]} ms)" if reason == "late" else ""
-            logger.warning("%s: %d records left out: %s%s", node, count, reason, late)
-        self._counts.clear()
-        self._late_by_ms_max.clear()

@@ -1,0 +1,67 @@
+"""Drops: what nodes left out, counted, and told at a bounded rate.
+
+A line per node and reason at most once a minute, however many records there are; of errors the
+last one is shown. What is left out with `on_error.skip(log=False)` is counted only. Not done here:
+the counters that are scraped (`figures`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+
+from streamlog.processing.outbox import Drop
+
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL_MS = 60_000
+
+
+class Drops:
+    """Counts what nodes left out, and says so once in a while."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._late_by_ms_max: dict[str, int] = {}
+        self._told: dict[tuple[str, str], str] = {}
+        self._told_ms: int | None = None
+
+    def count(self, drops: Iterable[Drop]) -> None:
+        """Take note."""
+        for drop in drops:
+            self._counts[drop.node, drop.reason] += drop.count
+            latest = max(self._late_by_ms_max.get(drop.node, 0), drop.late_by_ms_max)
+            self._late_by_ms_max[drop.node] = latest
+            if drop.told:
+                self._told[drop.node, drop.reason] = drop.told
+
+    def tell(self, now_ms: int) -> None:
+        """One line per node and reason, at most once a minute."""
+        due = self._told_ms is None or now_ms - self._told_ms >= LOG_INTERVAL_MS
+        if not self._counts or not due:
+            return
+        self._told_ms = now_ms
+        for (node, reason), count in self._counts.items():
+            self._tell(node, reason, count)
+        self._counts.clear()
+        self._late_by_ms_max.clear()
+        self._told.clear()
+
+    def _tell(self, node: str, reason: str, count: int) -> None:
+        last = self._told.get((node, reason), "")
+        match reason:
+            case "out of order":
+                logger.warning("%s: %d records taken before their turn", node, count)
+            case "late":
+                late_ms = self._late_by_ms_max[node]
+                logger.warning(
+                    "%s: %d records left out: late (by up to %d ms)", node, count, late_ms
+                )
+            case "error" | "dead letter" if last:
+                text = "%s: %d records left out: %s; the last one: %s"
+                logger.warning(text, node, count, reason, last)
+            case "duplicate" | "error":
+                logger.debug("%s: %d records left out: %s", node, count, reason)
+            case _:
+                logger.warning("%s: %d records left out: %s", node, count, reason)
