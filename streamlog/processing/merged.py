@@ -185,7 +185,9 @@ class MergedInput(Input):
         self._taken = high
         if high == len(self._ready):
             self._ready, self._taken = [], 0
-        return self.readable(self._batch(entries))
+        batch = self.readable(self._batch(entries))
+        self._catch_up()
+        return batch
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""
@@ -252,10 +254,15 @@ class MergedInput(Input):
         self._make_ready(bound)
         if self._waiting_bytes > self._buffer_bytes and busy is not None:
             self._overflow(self._sources[busy[1]].source)
-        if self._taken == len(self._ready) and not any(each.waiting for each in self._sources):
-            times = [each.heard_ms for each in self._sources]
-            reached_ms = max(times, default=UNKNOWN_MS) if busy is None else busy[0]
-            self.time_ms = max(self.time_ms, reached_ms)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """With nothing left to take, time is what marks have told."""
+        if self._taken < len(self._ready) or any(each.waiting for each in self._sources):
+            return
+        busy = [each.heard_ms for each in self._sources if each.is_busy]
+        reached_ms = min(busy) if busy else max(each.heard_ms for each in self._sources)
+        self.time_ms = max(self.time_ms, reached_ms)
 
     def _make_ready(self, bound: tuple[int, ...]) -> None:
         fresh: list[_Entry] = []

@@ -71,7 +71,7 @@ class Cluster:
 
     def append(self, topic: str, partition: int | None, record: SinkRecord) -> None:
         if partition is None:
-            partition = partition_of_key(record.key or b"", self.counts[topic])
+            partition = partition_of_key(record.route, self.counts[topic])
         log = self.logs[topic, partition]
         log.append(
             RawRecord(len(log), record.timestamp_ms, record.key, record.value, record.headers)
