@@ -3,7 +3,7 @@
 from streamlog.app import App
 from streamlog.dsl.agent import AgentRef
 from streamlog.dsl.aggregators import agg
-from streamlog.dsl.processor import Context, Processor, Store, kv_store
+from streamlog.dsl.processor import Context, Processor, Store, Timers, kv_store, punctuate
 from streamlog.dsl.stream import Grouped, Stream, Table, WindowedStream
 from streamlog.dsl.topic import Sent, Topic
 from streamlog.errors import ProcessingError, StreamlogError
@@ -30,6 +30,7 @@ __all__ = [
     "Stream",
     "StreamlogError",
     "Table",
+    "Timers",
     "Topic",
     "Windowed",
     "WindowedStream",
@@ -37,5 +38,6 @@ __all__ = [
     "agg",
     "kv_store",
     "on_error",
+    "punctuate",
     "tumbling",
 ]

@@ -39,6 +39,24 @@ class SystemClock:
         return time.time_ns() // 1_000_000  # noqa: TID251 - the one place
 
 
+class SteadyWall:
+    """Wall time for decisions: in milliseconds since the epoch, and never back.
+
+    It runs as monotonic time does, and follows the machine's wall clock only ahead: one that is
+    set back does not make it stand still for as long, but leaves it ahead until the next start.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ms = clock.wall_ms() - clock.now_ms()
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, at least as many as the last time."""
+        now_ms = self._clock.now_ms()
+        self._ahead_ms = max(self._ahead_ms, self._clock.wall_ms() - now_ms)
+        return now_ms + self._ahead_ms
+
+
 class ManualClock:
     """Time that moves only when told to."""
 

@@ -32,6 +32,7 @@ NAMES = [
     "Stream",
     "StreamlogError",
     "Table",
+    "Timers",
     "Topic",
     "Windowed",
     "WindowedStream",
@@ -39,6 +40,7 @@ NAMES = [
     "agg",
     "kv_store",
     "on_error",
+    "punctuate",
     "tumbling",
 ]
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, cast
 
 from streamlog.chance import UUID, Random
 from streamlog.dsl.shapes import UNKNOWN, Shape, declared_shape
-from streamlog.durations import When
-from streamlog.errors import TopologyError, UsageError
+from streamlog.durations import Dur, When, duration_ms
+from streamlog.errors import ConfigError, TopologyError, UsageError
 from streamlog.record import Record
 from streamlog.serdes import Serde, serde_for
 from streamlog.tables.ordered_keys import ordered
 from streamlog.tables.store import StoreSpec
-from streamlog.topology import ProcessorStore
+from streamlog.topology import ProcessorStore, Punctuation
 
 K = TypeVar("K")
 """A key of a store."""
@@ -42,6 +42,8 @@ KF_contra = TypeVar("KF_contra", contravariant=True)
 """A key that is forwarded."""
 VF_contra = TypeVar("VF_contra", contravariant=True)
 """A value that is forwarded."""
+Method = TypeVar("Method", bound=Callable[[Any, datetime], None])
+"""A method that is called with the time."""
 
 
 class Store(Protocol[K, V]):
@@ -69,8 +71,41 @@ class Store(Protocol[K, V]):
         """
 
 
+class Timers(Protocol):
+    """Timers of a processor, by key: part of its state, so they are there after a restart.
+
+    Each fires once, in the order of (time, key, tag): in event time before the record that moves
+    stream time to it is processed; in wall time when a task looks at the clock after it.
+    """
+
+    def set(
+        self,
+        key: Any,  # noqa: ANN401 - of the type of the records' keys
+        at: When,
+        tag: str = "",
+        *,
+        clock: Literal["event", "wall"] = "event",
+    ) -> None:
+        """Call `on_timer(key, at, tag)` at this time.
+
+        There is one timer for each key and tag (and clock): another `set` moves it. A time that
+        has come already is due at once.
+        """
+
+    def cancel(
+        self,
+        key: Any,  # noqa: ANN401 - of the type of the records' keys
+        tag: str = "",
+        *,
+        clock: Literal["event", "wall"] = "event",
+    ) -> None:
+        """Take the timer back, if there is one."""
+
+
 class Context(Protocol[KF_contra, VF_contra]):
     """What a processor sees of the task it is in, as `self.ctx`."""
+
+    timers: Timers
 
     @property
     def record(self) -> Record[Any, Any]:
@@ -80,8 +115,12 @@ class Context(Protocol[KF_contra, VF_contra]):
     def stream_time(self) -> datetime:
         """How far event time has come in all sources of the records; never goes back.
 
-        1970 as long as one of them has not been heard of.
+        1970 as long as one of them has not been heard of. While a timer fires, its time.
         """
+
+    @property
+    def wall_time(self) -> datetime:
+        """What the clock on the wall says in this round of work: not the same another time."""
 
     @property
     def random(self) -> Random:
@@ -91,7 +130,10 @@ class Context(Protocol[KF_contra, VF_contra]):
         """A new UUID, which is the same when the record is processed again."""
 
     def forward(self, key: KF_contra, value: VF_contra, *, timestamp: When | None = None) -> None:
-        """Hand a record on, with the timestamp and the headers of the one in hand."""
+        """Hand a record on, with the timestamp and the headers of the one in hand.
+
+        While a timer or a punctuation fires, with its time and without headers.
+        """
 
 
 class Processor(Generic[KI, VI, KO, VO]):
@@ -109,11 +151,48 @@ class Processor(Generic[KI, VI, KO, VO]):
     def process(self, record: Record[KI, VI]) -> None:
         """One record. Every processor has this one."""
 
+    def on_timer(
+        self,
+        key: Any,  # noqa: ANN401 - of the type of the records' keys
+        at: datetime,
+        tag: str,
+    ) -> None:
+        """A timer fires that was set by `ctx.timers.set`."""
+
     def close(self) -> None:
         """The task ends here, after its last commit: stores can't be written any more."""
 
 
-_METHODS = ("init", "process", "close")
+_METHODS = ("init", "process", "on_timer", "close")
+_PUNCTUATION = "__streamlog_punctuation__"
+
+
+def punctuate(
+    *, every: Dur, clock: Literal["event", "wall"] = "event"
+) -> Callable[[Method], Method]:
+    """Call a method of a `Processor` at every multiple of an interval, with that time; a decorator.
+
+    In event time: each multiple since 1970 that stream time passes, in order, from the first
+    record on. In wall time: once in each task, however many multiples have been missed.
+
+    Args:
+        every: the interval.
+        clock: stream time, or the clock on the wall.
+
+    Raises:
+        ConfigError: the interval is no duration or 0, or the clock is another one.
+    """
+    every_ms = duration_ms(every)
+    if not every_ms:
+        raise ConfigError("the interval of a punctuation must be longer than 0 ms")
+    if clock not in {"event", "wall"}:
+        raise ConfigError(f"clock is 'event' or 'wall', not {clock!r}")
+
+    def declare(method: Method) -> Method:
+        setattr(method, _PUNCTUATION, (every_ms, clock))
+        return method
+
+    return declare
 
 
 class _Declaration:
@@ -167,6 +246,21 @@ def stores_of(kind: type[Processor[Any, Any, Any, Any]], node: str) -> tuple[Pro
     )
 
 
+def punctuations_of(kind: type[Processor[Any, Any, Any, Any]]) -> tuple[Punctuation, ...]:
+    """What a processor class wants to be called for by the clock."""
+    marked = {
+        name: getattr(method, _PUNCTUATION)
+        for name, method in sorted(_attributes(kind).items())
+        if hasattr(method, _PUNCTUATION)
+    }
+    return tuple(Punctuation(name, every_ms, clock) for name, (every_ms, clock) in marked.items())
+
+
+def has_timers(kind: type[Processor[Any, Any, Any, Any]]) -> bool:
+    """Whether a processor class has something to be called by timers."""
+    return kind.on_timer is not Processor.on_timer
+
+
 def check_processor(kind: object) -> None:
     """Refuse what can't be run as a processor.
 
@@ -187,7 +281,7 @@ def check_processor(kind: object) -> None:
             f"{kind.__name__} can't be made without arguments ({error}): each task makes an object "
             "of its own; what it needs to know can be attributes of the class"
         ) from error
-    for name in _METHODS:
+    for name in (*_METHODS, *(each.method for each in punctuations_of(kind))):
         _check_method(kind.__name__, name, getattr(kind, name))
 
 

@@ -30,7 +30,14 @@ from streamlog.dsl.place import (
     same_app,
     through_topic,
 )
-from streamlog.dsl.processor import Processor, check_processor, output_shapes, stores_of
+from streamlog.dsl.processor import (
+    Processor,
+    check_processor,
+    has_timers,
+    output_shapes,
+    punctuations_of,
+    stores_of,
+)
 from streamlog.dsl.shapes import Shape, element, item, returned
 from streamlog.dsl.topic import Topic
 from streamlog.durations import Dur, duration_ms
@@ -53,6 +60,7 @@ from streamlog.topology import (
     TableFilter,
     TableJoin,
     TableMapValues,
+    TimerStore,
     WindowedAggregate,
     check_name,
 )
@@ -221,26 +229,42 @@ class Stream(Generic[K, V]):
         """Each record with the row of its key in the table, or with None."""
         return self._join(other, fn, left=True, name=name, on_error=on_error)
 
-    def process(self, p: type[Processor[K, V, KO, VO]], *, name: str) -> Stream[KO, VO]:
+    def process(
+        self, p: type[Processor[K, V, KO, VO]], *, name: str, idle_after: Dur | None = None
+    ) -> Stream[KO, VO]:
         """Each record to an object of a class of your own, which has state; see `Processor`.
 
-        A processor with stores gets equal keys in one partition: if the key was changed before,
-        the records go through a repartition topic. What it forwards may have any key.
+        A processor with stores or timers gets equal keys in one partition: if the key was
+        changed before, the records go through a repartition topic. What it forwards may have
+        any key.
 
         Args:
             p: the class; each task makes an object of it.
             name: of the processor, which is the identity of its state.
+            idle_after: do not wait for sources that are read to their end and quiet for this
+                long. Without this, one that is quiet or empty holds stream time back.
 
         Raises:
             TopologyError: the name is taken, or the class has methods that can't be run.
         """
         check_processor(p)
         check_name("a processor", name)
-        stores = stores_of(p, name)
-        place = partitioned(self._place, f"{name}-input") if stores else self._place
-        place.builder.add(Process(name=name, parents=(place.node,), make=p, stores=stores))
-        key, value = output_shapes(p)
-        return Stream(Place(place.builder, name, key, value, rekeyed=name))
+        stores, place = stores_of(p, name), self._place
+        if stores or has_timers(p):
+            place = partitioned(place, f"{name}-input")
+        place.builder.add(
+            Process(
+                name=name,
+                parents=(place.node,),
+                make=p,
+                stores=stores,
+                timers=TimerStore.of(name, place.key.serde) if has_timers(p) else None,
+                punctuations=punctuations_of(p),
+                idle_after_ms=_idle_after_ms(idle_after),
+            )
+        )
+        out_key, out_value = output_shapes(p)
+        return Stream(Place(place.builder, name, out_key, out_value, rekeyed=name))
 
     def to(
         self,
@@ -434,10 +458,7 @@ class WindowedStream(Generic[K, V]):
         this one that is quiet, or empty, holds them open. Results then depend on the clock:
         what such a source brings for a closed window is late.
         """
-        idle_after_ms = duration_ms(wall)
-        if not idle_after_ms:
-            raise TopologyError("idle_after must be longer than 0 ms, such as '30s'")
-        return type(self)(self._place, replace(self._windowing, idle_after_ms=idle_after_ms))
+        return type(self)(self._place, replace(self._windowing, idle_after_ms=_idle_after_ms(wall)))
 
     def count(
         self,
@@ -565,6 +586,13 @@ class Table(Generic[K, V]):
         place = self.side.place
         passed = Place(builder, node.name, place.key, place.value)
         return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+
+
+def _idle_after_ms(wall: Dur | None) -> int | None:
+    idle_after_ms = None if wall is None else duration_ms(wall)
+    if idle_after_ms == 0:
+        raise TopologyError("idle_after must be longer than 0 ms, such as '30s'")
+    return idle_after_ms
 
 
 def _checked(name: str | None) -> str | None:

@@ -21,7 +21,7 @@ from streamlog.processing.serialized import dumps_all, loads_all
 from streamlog.record import Headers, Record, Windowed
 from streamlog.records.columns import has_none
 from streamlog.serdes import Serde, WindowedSerde
-from streamlog.windows.emit import UNKNOWN_MS, Source
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
 T = TypeVar("T")
 """An entry of a column."""
@@ -50,6 +50,13 @@ class Feed:
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""
         return [(self.source, self.time_ms, self.quiet_ms)]
+
+    def held_ms(self, idle_after_ms: int | None) -> int:  # noqa: ARG002 - of those that merge
+        """The time of a source of it that was read to its end and may hold others back.
+
+        Beyond what `time_ms` and the records' stream times say; without those quiet for so long.
+        """
+        return FAR_MS
 
 
 class Origin:

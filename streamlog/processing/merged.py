@@ -193,6 +193,11 @@ class MergedInput(Input):
         """Its sources with their stream time and for how long they have been quiet."""
         return [(each.source, each.time_ms, each.idle_ms) for each in self._sources]
 
+    def held_ms(self, idle_after_ms: int | None) -> int:
+        """The time of its slowest source; without those that have been quiet for so long."""
+        live = (s for s in self._sources if idle_after_ms is None or s.idle_ms < idle_after_ms)
+        return min((each.heard_ms for each in live), default=FAR_MS)
+
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the position."""
         left: dict[int, int] = {}

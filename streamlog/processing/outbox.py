@@ -8,12 +8,20 @@ by record), remembers `offsets`, and counts `drops`; the state's changes are not
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from streamlog.record import Headers
+from streamlog.records.columns import has_none
+
+_TIME = struct.Struct(">q")
+
+
+def _route(key: bytes | None, timestamp_ms: int, value: bytes | None) -> bytes:
+    return _TIME.pack(timestamp_ms) + (value or b"") if key is None else key
 
 
 class SinkRecord(NamedTuple):
@@ -21,11 +29,16 @@ class SinkRecord(NamedTuple):
 
     topic: str
     partition: int | None
-    """None: by the key, as the producer does it."""
+    """None: by `route`, as producers do it by the key."""
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+
+    @property
+    def route(self) -> bytes:
+        """What decides the partition: see `SinkBatch.routes`."""
+        return _route(self.key, self.timestamp_ms, self.value)
 
 
 class SinkBatch(NamedTuple):
@@ -33,12 +46,21 @@ class SinkBatch(NamedTuple):
 
     topic: str
     partition: int | None
-    """None: by the keys, as the producer does it."""
+    """None: by `routes`, as producers do it by the keys."""
     timestamps: Sequence[int]
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     headers: Sequence[Headers] | None = None
     """None: no record has any."""
+
+    def routes(self) -> Sequence[bytes]:
+        """What is hashed for the partition of each record: its key.
+
+        Without one, its timestamp and value, so that it is the same whoever runs the task.
+        """
+        if not has_none(self.keys):
+            return cast("Sequence[bytes]", self.keys)
+        return list(map(_route, self.keys, self.timestamps, self.values))
 
     def records(self) -> Iterator[SinkRecord]:
         """One by one."""

@@ -1,14 +1,17 @@
-"""ProcessorStep: an object of the user's at work, with its stores and its stream time.
+"""ProcessorStep: an object of the user's at work, with its stores, its timers and stream time.
 
 Records go through one by one, in the order of the task; what the object forwards is collected
 and handed on as a batch. Rules of the file:
 
 1. A record that is forwarded stands where the record in hand stands: it carries its place in
    the source, its source's stream time and its headers. So a task downstream drops what comes
-   again after a crash, and judges lateness as if the processor were a `map`.
+   again after a crash, and judges lateness as if the processor were a `map`. What a timer or a
+   punctuation forwards is a source of its own, with the numbers of the firings.
 2. Stream time is the minimum over the inputs, each as far as it had come at this record in the
    order of the task; it is part of the progress, so a restart goes on with the same one.
-3. What looks like chance is a function of the task and the place of the record (`chance`).
+3. A record moves stream time first, and what that makes due fires, at its own time, before the
+   record is processed: so what an object sees is a function of the order of the task alone.
+4. What looks like chance is a function of the task and the place of the record (`chance`).
 
 An error in `process` is that of the record. Not done here: checking the class (`dsl/processor`).
 """
@@ -16,128 +19,95 @@ An error in `process` is that of the record. Not done here: checking the class (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from streamlog.chance import UUID, Chance, Random
-from streamlog.durations import EPOCH, When, moment, when_ms
-from streamlog.errors import ProcessingError, UsageError
+from streamlog.durations import moment
+from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.processor_context import Forwarded, TaskContext, TaskTimers
 from streamlog.processing.processor_store import BoundStore
 from streamlog.processing.step import Step
-from streamlog.record import Record
-from streamlog.tables.store import KeyValueStore
-from streamlog.topology import Process
-from streamlog.windows.emit import UNKNOWN_MS, StreamTime
+from streamlog.processing.timers import Alarm, Alarms, KeyTimers
+from streamlog.tables.store import KeyValueStore, NamedStore
+from streamlog.topology import ClockName, Process
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, StreamTime
+
+FIRINGS_MAX = 1_000
+"""What so many firings have forwarded is handed on before there is more."""
 
 
-class Forwarded:
-    """What has been forwarded and not handed on yet: columns, all of one origin."""
+class _Firings:
+    """What the alarms of one clock forward, until it is handed on: a number and a time each."""
 
-    __slots__ = ("keys", "rows", "timestamps", "values")
+    def __init__(self, alarms: Alarms) -> None:
+        self.alarms = alarms
+        self.numbers: list[int] = []
+        self.times: list[int] = []
 
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.keys: list[Any] = []
-        self.values: list[Any] = []
-        self.timestamps: list[int] = []
-
-    def add(self, row: int, key: object, value: object, timestamp_ms: int) -> None:
-        """One more record, made at this row of the origin."""
-        self.rows.append(row)
-        self.keys.append(key)
-        self.values.append(value)
-        self.timestamps.append(timestamp_ms)
-
-    def batch(self, origin: Origin) -> Batch:
-        """All of it."""
-        batch = Batch(origin, self.rows, self.keys, self.values, self.timestamps)
-        batch.keys_are_raw = batch.values_are_raw = False
-        return batch
-
-
-class TaskContext:
-    """`self.ctx` of a processor."""
-
-    def __init__(self, app_id: str, node: str) -> None:
-        self._chance = Chance(f"{app_id}/{node}".encode())
-        self._record: Record[Any, Any] | None = None
-        self._origin: Origin | None = None
-        self._row = self._index = 0
-        self._timestamp_ms = 0
-        self._is_drawn = False
-        self.forwarded = Forwarded()
-        self.time_ms = UNKNOWN_MS
-
-    def take(self, batch: Batch, at: int, *, index: int) -> Record[Any, Any]:
-        """The record that is in hand from now on; `index` counts those at the same place."""
-        record = self._record = batch.record(at)
-        self._origin, self._row, self._index = batch.origin, batch.rows[at], index
-        self._timestamp_ms = batch.timestamps[at]
-        self._is_drawn = False
-        return record
-
-    def let_go(self) -> None:
-        """There is nothing in hand."""
-        self._record = self._origin = None
-
-    @property
-    def record(self) -> Record[Any, Any]:
-        """The record in hand."""
-        if self._record is None:
-            raise UsageError("ctx.record is there in process() only: there is no record here")
-        return self._record
-
-    @property
-    def stream_time(self) -> datetime:
-        """How far event time has come in all sources."""
-        return moment(self.time_ms) if self.time_ms > UNKNOWN_MS else EPOCH
-
-    @property
-    def random(self) -> Random:
-        """Random numbers that follow from the place of the record."""
-        return self._drawn().random
-
-    def uuid(self) -> UUID:
-        """A UUID that follows from the place of the record."""
-        return self._drawn().uuid()
-
-    def forward(self, key: object, value: object, *, timestamp: When | None = None) -> None:
-        """Hand a record on."""
-        if self._origin is None:
-            raise UsageError("ctx.forward belongs into process(): there is nothing in hand here")
-        timestamp_ms = self._timestamp_ms if timestamp is None else when_ms(timestamp)
-        if timestamp_ms < 0:
-            raise UsageError(f"a record can't be forwarded with a time before 1970: {timestamp!r}")
-        self.forwarded.add(self._row, key, value, timestamp_ms)
-
-    def _drawn(self) -> Chance:
-        origin = self._origin
-        if origin is None:
-            raise UsageError("ctx.random and ctx.uuid() belong into process(): they follow from it")
-        if not self._is_drawn:
-            self._is_drawn = True
-            self._chance.move(origin.place(self._row) + self._index.to_bytes(4))
-        return self._chance
+    def origin(self) -> Origin:
+        """Where it comes from; the next ones begin anew."""
+        feed = self.alarms.feed
+        numbers, self.numbers = self.numbers, []
+        times, self.times = self.times, []
+        name, partition = feed.source
+        return Origin(
+            feed,
+            topic=name,
+            partition=partition,
+            offsets=numbers,
+            positions=numbers,
+            times=times,
+            watermarks=times,
+        )
 
 
 class ProcessorStep(Step):
     """An object of the user's at work."""
 
     def __init__(
-        self, node: Process, store: KeyValueStore, *, app_id: str, feeds: Sequence[Feed]
+        self,
+        node: Process,
+        store: KeyValueStore,
+        *,
+        app_id: str,
+        partition: int,
+        feeds: Sequence[Feed],
+        is_watched: bool,
     ) -> None:
+        """`is_watched`: another processor of the task needs to know the time of every record."""
         super().__init__(node.name)
+        self._node = node
         self._feeds = feeds
+        self._is_watched = is_watched
         self._stream = StreamTime(feed.source for feed in feeds)
-        self._context = TaskContext(app_id, node.name)
+        self._event = _firings(node, store, "event", partition)
+        self._wall = _firings(node, store, "wall", partition)
+        self.clock = self._event.alarms.feed
+        """Tells how far this processor has come."""
+        timers = {name: firings.alarms.timers for name, firings in self._firings.items()}
+        self._timers = TaskTimers(node, timers)
+        self._context = TaskContext(app_id, node.name, self._timers)
         self._stores = {each.attribute: BoundStore(each, store) for each in node.stores}
         self._last: tuple[Feed | None, int] = (None, 0)
         self._index = 0
+        self._is_timed = bool(node.feeds)
+        self._has_begun = False
+        self._has_fired = False
         self._processor = node.make()
         self._processor.ctx = self._context
         for attribute, bound in self._stores.items():
             setattr(self._processor, attribute, bound)
+
+    @property
+    def own_feeds(self) -> list[Feed]:
+        """The sources that its firings are."""
+        feeds = (firings.alarms.feed for firings in self._firings.values())
+        return [feed for feed in feeds if feed.source[0] in self._node.feeds]
+
+    @property
+    def next_wall_ms(self) -> int:
+        """Nothing is due on the clock on the wall before this."""
+        return self._wall.alarms.next_ms
 
     def init(self) -> None:
         """The state is there.
@@ -145,29 +115,61 @@ class ProcessorStep(Step):
         Raises:
             ProcessingError: the user's method raised.
         """
-        self._call("init", self._processor.init)
+        self._call("init()", self._processor.init)
 
     def process(self, batch: Batch) -> None:
         """Hand the object one record after the other; hand on what it forwards."""
         context, process = self._context, self._processor.process
-        origin, positions = batch.origin, batch.origin.positions
-        self._learn(but=origin.feed)
-        at = 0
-        try:
-            for at, row in enumerate(batch.rows):
-                self._advance(origin.feed, origin.watermarks[row])
-                place = (origin.feed, positions[row])
-                self._index = self._index + 1 if place == self._last else 0
-                self._last = place
+        origin, positions, alarms = batch.origin, batch.origin.positions, self._event.alarms
+        feed = origin.feed if origin.feed in self._feeds else None
+        held_ms = FAR_MS if feed is None else feed.held_ms(self._node.idle_after_ms)
+        self._learn(but=feed)
+        for at, row in enumerate(batch.rows):
+            if feed is not None:
+                self._advance(feed, min(origin.watermarks[row], held_ms))
+            time_ms = self._stream.now_ms
+            if time_ms > context.time_ms or (self._is_timed and alarms.next_ms <= time_ms):
+                self._catch_up(origin)
+            if not self._has_begun:
+                self._begin()
+            place = (origin.feed, positions[row])
+            self._index = self._index + 1 if place == self._last else 0
+            self._last = place
+            try:
                 process(context.take(batch, at, index=self._index))
-        except Exception as error:
-            raise batch.failure(self.name, at, error) from error
+            except Exception as error:
+                raise batch.failure(self.name, at, error) from error
+            if self._is_watched:
+                self._hand_on(origin)
         context.let_go()
         self._hand_on(origin)
 
-    def settle(self) -> None:
-        """All records at hand have been taken: note how far the inputs have come."""
-        self._learn()
+    def settle(self, now_ms: int) -> bool:
+        """All records at hand have been taken: let both clocks take effect.
+
+        Returns whether anything fired.
+        """
+        idle_after_ms = self._node.idle_after_ms
+        for feed in self._feeds:
+            idle = idle_after_ms is not None and feed.quiet_ms >= idle_after_ms
+            if not idle or self._is_news(feed):
+                self._advance(feed, self._time_of(feed))
+            if idle:
+                self._stream.set_idle(feed.source)
+        self._catch_up(None)
+        self._fire(self._wall, now_ms, each=False)
+        for feed in {self.clock, *self.own_feeds}:
+            feed.time_ms = self._context.time_ms
+            feed.quiet_ms = min((each.quiet_ms for each in self._feeds), default=0)
+            feed.at_end = all(each.at_end for each in self._feeds)
+        has_fired, self._has_fired = self._has_fired, False
+        return has_fired
+
+    def look(self, now_ms: int) -> None:
+        """The time on the wall, from now on."""
+        if self._context.wall_ms == UNKNOWN_MS:
+            self._wall.alarms.start(now_ms)
+        self._context.wall_ms = now_ms
 
     def close(self) -> None:
         """The task ends.
@@ -177,36 +179,108 @@ class ProcessorStep(Step):
         """
         for bound in self._stores.values():
             bound.close()
-        self._call("close", self._processor.close)
+        self._timers.close()
+        self._call("close()", self._processor.close)
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the stores."""
-        return {"stream": self._stream.to_data()}
+        clocks = {name: firings.alarms.to_data() for name, firings in self._firings.items()}
+        return {"stream": self._stream.to_data(), "clocks": clocks}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave; the rows are in the stores."""
         self._stream.load(data["stream"])
         self._context.time_ms = self._stream.now_ms
+        for name, firings in self._firings.items():
+            firings.alarms.load(data["clocks"][name])
+
+    @property
+    def _firings(self) -> dict[ClockName, _Firings]:
+        return {"event": self._event, "wall": self._wall}
 
     def _learn(self, *, but: Feed | None = None) -> None:
         """How far the inputs have come by now; of the one in hand each record says it."""
         for feed in self._feeds:
-            if feed is not but:
-                self._advance(feed, feed.time_ms)
+            if feed is not but and self._is_news(feed):
+                self._advance(feed, self._time_of(feed))
+
+    def _time_of(self, feed: Feed) -> int:
+        return min(feed.time_ms, feed.held_ms(self._node.idle_after_ms))
+
+    def _is_news(self, feed: Feed) -> bool:
+        """An idle source that has not moved stays idle."""
+        stream, source = self._stream, feed.source
+        return not stream.is_idle(source) or feed.time_ms > stream.time_of(source)
 
     def _advance(self, feed: Feed, time_ms: int) -> None:
         if time_ms > UNKNOWN_MS:
             self._stream.advance(feed.source, time_ms)
-            self._context.time_ms = self._stream.now_ms
+
+    def _begin(self) -> None:
+        """With the first record of which the time is known: punctuations count from there."""
+        if self._context.time_ms > UNKNOWN_MS:
+            self._has_begun = True
+            self._event.alarms.start(self._context.time_ms)
+
+    def _catch_up(self, origin: Origin | None) -> None:
+        """Stream time has moved: fire what is due, each at its own time."""
+        time_ms = self._stream.now_ms
+        if self._event.alarms.next_ms <= time_ms:
+            if origin is not None:
+                self._hand_on(origin)
+            self._fire(self._event, time_ms, each=True)
+        self._context.time_ms = time_ms
+
+    def _fire(self, firings: _Firings, limit_ms: int, *, each: bool) -> None:
+        alarms, context = firings.alarms, self._context
+        while alarms.next_ms <= limit_ms and (alarm := alarms.due(limit_ms, each=each)):
+            self._has_fired = True
+            if each:
+                context.time_ms = max(context.time_ms, alarm.at_ms)
+            context.fire(alarm, alarms.feed, row=len(firings.numbers), number=alarms.last)
+            firings.numbers.append(alarms.last)
+            firings.times.append(context.time_ms)
+            self._timers.fire(alarm.at_ms)
+            self._call_alarm(alarm)
+            if len(firings.numbers) >= FIRINGS_MAX or self._is_watched:
+                self._hand_on(firings.origin())
+        self._timers.fire(UNKNOWN_MS)
+        context.let_go()
+        self._hand_on(firings.origin())
+
+    def _call_alarm(self, alarm: Alarm) -> None:
+        at = moment(alarm.at_ms)
+        if alarm.method:
+            method = getattr(self._processor, alarm.method)
+            self._call(f"{alarm.method}({at.isoformat()})", lambda: method(at))
+            return
+        key = self._timers.key_of(alarm)
+        try:
+            self._processor.on_timer(key, at, alarm.tag)
+        except Exception as error:
+            call = f"on_timer({key!r}, {at.isoformat()}, {alarm.tag!r})"
+            raise self._failure(call, error) from error
 
     def _hand_on(self, origin: Origin) -> None:
-        forwarded, self._context.forwarded = self._context.forwarded, Forwarded()
-        self.forward(forwarded.batch(origin))
+        self.clock.time_ms = self._context.time_ms
+        if self._context.forwarded.rows:
+            forwarded, self._context.forwarded = self._context.forwarded, Forwarded()
+            self.forward(forwarded.batch(origin))
 
-    def _call(self, name: str, method: Callable[[], object]) -> None:
+    def _call(self, call: str, method: Callable[[], object]) -> None:
         try:
             method()
         except Exception as error:
-            raise ProcessingError(
-                f"{self.name!r} failed in {name}(): {type(error).__name__}: {error}", node=self.name
-            ) from error
+            raise self._failure(call, error) from error
+
+    def _failure(self, call: str, error: Exception) -> ProcessingError:
+        text = f"{self.name!r} failed in {call}: {type(error).__name__}: {error}"
+        return ProcessingError(text, node=self.name)
+
+
+def _firings(node: Process, store: KeyValueStore, clock: ClockName, partition: int) -> _Firings:
+    timers = None
+    if node.timers is not None:
+        timers = KeyTimers(NamedStore(store, node.timers.store), clock[:1].encode())
+    punctuations = [each for each in node.punctuations if each.clock == clock]
+    return _Firings(Alarms(Feed((node.feed(clock), partition)), punctuations, timers))

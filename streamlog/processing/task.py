@@ -50,6 +50,7 @@ from streamlog.topology import (
     TopicSpec,
     WindowedAggregate,
 )
+from streamlog.windows.emit import FAR_MS
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -143,6 +144,11 @@ class Task:
         return {place: len(entry) for place, entry in self._queue.inputs.items()}
 
     @property
+    def next_wall_ms(self) -> int:
+        """Nothing happens by the clock on the wall before this time."""
+        return min((each.next_wall_ms for each in self._processors), default=FAR_MS)
+
+    @property
     def state_bytes(self) -> int:
         """Pending changes by estimate, as of the last checkpoint: a reason to commit early."""
         return self._store.size_bytes
@@ -183,7 +189,8 @@ class Task:
 
         Args:
             records: per input partition, by ascending offset, following on those before.
-            now_ms: any clock that does not go back; for `idle_after` only.
+            now_ms: milliseconds since 1970 by a clock that does not go back; for `idle_after`
+                and for what processors do by the clock on the wall.
             ends: end offsets (high watermarks). An input is waited for while it is behind its
                 end, and also as long as its end is not known.
 
@@ -192,6 +199,8 @@ class Task:
                 up: nothing since the last checkpoint may be committed.
         """
         inputs = self._queue.inputs
+        for processor in self._processors:
+            processor.look(now_ms)
         for place, arrived in records.items():
             if place not in inputs:
                 raise UsageError(f"task {self.id} does not read {place[0]}-{place[1]}")
@@ -208,20 +217,20 @@ class Task:
                     step.process(batch)
         for entry in inputs.values():
             entry.learn_end(None, now_ms=now_ms, took=entry in took)
-        self._settle()
-        self._has_news = self._has_news or bool(took)
+        fired = self._settle(now_ms)
+        self._has_news = self._has_news or bool(took) or fired
         outbox = self._collector.take()
         outbox.offsets = {e.place: e.position for e in took if e.position is not None}
         return outbox
 
-    def _settle(self) -> None:
-        """All records at hand have been taken: let time take effect."""
+    def _settle(self, now_ms: int) -> bool:
+        """All records at hand have been taken: let time take effect; whether timers fired."""
         for windowed in self._windowed:
             windowed.settle()
-        for processor in self._processors:
-            processor.settle()
+        fired = [processor.settle(now_ms) for processor in self._processors]
         for repartition in self._repartitions:
             repartition.mark()
+        return any(fired)
 
     def checkpoint(self) -> list[Change]:
         """Everything that has changed since the last one, to be sent as ONE record batch.
@@ -300,6 +309,7 @@ class Task:
                 topic, self.id.partition, rank, sources=sources, collector=self._collector
             )
         marks_ms = [ms for all_ms in self.subtopology.idle_marks_ms.values() for ms in all_ms]
+        marks_ms += self.subtopology.processors_idle_ms
         return RepartitionInput(
             topic,
             self.id.partition,
@@ -341,8 +351,14 @@ class Task:
                     partition=self.id.partition,
                 )
             case Process():
-                app_id = self.subtopology.app_id
-                step = ProcessorStep(node, self._store, app_id=app_id, feeds=self._feeds(node))
+                step = ProcessorStep(
+                    node,
+                    self._store,
+                    app_id=self.subtopology.app_id,
+                    partition=self.id.partition,
+                    feeds=self._clocks(node),
+                    is_watched=self.subtopology.is_watched(node),
+                )
             case TableJoin():
                 step = TableJoinStep(node, self._table(node.table), self._collector)
             case Sink():
@@ -367,16 +383,28 @@ class Task:
         return step
 
     def _feeds(self, node: Node) -> list[Feed]:
-        """Where the stream times of this node's records come from, in this task."""
+        """Where this node's records come from, in this task."""
+        return self._feeds_of(self.subtopology.origins(node))
+
+    def _clocks(self, node: Node) -> list[Feed]:
+        """Where a processor's stream time comes from, in this task."""
         feeds: list[Feed] = []
-        for origin in self.subtopology.origins(node):
+        for origin in self.subtopology.clocks(node):
+            step = self._steps[origin.name]
+            feeds += [step.clock] if isinstance(step, ProcessorStep) else self._feeds_of([origin])
+        return feeds
+
+    def _feeds_of(self, origins: Sequence[Node]) -> list[Feed]:
+        feeds: list[Feed] = []
+        for origin in origins:
+            step = self._steps[origin.name]
             if isinstance(origin, Entry):
                 if self._reads(origin.topic):
                     feeds.append(self._queue.inputs[origin.topic.name, self.id.partition])
-            else:
-                step = self._steps[origin.name]
-                if isinstance(step, WindowedAggregateStep):
-                    feeds.append(step.feed)
+            elif isinstance(step, WindowedAggregateStep):
+                feeds.append(step.feed)
+            elif isinstance(step, ProcessorStep):
+                feeds += step.own_feeds
         return feeds
 
     def _entry_steps(self) -> dict[str, list[Step]]:

@@ -23,6 +23,7 @@ from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.processing.joins import viewed
+from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
 from streamlog.record import Headers, Record
 from streamlog.records.batch import Record as RawRecord
@@ -34,6 +35,7 @@ from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology
+from streamlog.windows.emit import FAR_MS
 
 K = TypeVar("K")
 """A key."""
@@ -150,30 +152,29 @@ class TestDriver:
         return [source.decoded(record, at) for at, record in self.topic(name).arrivals]
 
     def advance(self, by: Dur) -> None:
-        """Let time pass: timers and crontabs fire when they are due, quiet sources become idle.
+        """Let time pass: what is due by the clock happens at its time, quiet sources become idle.
 
         Raises:
             ProcessingError: something failed.
         """
         self.check_runs()
         until_ms = self.now_ms + duration_ms(by)
-        while True:
-            due = min(self._schedules, key=lambda each: each.due_ms, default=None)
-            waiting_ms = self._agents.due_ms
-            if waiting_ms is not None and (due is None or waiting_ms < due.due_ms):
-                due, due_ms = None, waiting_ms
-            elif due is not None:
-                due_ms = due.due_ms
-            else:
-                break
-            if due_ms > until_ms:
-                break
+        while (due_ms := self._due_ms) <= until_ms:
             self.now_ms = max(due_ms, self.now_ms)
-            if due is not None:
+            due = min(self._schedules, key=lambda each: each.due_ms, default=None)
+            if due is not None and due.due_ms == due_ms:
                 self._agents.run(due.fire())
             self.settle()
         self.now_ms = until_ms
         self.settle()
+
+    @property
+    def _due_ms(self) -> int:
+        """When something happens by the clock next."""
+        times = [each.due_ms for each in self._schedules]
+        times += [task.next_wall_ms for task in self._tasks.values()]
+        waiting_ms = self._agents.due_ms
+        return min(times if waiting_ms is None else [*times, waiting_ms], default=FAR_MS)
 
     def restart(self) -> None:
         """Commit, stop, and start again with the state that the changelog holds."""
@@ -296,7 +297,7 @@ class TestDriver:
                 key=sink.key,
                 timestamp_ms=sink.timestamp_ms,
                 headers=sink.headers,
-                partition=sink.partition,
+                partition=self._partition(sink),
             )
         for (topic, partition), offset in outbox.offsets.items():
             self._committed[task.id, topic, partition] = offset
@@ -304,6 +305,12 @@ class TestDriver:
             dropped = self.drops.get((drop.node, drop.reason), 0)
             self.drops[drop.node, drop.reason] = dropped + drop.count
         return bool(outbox.writes)
+
+    def _partition(self, sink: SinkRecord) -> int:
+        if sink.partition is not None:
+            return sink.partition
+        count = len(self._topics[sink.topic].partitions)
+        return self._rehearsal.partition_of(sink.route, count)
 
 
 class _Sender:

@@ -34,7 +34,7 @@ from streamlog.topology.nodes import (
     WindowedAggregate,
 )
 from streamlog.topology.policies import ErrorPolicy, on_error
-from streamlog.topology.process import Process, ProcessorStore
+from streamlog.topology.process import ClockName, Process, ProcessorStore, Punctuation, TimerStore
 from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 
@@ -42,6 +42,7 @@ __all__ = [
     "TOPIC_NAME_LENGTH_MAX",
     "Aggregate",
     "Aggregation",
+    "ClockName",
     "Entry",
     "ErrorPolicy",
     "Feeder",
@@ -54,6 +55,7 @@ __all__ = [
     "Peek",
     "Process",
     "ProcessorStore",
+    "Punctuation",
     "Rekey",
     "RepartitionSink",
     "Sink",
@@ -65,6 +67,7 @@ __all__ = [
     "TableJoin",
     "TableMapValues",
     "TableSource",
+    "TimerStore",
     "TopicSpec",
     "Topology",
     "TopologyBuilder",

@@ -15,6 +15,7 @@ from streamlog.errors import TopologyError
 from streamlog.topology.graph import Topology
 from streamlog.topology.nodes import Entry, Node, TableJoin, WindowedAggregate
 from streamlog.topology.policies import ErrorPolicy, on_error
+from streamlog.topology.process import Process
 from streamlog.topology.subtopology import Feeder, Subtopology, writers
 from streamlog.topology.topics import check_name
 
@@ -101,8 +102,9 @@ def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
         for origin in sub.origins(node):
             if isinstance(origin, Entry):
                 found[origin.topic.name] = Feeder(origin.topic.name, (origin.topic.name,))
-            else:
-                found[origin.name] = Feeder(origin.name, sub.inputs)
+                continue
+            for name in origin.feeds if isinstance(origin, Process) else (origin.name,):
+                found[name] = Feeder(name, sub.inputs)
     return tuple(found.values())
 
 
@@ -121,7 +123,8 @@ def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:
                 found |= {
                     node.idle_after_ms
                     for node in sub.nodes
-                    if isinstance(node, WindowedAggregate) and node.idle_after_ms is not None
+                    if isinstance(node, WindowedAggregate | Process)
+                    and node.idle_after_ms is not None
                 }
     return tuple(sorted(found))
 

@@ -145,7 +145,9 @@ class Topology:
 
     def _upstream(self, topic: TopicSpec, counts: Mapping[str, int]) -> int:
         above = writers(topic.name, self.subtopologies)
-        return max(counts[name] for sub, _ in above for name in sub.topics)
+        # Where sub-topologies feed each other in a ring, one has to be counted first.
+        known = [counts[name] for sub, _ in above for name in sub.topics if name in counts]
+        return max(known, default=1)
 
     def _upstream_first(self) -> list[Subtopology]:
         ordered: list[Subtopology] = []
@@ -164,7 +166,7 @@ class Topology:
         for node in sub.nodes:
             if not isinstance(node, TableJoin | Aggregate | WindowedAggregate | Process):
                 continue
-            if isinstance(node, Process) and not node.stores:
+            if isinstance(node, Process) and not node.specs:
                 continue  # It may see any records together.
             read = [n.topic for n in sub.ancestors(node) if isinstance(n, Entry)]
             if isinstance(node, TableJoin):

@@ -1,19 +1,22 @@
-"""Process: a node that is a class of the user's, with stores of its own.
+"""Process: a node that is a class of the user's, with stores and timers of its own.
 
 What the class declares has been read and checked by the DSL; here it is data, so that a runner
-needs to know nothing of the class but its methods. Rule of the file: names of stores hold a
-slash, which no name of a node does, so they are nobody else's.
+needs to know nothing of the class but its methods. Rule of the file: names of stores and feeds
+hold a slash, which no name of a node or a topic does, so they are nobody else's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from streamlog.serdes import Serde
 from streamlog.tables.store import StoreSpec
 from streamlog.topology.nodes import Node
+
+ClockName = Literal["event", "wall"]
+"""Stream time, or the time of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,29 @@ class ProcessorStore:
     """The bytes of keys are in the order of the keys."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimerStore:
+    """Where the timers of a processor are kept."""
+
+    store: StoreSpec
+    key: Serde[Any]
+    """How keys that come in are written, and so those of timers."""
+
+    @classmethod
+    def of(cls, node: str, key: Serde[Any]) -> TimerStore:
+        """That of this node; no attribute has such a name."""
+        return cls(StoreSpec(f"{node}/@timers"), key)
+
+
+@dataclass(frozen=True, slots=True)
+class Punctuation:
+    """A method of a processor that is called at every multiple of an interval."""
+
+    method: str
+    every_ms: int
+    clock: ClockName
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process(Node):
     """Hands each record to an object of the user's, which hands on what it likes."""
@@ -35,3 +61,25 @@ class Process(Node):
     make: Callable[[], Any]
     """A new object; each task has its own."""
     stores: tuple[ProcessorStore, ...] = ()
+    timers: TimerStore | None = None
+    """None: it can't set any."""
+    punctuations: tuple[Punctuation, ...] = ()
+    idle_after_ms: int | None = None
+    """A source read to its end and quiet for this long no longer holds stream time back."""
+
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """The stores of its state."""
+        own = tuple(each.store for each in self.stores)
+        return own if self.timers is None else (*own, self.timers.store)
+
+    def feed(self, clock: ClockName) -> str:
+        """The name of the source that its firings on this clock are."""
+        return f"{self.name}/{clock}"
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """The sources that its firings are; what it makes of a record belongs to the record."""
+        if self.timers is not None:
+            return self.feed("event"), self.feed("wall")
+        return tuple(sorted({self.feed(each.clock) for each in self.punctuations}))

@@ -8,7 +8,7 @@ here: the cut (`builder`), and running it (`processing`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,7 +28,7 @@ from streamlog.topology.topics import TopicSpec
 
 @dataclass(frozen=True, slots=True)
 class Feeder:
-    """Who writes into a repartition topic: an input topic or a windowed aggregation upstream.
+    """Who writes into a repartition topic: an input topic, or a node upstream with rows of its own.
 
     Each of its partitions is one source, with a stream time of its own.
     """
@@ -85,7 +85,7 @@ class Subtopology:
             if isinstance(node, Stateful):
                 found.append(node.store)
             elif isinstance(node, Process):
-                found += [each.store for each in node.stores]
+                found += node.specs
         return tuple(found)
 
     @property
@@ -145,10 +145,40 @@ class Subtopology:
                 yield self.by_name[name]
 
     def origins(self, node: Node) -> list[Node]:
-        """Where the stream times of this node's records come from, in build order.
+        """The sources that this node's records come from, in build order.
 
-        Entries, and windowed aggregations that emit on close (see `WindowedAggregate`).
+        Entries, windowed aggregations that emit on close (see `WindowedAggregate`), and
+        processors whose timers forward (what they make of a record belongs to the record).
         """
+        return self._above(
+            node,
+            lambda n: isinstance(n, Entry) or _emits_on_close(n) or _fires(n),
+            through=_fires,
+        )
+
+    def clocks(self, node: Node) -> list[Node]:
+        """The nodes that tell how far event time has come where this node's records are."""
+        return self._above(node, lambda n: isinstance(n, Entry | Process) or _emits_on_close(n))
+
+    def is_watched(self, node: Node) -> bool:
+        """Whether a processor below this one needs its time."""
+        below = (other for other in self.nodes if isinstance(other, Process))
+        return any(node in self.clocks(other) for other in below)
+
+    @property
+    def processors_idle_ms(self) -> list[int]:
+        """The idle times that its processors wait for."""
+        nodes = (node for node in self.nodes if isinstance(node, Process))
+        return [node.idle_after_ms for node in nodes if node.idle_after_ms is not None]
+
+    def _above(
+        self,
+        node: Node,
+        wanted: Callable[[Node], bool],
+        *,
+        through: Callable[[Node], bool] = lambda _: False,
+    ) -> list[Node]:
+        """The nearest wanted nodes above this one; those beyond some of them as well."""
         found: set[str] = set()
         seen: set[str] = set()
         pending = [*node.parents]
@@ -158,13 +188,19 @@ class Subtopology:
                 continue
             seen.add(name)
             parent = self.by_name[name]
-            if isinstance(parent, Entry) or (
-                isinstance(parent, WindowedAggregate) and parent.is_feeder
-            ):
+            if wanted(parent):
                 found.add(name)
-            else:
+            if not wanted(parent) or through(parent):
                 pending += parent.parents
         return [self.by_name[name] for name in self.by_name if name in found]
+
+
+def _emits_on_close(node: Node) -> bool:
+    return isinstance(node, WindowedAggregate) and node.is_feeder
+
+
+def _fires(node: Node) -> bool:
+    return isinstance(node, Process) and bool(node.feeds)
 
 
 def writers(topic: str, subs: Iterable[Subtopology]) -> list[tuple[Subtopology, Node]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import repeat
 
@@ -28,7 +28,6 @@ from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
-from streamlog.records.columns import has_none
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.following import STALL_MS
 from streamlog.worker.restore import Fences, Headers, TaskState, epoch_headers, write_again
@@ -63,11 +62,9 @@ class SinkWriter:
             if count == 1 or batch.partition is not None:
                 together[TopicPartition(batch.topic, batch.partition or 0)].extend(fields)
                 continue
-            for partition, record in zip(_partitions(batch.keys, count), fields, strict=True):
-                if partition is None:
-                    self._remember(await self._send_anywhere(batch.topic, record))
-                else:
-                    together[TopicPartition(batch.topic, partition)].append(record)
+            partitions = partitions_of_keys(batch.routes(), count)
+            for partition, record in zip(partitions, fields, strict=True):
+                together[TopicPartition(batch.topic, partition)].append(record)
         for (topic, partition), many in together.items():
             self._remember(await self._producer.send_many(topic, partition, many))
 
@@ -90,18 +87,6 @@ class SinkWriter:
         if topic not in self._partitions:
             self._partitions[topic] = await self._producer.partitions(topic)
         return self._partitions[topic]
-
-    async def _send_anywhere(self, topic: str, record: Sendable) -> asyncio.Future[RecordMetadata]:
-        timestamp_ms, _, value, headers = record
-        return await self._producer.send(topic, value, timestamp_ms=timestamp_ms, headers=headers)
-
-
-def _partitions(keys: Sequence[bytes | None], count: int) -> Sequence[int | None]:
-    """Where each key belongs; None without a key."""
-    keyed = partitions_of_keys((b"" if key is None else key for key in keys), count)
-    if not has_none(keys):
-        return keyed
-    return [None if key is None else at for key, at in zip(keys, keyed, strict=True)]
 
 
 class Checkpoints:

@@ -21,7 +21,7 @@ from functools import partial
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
-from streamlog.clock import Clock
+from streamlog.clock import Clock, SteadyWall
 from streamlog.log import Log
 from streamlog.processing.inherited import Era
 from streamlog.processing.outbox import Outbox
@@ -124,6 +124,7 @@ class Tasks:
         self._topology = topology
         self._counts = counts
         self._with = surroundings
+        self._wall = SteadyWall(surroundings.clock)
         self._pauses = pauses
         self._sinks = SinkWriter(surroundings.producer)
         self._engine = surroundings.engine
@@ -282,7 +283,7 @@ class Tasks:
             high_watermark = consumer.high_watermark(place)
             if high_watermark is not None:
                 running.ends[place] = max(high_watermark, running.ends[place])
-        return partial(running.task.process, arrived, now_ms, ends=running.ends)
+        return partial(running.task.process, arrived, self._wall.now_ms(), ends=running.ends)
 
     async def _took(self, running: _Running, outbox: Outbox) -> None:
         """A task has taken in what had arrived: pass on what has come of it."""

@@ -8,9 +8,9 @@ from collections import Counter
 from random import Random
 
 import pytest
+
 from tests.equality.programs import build, history
 from tests.equality.runs import Results, driven, number, text
-
 from tests.processing.test_exactness import SinkRecord
 from tests.processing.test_merged import AtomicCluster
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from streamlog import App, ProcessingError, Record, Stream
+from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record as RawRecord
 
@@ -119,3 +120,13 @@ def test_a_value_of_the_wrong_type_is_found_where_it_is_written() -> None:
 
     with pytest.raises(ProcessingError, match="failed at offset 1 of words-0: str expected"):
         through(lambda s: s.map_values(odd), [("a", "x"), ("b", "y")])
+
+
+def test_what_has_no_key_goes_by_time_and_value_whoever_sends_it() -> None:
+    batch = SinkBatch("t", None, [1, 1, 2, 2], [b"k", None, None, None], [b"v", b"v", b"v", None])
+    routes = batch.routes()
+    assert routes[0] == b"k"
+    assert len({*routes}) == 4
+    assert [record.route for record in batch.records()] == [*routes]
+    keyed = batch._replace(keys=[b"a", b"b", b"", b"d"])
+    assert keyed.routes() == [b"a", b"b", b"", b"d"]

@@ -1,0 +1,215 @@
+"""Timers by key and punctuations: what is due on one of a processor's two clocks, in order.
+
+A timer is two rows in the task's store: one in the order of (time, key, tag), which is the
+order in which timers fire, and one by (key, tag), which says when. So timers are changed, taken
+back and fired in the same transaction as all other state, and are there after a restart. The
+next ones are kept in memory as well, so that a clock that moves on reads no store. Rules of
+the file:
+
+1. What fires is a function of what was set and of the times to which the clock was moved, not
+   of the steps in which it was: a clock that goes to 10 and then to 20 fires what one that goes
+   to 20 does, in the same order. A punctuation fires at every multiple of its interval on the
+   clock of events, and once for all that were missed on the clock on the wall.
+2. Every firing has a number, which is its time unless that was given before: it identifies what
+   was forwarded for tasks downstream (`provenance`), also if it is repeated after a crash.
+
+Not done here: calling the user's methods (`processor`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush, nsmallest
+from itertools import islice
+from typing import Any, NamedTuple
+
+from streamlog.processing.columns import Feed
+from streamlog.tables.store import NamedStore
+from streamlog.topology import Punctuation
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
+
+READY_MAX = 20_000
+"""Timers kept in memory: some 3 MB. Beyond, the later half is left to the store."""
+PUNCTUATIONS_MAX = 1_000_000
+"""A clock that jumps over more of them (a record from the far future) fires the last ones only."""
+
+_AT = struct.Struct(">Q")
+_BY_TIME = b"t"
+_BY_KEY = b"k"
+_ZERO, _ESCAPED_ZERO = b"\0", b"\0\xff"
+_END = b"\0\1"
+_AFTER_ALL = b"\xff" * 9
+
+
+class Alarm(NamedTuple):
+    """Something that is due."""
+
+    at_ms: int
+    method: str
+    """The punctuation to be called; "" for a timer."""
+    key: bytes = b""
+    tag: str = ""
+
+
+class KeyTimers:
+    """The timers of one clock: at most one for each key and tag."""
+
+    def __init__(self, store: NamedStore, clock: bytes) -> None:
+        self._store = store
+        self._by_time = clock + _BY_TIME
+        self._by_key = clock + _BY_KEY
+        # All timers below `_read_to` are in `_ready`, a heap; so may be some that were cancelled.
+        self._ready: list[bytes] = []
+        self._read_to = b""
+        self._rest_ms = UNKNOWN_MS
+
+    @property
+    def first_ms(self) -> int:
+        """No timer is due before this."""
+        return _at(self._ready[0]) if self._ready else self._rest_ms
+
+    def set(self, key: bytes, at_ms: int, tag: str) -> None:
+        """Fire at this time, instead of what was set for this key and tag before."""
+        name = _name(key, tag)
+        at = _AT.pack(at_ms)
+        before = self._store.get(self._by_key + name)
+        if before == at:
+            return
+        if before is not None:
+            self._store.delete(self._by_time + before + name)
+        self._store.put(self._by_key + name, at)
+        self._store.put(self._by_time + at + name, b"")
+        if at + name < self._read_to:
+            heappush(self._ready, at + name)
+            if len(self._ready) > READY_MAX:
+                self._leave_later_half()
+        else:
+            self._rest_ms = min(self._rest_ms, at_ms)
+
+    def cancel(self, key: bytes, tag: str) -> None:
+        """Do not fire, if one is set."""
+        name = _name(key, tag)
+        before = self._store.get(self._by_key + name)
+        if before is not None:
+            self._store.delete(self._by_key + name)
+            self._store.delete(self._by_time + before + name)
+
+    def first(self, limit_ms: int) -> Alarm | None:
+        """The first timer, if it is due."""
+        while self.first_ms <= limit_ms:
+            if not self._ready:
+                self._read()
+                continue
+            at, name = self._ready[0][: _AT.size], self._ready[0][_AT.size :]
+            if self._store.get(self._by_key + name) == at:
+                key, _, tag = name.partition(_END)
+                return Alarm(_at(at), "", key.replace(_ESCAPED_ZERO, _ZERO), tag.decode())
+            heappop(self._ready)
+        return None
+
+    def _read(self) -> None:
+        """Bring the next timers into memory."""
+        low, high = self._by_time + self._read_to, self._by_time + _AFTER_ALL
+        if self._rest_ms > UNKNOWN_MS:
+            # Not from the beginning: a scan there would step over all timers ever fired.
+            low = max(low, self._by_time + _AT.pack(self._rest_ms))
+        cut = len(self._by_time)
+        found = islice(self._store.range(low, high), READY_MAX // 2 + 1)
+        self._ready = [key[cut:] for key, _ in found]
+        self._read_to, self._rest_ms = _AFTER_ALL, FAR_MS
+        if len(self._ready) > READY_MAX // 2:
+            self._read_to = self._ready.pop()
+            self._rest_ms = _at(self._read_to)
+
+    def _leave_later_half(self) -> None:
+        self._ready = nsmallest(READY_MAX // 2 + 1, self._ready)
+        self._read_to = self._ready.pop()
+        self._rest_ms = _at(self._read_to)
+        heapify(self._ready)
+
+
+class Alarms:
+    """Everything that is due on one clock, and the number of the last firing."""
+
+    def __init__(
+        self, feed: Feed, punctuations: Sequence[Punctuation], timers: KeyTimers | None
+    ) -> None:
+        """`feed` is what is forwarded by firings comes from."""
+        self.feed = feed
+        self.timers = timers
+        self.last = UNKNOWN_MS
+        """The number of the last firing."""
+        self._every_ms = {each.method: each.every_ms for each in punctuations}
+        self._nexts: dict[str, int] = {}
+
+    @property
+    def next_ms(self) -> int:
+        """Nothing is due before this."""
+        next_ms = min(self._nexts.values(), default=FAR_MS)
+        return next_ms if self.timers is None else min(next_ms, self.timers.first_ms)
+
+    def start(self, now_ms: int) -> None:
+        """The clock is known from now on: punctuations begin after this moment.
+
+        One that was to fire later than an interval from now had another clock before.
+        """
+        for method, every_ms in self._every_ms.items():
+            next_ms = (now_ms // every_ms + 1) * every_ms
+            self._nexts[method] = min(self._nexts.get(method, next_ms), next_ms)
+
+    def due(self, limit_ms: int, *, each: bool) -> Alarm | None:
+        """What fires next, up to this time; at equal times timers come first.
+
+        Args:
+            limit_ms: the time to which the clock has moved.
+            each: every punctuation that was passed, and not only the last one.
+        """
+        timer = None if self.timers is None else self.timers.first(limit_ms)
+        punctuation = self._punctuation(limit_ms, each=each)
+        if timer is not None and (punctuation is None or timer.at_ms <= punctuation.at_ms):
+            self._take(timer)
+            return timer
+        if punctuation is not None:
+            at_ms, method = punctuation.at_ms, punctuation.method
+            self._nexts[method] = at_ms + self._every_ms[method]
+            self.last = max(self.last + 1, at_ms)
+        return punctuation
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the timers, which are in the store."""
+        return {"last": self.last, "nexts": self._nexts}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave; intervals may have become others since."""
+        self.last = int(data["last"])
+        for method, every_ms in self._every_ms.items():
+            if method in data["nexts"]:
+                self._nexts[method] = -(-int(data["nexts"][method]) // every_ms) * every_ms
+
+    def _take(self, timer: Alarm) -> None:
+        if self.timers is not None:
+            self.timers.cancel(timer.key, timer.tag)
+        self.last = max(self.last + 1, timer.at_ms)
+
+    def _punctuation(self, limit_ms: int, *, each: bool) -> Alarm | None:
+        if not self._nexts:
+            return None
+        next_ms, method = min((at_ms, method) for method, at_ms in self._nexts.items())
+        if next_ms > limit_ms:
+            return None
+        every_ms = self._every_ms[method]
+        last_ms = limit_ms // every_ms * every_ms
+        if not each:
+            return Alarm(last_ms, method)
+        return Alarm(max(next_ms, last_ms - PUNCTUATIONS_MAX * every_ms), method)
+
+
+def _name(key: bytes, tag: str) -> bytes:
+    """Key and tag in bytes that are in the order of both, one after the other."""
+    return key.replace(_ZERO, _ESCAPED_ZERO) + _END + tag.encode()
+
+
+def _at(time_key: bytes) -> int:
+    at_ms: int = _AT.unpack_from(time_key)[0]
+    return at_ms

@@ -1,0 +1,52 @@
+"""`python -m tests.equality --runs 500`: as many random programs, each run in three ways."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from time import monotonic
+
+from tests.broker.process import BrokerProcess
+from tests.equality.runs import Unequal, compare
+
+
+def main() -> int:
+    """The seeds that failed are printed; the exit code says whether there are any."""
+    parser = argparse.ArgumentParser(prog="python -m tests.equality", description=__doc__)
+    parser.add_argument("--runs", type=int, default=500, help="how many programs")
+    parser.add_argument("--seed", type=int, default=0, help="of the first one")
+    parser.add_argument("--parallel", type=int, default=2, help="so many at a time")
+    arguments = parser.parse_args()
+    seeds = range(arguments.seed, arguments.seed + arguments.runs)
+    began = monotonic()
+    failed: list[int] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="streamlog-equality-") as directory,
+        BrokerProcess(Path(directory) / "log", flush="os") as broker,
+        ThreadPoolExecutor(arguments.parallel) as pool,
+    ):
+        address = broker.address
+        waiting = {
+            pool.submit(compare, seed, address, Path(directory) / str(seed)): seed for seed in seeds
+        }
+        for done, future in enumerate(as_completed(waiting), 1):
+            try:
+                future.result()
+            except Unequal as error:
+                failed.append(waiting[future])
+                print(f"\n{error}\n", flush=True)
+            if done % 10 == 0 or done == len(waiting):
+                print(
+                    f"{done} of {len(waiting)}, {len(failed)} failed, {monotonic() - began:.0f} s",
+                    flush=True,
+                )
+    if failed:
+        print(f"failed: seeds {', '.join(map(str, sorted(failed)))}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""A worker of a random program, in a process of its own that may be killed at any time.
+
+The server that forks it has all modules loaded, so a worker is there in some 20 ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from streamlog.cli.running import serve
+from streamlog.errors import StreamlogError
+from streamlog.worker import worker
+from streamlog.worker.worker import Worker
+from tests.equality import programs
+
+SESSION_TIMEOUT_MS = 1_500
+"""A worker that is killed or paused is given up after this."""
+
+
+def work(seed: int, run: str, log: str, directory: str, settings: dict[str, str]) -> None:
+    """Run the program of this number until SIGTERM, as `streamlog worker` would."""
+    output = (Path(directory) / f"{os.getpid()}.log").open("w")
+    os.dup2(output.fileno(), sys.stdout.fileno())
+    os.dup2(output.fileno(), sys.stderr.fileno())
+    logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s")
+    worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = SESSION_TIMEOUT_MS, 200
+    worker.POLL_RECORDS_MAX = int(settings.pop("records_max", "7"))
+    programs.pace_ms = float(settings.pop("pace_ms", "0"))
+    program = programs.build(seed, run, state_dir=directory, **settings)
+    running = Worker(program.app.program(), log_url=log, announce=lambda _start: None)
+    try:
+        serve(running.run, on_stop="")
+    except* StreamlogError:
+        logging.getLogger("member").exception("a worker ends")
+        sys.exit(1)

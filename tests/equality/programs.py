@@ -1,0 +1,289 @@
+"""Random apps and random histories for them, both from one number.
+
+Every operator that the DSL has may come up, also order-sensitive ones, behind repartitions, in
+any combination that is allowed. A program is the same wherever it is built, so that a worker
+process needs no more than the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from time import sleep
+from typing import Any
+
+from streamlog import (
+    App,
+    Emit,
+    Processor,
+    Record,
+    Stream,
+    Table,
+    Topic,
+    Windowed,
+    kv_store,
+    tumbling,
+)
+from streamlog.errors import TopologyError
+
+MODULUS = 1_000_003
+KEYS = ("ab", "ac", "b", "cd", "e", "fg")
+SPAN_MS = 2_000
+"""Histories are about this long."""
+
+pace_ms = 0.0
+"""How long a worker takes for each record of an input."""
+
+Numbers = Stream[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """A record of a history."""
+
+    topic: str
+    partition: int
+    key: str | None
+    value: int | None
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class Program:
+    """An app, where it reads and where it writes."""
+
+    app: App
+    inputs: dict[str, int] = field(default_factory=dict)
+    """Topics of the history with their partitions."""
+    tables: set[str] = field(default_factory=set)
+    outputs: list[Topic[str, int]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    """The operators, for who reads of a failure."""
+
+
+class Trail(Processor[str, int, str, int]):
+    """Forwards a number that depends on all values of the key before, and their order."""
+
+    seen = kv_store(str, int)
+
+    def process(self, record: Record[str, int]) -> None:
+        trail = (self.seen.get(record.key) or 7) * 31 + record.value
+        self.seen.put(record.key, trail % MODULUS)
+        if trail % 5 == 0:
+            self.seen.delete(record.key)
+        for number in range(trail % 3):
+            self.ctx.forward(record.key, trail % MODULUS + number)
+
+
+def folded(a: int, b: int) -> int:
+    """Depends on the order."""
+    return (a * 31 + b) % MODULUS
+
+
+def pace(_record: object) -> None:
+    """Takes its time, so that there is something to interrupt."""
+    if pace_ms:
+        sleep(pace_ms / 1000)
+
+
+def build(seed: int, run: str, **settings: Any) -> Program:
+    """The program of this number; `run` keeps what it writes apart from other runs'.
+
+    Left out are what the DSL refuses (inputs that would need as many partitions), and rings of
+    sub-topologies that feed each other: there is no order to be had there.
+    """
+    for attempt in count():
+        try:
+            program = _Maker(seed, run, Random(f"{seed} {attempt}"), settings).program()
+            counts = {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
+            topology = program.app.topology()
+            topology.partition_counts(counts)
+        except TopologyError:
+            continue
+        if not any(sub.looped for sub in topology.subtopologies):
+            break
+    return program
+
+
+class _Maker:
+    """A program in the making."""
+
+    def __init__(self, seed: int, run: str, rng: Random, settings: dict[str, Any]) -> None:
+        self._app = App(f"eq{seed}-{run}", **settings)
+        self._program = Program(self._app)
+        self._rng = rng
+        self._seed = seed
+        self._run = run
+        self._names = 0
+        self._partitions = rng.randint(1, 3)
+        self._streams: list[Numbers] = []
+        self._tables: list[Table[str, int]] = []
+
+    def program(self) -> Program:
+        """All of it."""
+        rng = self._rng
+        for _ in range(rng.randint(1, 2)):
+            topic = self._topic("in", rng.randint(1, 3))
+            self._streams.append(self._app.stream(topic).peek(pace))
+        if rng.random() < 0.6:
+            self._tables.append(self._app.table(self._topic("table", self._partitions)))
+        for _ in range(rng.randint(2, 6)):
+            rng.choice(self._operators())()
+        used = [self._streams[-1], *rng.sample(self._streams, 1)]
+        for stream in dict.fromkeys(used):
+            self._write(stream)
+        return self._program
+
+    def _operators(self) -> list[Callable[[], None]]:
+        found = [
+            self._filter,
+            self._map_values,
+            self._flat_map_values,
+            self._map,
+            self._rekey,
+            self._merge,
+            self._repartition,
+            self._count,
+            self._reduce,
+            self._reduce,
+            self._window,
+            self._window,
+            self._process,
+        ]
+        return found + [self._join, self._join] * bool(self._tables)
+
+    def _topic(self, kind: str, partitions: int) -> Topic[str, int]:
+        name = f"eq{self._seed}-{kind}{len(self._program.inputs)}"
+        self._program.inputs[name] = partitions
+        if kind == "table":
+            self._program.tables.add(name)
+        return self._app.topic(name, key=str, value=int, partitions=partitions)
+
+    def _name(self, kind: str) -> str:
+        self._names += 1
+        return f"{kind}{self._names}"
+
+    def _pick(self) -> Numbers:
+        # The latest ones more often, so that programs get deep.
+        at = max(self._rng.randrange(len(self._streams)), self._rng.randrange(len(self._streams)))
+        return self._streams[at]
+
+    def _add(self, stream: Numbers, told: str) -> None:
+        self._streams.append(stream)
+        self._program.told.append(told)
+
+    def _filter(self) -> None:
+        rest = self._rng.randint(2, 5)
+        self._add(self._pick().filter(lambda _, v: v % rest != 1), f"filter {rest}")
+
+    def _map_values(self) -> None:
+        factor = self._rng.randint(2, 9)
+        self._add(self._pick().map_values(lambda v: (v * factor + 1) % MODULUS), "map_values")
+
+    def _flat_map_values(self) -> None:
+        self._add(self._pick().flat_map_values(lambda v: [v, v + 1][: v % 3]), "flat_map_values")
+
+    def _map(self) -> None:
+        def mapped(key: str, value: int) -> tuple[str, int]:
+            return f"{(key or '-')[:2]}{value % 2}", value
+
+        name = self._name("map")
+        self._add(self._pick().map(mapped, name=name), "map")
+
+    def _rekey(self) -> None:
+        rest = self._rng.randint(2, 4)
+
+        def key_of(key: str, value: int) -> str:
+            return f"{(key or '-')[:1]}{value % rest}"
+
+        self._add(self._pick().rekey(key_of, name=self._name("rekey")), "rekey")
+
+    def _merge(self) -> None:
+        if len(self._streams) > 1:
+            one, other = self._rng.sample(self._streams, 2)
+            self._add(one.merge(other), "merge")
+
+    def _repartition(self) -> None:
+        partitions = self._rng.choice([None, 1, 2, 3])
+        name = self._name("again")
+        self._add(self._pick().repartition(name=name, partitions=partitions), "repartition")
+
+    def _keyed(self) -> Numbers:
+        """With a key of its own, through a topic of as many partitions as tables have."""
+
+        def key_of(key: str, _: int) -> str:
+            return key or "none"
+
+        name = self._name("keyed")
+        rekeyed = self._pick().rekey(key_of, name=f"{name}-key")
+        return rekeyed.repartition(name=name, partitions=self._partitions)
+
+    def _count(self) -> None:
+        table = self._pick().group_by_key().count(name=self._name("count"))
+        if self._rng.random() < 0.3:
+            table = table.filter(lambda _, n: n % 2 == 0)
+            self._add(table.changes().map_values(lambda n: n or 0), "count, filtered")
+        else:
+            self._add(table.changes(), "count")
+
+    def _reduce(self) -> None:
+        grouped = self._pick().group_by(lambda k, _: (k or "-")[:1], name=self._name("by"))
+        self._add(grouped.reduce(folded, name=self._name("reduce")).changes(), "group_by, reduce")
+
+    def _window(self) -> None:
+        rng = self._rng
+        size, grace = rng.choice([(50, 0), (100, 30), (250, 100)])
+        emit = rng.choice([Emit.CLOSE, Emit.UPDATE])
+        windows = self._pick().group_by_key().windowed(tumbling(f"{size}ms", grace=f"{grace}ms"))
+        table = windows.emit(emit).reduce(folded, name=self._name("window"))
+
+        def unwindowed(windowed: Windowed[str], value: int) -> tuple[str, int]:
+            return windowed.key, value
+
+        stream = table.changes().map(unwindowed, name=self._name("flat"))
+        self._add(stream, f"tumbling {size}, grace {grace}, {emit.name}")
+
+    def _process(self) -> None:
+        self._add(self._keyed().process(Trail, name=self._name("trail")), "process")
+
+    def _join(self) -> None:
+        table = self._rng.choice(self._tables)
+        name = self._name("join")
+        if self._rng.random() < 0.5:
+            self._add(self._keyed().join(table, folded, name=name), "join")
+        else:
+            joined = self._keyed().left_join(table, lambda a, b: folded(a, b or 0), name=name)
+            self._add(joined, "left_join")
+
+    def _write(self, stream: Numbers) -> None:
+        name = f"eq{self._seed}-{self._run}-out{len(self._program.outputs)}"
+        topic = self._app.topic(name, key=str, value=int, partitions=2)
+        stream.to(topic)
+        self._program.outputs.append(topic)
+
+
+def history(seed: int, program: Program) -> list[Fed]:
+    """What the inputs hold: out of order, late, with deletions, and records without a key."""
+    rng = Random(seed * 7 + 1)
+    fed: list[Fed] = []
+    for topic, partitions in program.inputs.items():
+        is_table = topic in program.tables
+        for partition in range(partitions):
+            fed += _partition(rng, topic, partition, is_table=is_table)
+    return fed
+
+
+def _partition(rng: Random, topic: str, partition: int, *, is_table: bool) -> list[Fed]:
+    count = rng.choice([0, 3, 20, 60, 60])
+    disorder_ms = rng.choice([0, 40, 400])
+    found = []
+    for number in range(count):
+        at_ms = (
+            1_000_000 + number * SPAN_MS // max(count, 1) + rng.randint(-disorder_ms, disorder_ms)
+        )
+        key = None if rng.random() < 0.03 and not is_table else rng.choice(KEYS)
+        value = None if is_table and rng.random() < 0.2 else rng.randrange(100)
+        found.append(Fed(topic, partition, key, value, at_ms))
+    return found

@@ -1,0 +1,442 @@
+"""Timers and punctuations against models as simple as can be, over random steps and restarts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog import App, Processor, Record, kv_store, punctuate
+from streamlog.durations import when_ms
+from streamlog.processing import timers as timers_module
+from streamlog.processing.columns import Feed
+from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.timers import Alarms, KeyTimers
+from streamlog.serdes import serde_for
+from streamlog.tables.memory import MemoryStore
+from streamlog.tables.store import NamedStore, StoreSpec
+from streamlog.tables.transaction import StoreTransaction
+from streamlog.topology import Punctuation
+from streamlog.windows.emit import FAR_MS
+from tests.processing.test_exactness import Cluster
+
+KEYS = [b"", b"\0", b"\0\xff", b"\0\1", b"a", b"a\0", b"ab", b"\xff\xff"]
+
+
+@contextmanager
+def few_in_memory(count: int) -> Iterator[None]:
+    before, timers_module.READY_MAX = timers_module.READY_MAX, count
+    try:
+        yield
+    finally:
+        timers_module.READY_MAX = before
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("set"),
+            st.sampled_from(KEYS),
+            st.integers(0, 60),
+            st.sampled_from(["", "x", "\0\1", "ü"]),
+        ),
+        st.tuples(st.just("cancel"), st.sampled_from(KEYS), st.just(0), st.sampled_from(["", "x"])),
+        st.tuples(st.just("fire"), st.just(b""), st.integers(0, 70), st.just("")),
+        st.tuples(st.just("restart"), st.just(b""), st.just(0), st.just("")),
+    ),
+    max_size=80,
+)
+
+
+@given(operations, st.integers(2, 8))
+def test_timers_fire_once_in_the_order_of_time_key_and_tag(
+    steps: list[tuple[str, bytes, int, str]], in_memory: int
+) -> None:
+    store = StoreTransaction(MemoryStore())
+    named = NamedStore(store, StoreSpec("timers"))
+    # Another clock's in the same store, and other stores beside it.
+    KeyTimers(named, b"w").set(b"a", 1, "other")
+    store.put(StoreSpec("timer").prefix + b"etwhatever", b"")
+    store.put(StoreSpec("timerz").prefix + b"et", b"")
+    timers = KeyTimers(named, b"e")
+    model: dict[tuple[bytes, str], int] = {}
+    with few_in_memory(in_memory):
+        for what, key, at_ms, tag in steps:
+            if what == "set":
+                timers.set(key, at_ms, tag)
+                model[key, tag] = at_ms
+            elif what == "cancel":
+                timers.cancel(key, tag)
+                model.pop((key, tag), None)
+            elif what == "restart":
+                timers = KeyTimers(named, b"e")
+            else:
+                fired = []
+                while (alarm := timers.first(at_ms)) is not None:
+                    fired.append((alarm.at_ms, alarm.key, alarm.tag))
+                    timers.cancel(alarm.key, alarm.tag)
+                due = sorted((at, key, tag) for (key, tag), at in model.items() if at <= at_ms)
+                assert fired == due
+                model = {place: at for place, at in model.items() if at > at_ms}
+            assert timers.first_ms <= min(model.values(), default=FAR_MS)
+    left = len(list(named.range(b"e", b"f")))
+    assert left == 2 * len(model)
+
+
+@given(
+    st.lists(st.integers(0, 200), min_size=1, max_size=20),
+    st.integers(1, 50),
+    st.integers(1, 50),
+    st.integers(0, 10_000),
+)
+def test_a_clock_that_goes_in_steps_fires_what_one_that_jumps_does(
+    steps: list[int], one_ms: int, other_ms: int, seed: int
+) -> None:
+    def fired(times: list[int], restarts: Random | None) -> list[tuple[int, str, int]]:
+        punctuations = [
+            Punctuation("one", one_ms, "event"),
+            Punctuation("other", other_ms, "event"),
+        ]
+        alarms = Alarms(Feed(("n/event", 0)), punctuations, None)
+        alarms.start(steps[0])
+        found = []
+        for time_ms in times:
+            while alarm := alarms.due(time_ms, each=True):
+                found.append((alarm.at_ms, alarm.method, alarms.last))
+            if restarts is not None and restarts.random() < 0.3:
+                data = alarms.to_data()
+                alarms = Alarms(Feed(("n/event", 0)), punctuations, None)
+                alarms.load(data)
+                alarms.start(time_ms)
+        return found
+
+    steps = sorted(steps)
+    in_steps = fired(steps, Random(seed))
+    assert in_steps == fired(steps[-1:], None)
+    assert [(at, name) for at, name, _ in in_steps] == sorted(
+        (at, name)
+        for name, every in (("one", one_ms), ("other", other_ms))
+        for at in range(0, steps[-1] + 1, every)
+        if at > steps[0]
+    )
+    numbers = [number for _, _, number in in_steps]
+    assert numbers == sorted({*numbers})
+
+
+@given(st.lists(st.integers(0, 90), max_size=30), st.integers(1, 40), st.integers(0, 10_000))
+def test_on_the_wall_what_was_missed_is_made_up_for_once(
+    delays: list[int], every_ms: int, seed: int
+) -> None:
+    rng = Random(seed)
+    now_ms = 1_000
+    punctuations = [Punctuation("tick", every_ms, "wall")]
+    alarms = Alarms(Feed(("n/wall", 0)), punctuations, None)
+    alarms.start(now_ms)
+    last_ms = now_ms // every_ms * every_ms
+    for delay_ms in delays:
+        now_ms += delay_ms
+        fired = []
+        while alarm := alarms.due(now_ms, each=False):
+            fired.append(alarm.at_ms)
+        latest_ms = now_ms // every_ms * every_ms
+        assert fired == ([latest_ms] if latest_ms > last_ms else [])
+        last_ms = latest_ms
+        if rng.random() < 0.3:
+            data = alarms.to_data()
+            alarms = Alarms(Feed(("n/wall", 0)), punctuations, None)
+            alarms.load(data)
+            alarms.start(now_ms)
+
+
+def test_a_wall_clock_that_was_set_back_between_two_runs_delays_by_an_interval_at_most() -> None:
+    punctuations = [Punctuation("tick", 10, "wall")]
+    alarms = Alarms(Feed(("n/wall", 0)), punctuations, None)
+    alarms.start(100_000)
+    assert alarms.due(100_010, each=False) is not None
+    again = Alarms(Feed(("n/wall", 0)), punctuations, None)
+    again.load(alarms.to_data())
+    again.start(50_000)
+    assert again.next_ms == 50_010
+    assert again.due(50_010, each=False) is not None
+    assert again.last > alarms.last
+
+
+def test_another_interval_counts_from_its_own_multiples() -> None:
+    alarms = Alarms(Feed(("n/event", 0)), [Punctuation("tick", 10, "event")], None)
+    alarms.start(5)
+    other = Alarms(Feed(("n/event", 0)), [Punctuation("tick", 7, "event")], None)
+    other.load(alarms.to_data())
+    other.start(6)
+    assert [alarm.at_ms for alarm in iter(lambda: other.due(22, each=True), None)] == [7, 14, 21]
+
+
+def test_a_jump_over_all_too_many_intervals_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers_module, "PUNCTUATIONS_MAX", 3)
+    alarms = Alarms(Feed(("n/event", 0)), [Punctuation("tick", 10, "event")], None)
+    alarms.start(0)
+    fired = [alarm.at_ms for alarm in iter(lambda: alarms.due(10_005, each=True), None)]
+    assert fired == [9_970, 9_980, 9_990, 10_000]
+
+
+class Said(NamedTuple):
+    """A row of the model's output: key, text, timestamp."""
+
+    key: str
+    text: str
+    at_ms: int
+
+
+class Debounce(Processor[str, int, str, str]):
+    """Tells of keys that have been quiet; its timers set and cancel others."""
+
+    last = kv_store(str, int)
+
+    def process(self, record: Record[str, int]) -> None:
+        key, at_ms = record.key, when_ms(record.timestamp)
+        self.last.put(key, record.value)
+        self.ctx.forward(key, f"record {record.value} {when_ms(self.ctx.stream_time)}")
+        self.ctx.timers.set(key, at_ms + record.value)
+        if record.value % 3 == 0:
+            self.ctx.timers.set(key, max(at_ms - 5, 0), "past")
+        if record.value % 5 == 0:
+            self.ctx.timers.cancel(key, "again")
+
+    def on_timer(self, key: str, at: datetime, tag: str) -> None:
+        time_ms = when_ms(self.ctx.stream_time)
+        self.ctx.forward(key, f"timer {tag} {self.last.get(key)} {time_ms}")
+        if tag == "":
+            self.ctx.timers.set(key, when_ms(at) + 4, "again")
+            self.ctx.timers.set("other", at, "at once")
+
+    @punctuate(every="15ms")
+    def report(self, now: datetime) -> None:
+        self.ctx.forward("all", f"report {sum(value for _, value in self.last.range())}")
+
+
+Events = list[tuple[int, str, int, int]]
+"""Topic, key, value, timestamp."""
+
+
+class Model:
+    """The same as `Debounce`, with a list for everything."""
+
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+        self.last: dict[str, int] = {}
+        self.timers: dict[tuple[str, str], int] = {}
+        self.now_ms = -1
+        self.report_ms = -1
+
+    def move(self, time_ms: int) -> None:
+        while True:
+            timers = [(at, 0, key, tag) for (key, tag), at in self.timers.items()]
+            reports = [(self.report_ms, 1, "", "")] if self.report_ms >= 0 else []
+            due = min([*timers, *reports], default=None)
+            if due is None or due[0] > time_ms:
+                break
+            at_ms, is_report, key, tag = due
+            self.now_ms = max(self.now_ms, at_ms)
+            if is_report:
+                self.report_ms += 15
+                self.said.append(Said("all", f"report {sum(self.last.values())}", at_ms))
+                continue
+            del self.timers[key, tag]
+            self.said.append(Said(key, f"timer {tag} {self.last.get(key)} {self.now_ms}", at_ms))
+            if tag == "":
+                self.timers[key, "again"] = at_ms + 4
+                self.timers["other", "at once"] = at_ms
+        self.now_ms = max(self.now_ms, time_ms)
+
+    def process(self, key: str, value: int, at_ms: int, time_ms: int) -> None:
+        self.move(time_ms)
+        if self.report_ms < 0 <= self.now_ms:
+            self.report_ms = (self.now_ms // 15 + 1) * 15
+        self.last[key] = value
+        self.said.append(Said(key, f"record {value} {max(self.now_ms, 0)}", at_ms))
+        self.timers[key, ""] = at_ms + value
+        if value % 3 == 0:
+            self.timers[key, "past"] = max(at_ms - 5, 0)
+        if value % 5 == 0:
+            self.timers.pop((key, "again"), None)
+
+
+def modelled(events: Events, topics: int) -> list[Said]:
+    """All of it in the order (running maximum, topic, offset)."""
+    maxima = [-1] * topics
+    ordered = []
+    for number, (topic, key, value, at_ms) in enumerate(events):
+        maxima[topic] = max(maxima[topic], at_ms)
+        ordered.append((maxima[topic], topic, number, key, value, at_ms))
+    model, known = Model(), [-1] * topics
+    for time_ms, topic, _, key, value, at_ms in sorted(ordered):
+        known[topic] = time_ms
+        model.process(key, value, at_ms, min(known))
+    model.move(min(known))
+    return model.said
+
+
+class OneByOne(Random):
+    """Batches of one record each."""
+
+    def randint(self, a: int, b: int) -> int:
+        return min(max(1, a), b)
+
+
+def cluster_of(
+    app: App, counts: dict[str, int], events: Events, seed: int, *, batches: bool = True
+) -> Cluster:
+    cluster = Cluster(app.topology(), counts, Random(seed) if batches else OneByOne(seed))
+    for number, key, value, at_ms in events:
+        payload = serde_for(int).dumps(value)
+        topic, partition = (f"in-{number}", 0) if f"in-{number}" in counts else ("in-0", number)
+        cluster.append(topic, partition, SinkRecord("", 0, at_ms, key.encode(), payload))
+    return cluster
+
+
+def said(cluster: Cluster, topic: str) -> list[Said]:
+    return [
+        Said((r.key or b"").decode(), (r.value or b"").decode(), r.timestamp_ms)
+        for (name, _), log in sorted(cluster.logs.items())
+        if name == topic
+        for r in log
+    ]
+
+
+def events_of(topics: int) -> st.SearchStrategy[Events]:
+    return st.lists(
+        st.tuples(
+            st.integers(0, topics - 1),
+            st.sampled_from(["a", "b", "c"]),
+            st.integers(0, 20),
+            st.integers(0, 80),
+        ),
+        max_size=40,
+    )
+
+
+def direct_app(topics: int) -> App:
+    app = App("direct")
+    inputs = [app.topic(f"in-{number}", key=str, value=int) for number in range(topics)]
+    out = app.topic("out", key=str, value=str)
+    app.stream(*inputs).process(Debounce, name="debounce").to(out)
+    return app
+
+
+def repartitioned_app(_topics: int) -> App:
+    app = App("behind")
+    numbers = app.topic("in-0", key=str, value=int)
+    out = app.topic("out", key=str, value=str)
+    stream = app.stream(numbers).repartition(name="again", partitions=1)
+    stream.process(Debounce, name="debounce").to(out)
+    return app
+
+
+@pytest.mark.parametrize("app_of", [direct_app, repartitioned_app])
+@given(events=events_of(1), seed=st.integers(0, 10_000))
+def test_what_is_said_is_the_models_whatever_the_batches_and_restarts(
+    app_of: Callable[[int], App], events: Events, seed: int
+) -> None:
+    cluster = cluster_of(app_of(1), {"in-0": 1, "out": 1}, events, seed)
+    cluster.run(crashes=0)
+    assert said(cluster, "out") == modelled(events, 1)
+
+
+@given(events=events_of(2), seed=st.integers(0, 10_000))
+def test_of_two_inputs_the_slower_one_tells_the_time(events: Events, seed: int) -> None:
+    cluster = cluster_of(direct_app(2), {"in-0": 1, "in-1": 1, "out": 1}, events, seed)
+    cluster.run(crashes=0)
+    assert said(cluster, "out") == modelled(events, 2)
+
+
+@given(events=events_of(1), seed=st.integers(0, 10_000))
+def test_crashes_repeat_what_was_said_and_change_nothing(events: Events, seed: int) -> None:
+    cluster = cluster_of(repartitioned_app(1), {"in-0": 1, "out": 1}, events, seed)
+    cluster.run(crashes=10)
+    assert {*said(cluster, "out")} == {*modelled(events, 1)}
+
+
+@given(events=events_of(2), seed=st.integers(0, 10_000))
+def test_what_timers_forward_is_taken_in_once_downstream(events: Events, seed: int) -> None:
+    app = App("down")
+    inputs = [app.topic(f"in-{number}", key=str, value=int) for number in range(2)]
+    (
+        app.stream(*inputs)
+        .process(Debounce, name="debounce")
+        .group_by_key()
+        .aggregate(list, lambda rows, row: [*rows, row], name="rows")
+    )
+    cluster = cluster_of(app, {"in-0": 1, "in-1": 1}, events, seed)
+    cluster.run(crashes=10)
+    found: Counter[tuple[str, str]] = Counter()
+    for task_id, task in cluster.tasks.items():
+        if "rows" in cluster.subs[task_id].by_name:
+            found.update((key, row) for key, rows in task.table("rows") for row in rows)
+    assert found == Counter((row.key, row.text) for row in modelled(events, 2))
+
+
+@given(events=events_of(3), seed=st.integers(0, 10_000))
+def test_behind_a_topic_the_slowest_source_tells_the_time(events: Events, seed: int) -> None:
+    def heard(*, batches: bool) -> list[Said]:
+        counts = {"in-0": 3, "out": 1}
+        cluster = cluster_of(repartitioned_app(1), counts, events, seed, batches=batches)
+        cluster.run(crashes=0)
+        return said(cluster, "out")
+
+    times = [[at for topic, _, _, at in events if topic == number] for number in range(3)]
+    found = heard(batches=True)
+    assert found == heard(batches=False)
+    # The last time to which all three have come; by then everything due has fired.
+    end_ms = min(max(each, default=-1) for each in times)
+    fired = [row for row in found if row.text.startswith(("timer", "report"))]
+    assert all(row.at_ms <= end_ms for row in fired)
+    if end_ms < 0:
+        assert not fired
+
+
+class Echo(Processor[str, str, str, str]):
+    """Says when it hears what, and a moment later."""
+
+    def process(self, record: Record[str, str]) -> None:
+        self.ctx.forward(record.key, f"{record.value} at {when_ms(self.ctx.stream_time)}")
+        self.ctx.timers.set(record.key, when_ms(record.timestamp) + 2)
+
+    def on_timer(self, key: str, at: datetime, tag: str) -> None:
+        self.ctx.forward(key, f"echo at {when_ms(self.ctx.stream_time)}", timestamp=at)
+
+
+@pytest.mark.parametrize("topics", [1, 2])
+@given(data=st.data(), seed=st.integers(0, 10_000))
+def test_a_processor_behind_another_one_hears_the_same_at_the_same_time(
+    topics: int, data: st.DataObject, seed: int
+) -> None:
+    class Plain(Debounce):
+        def process(self, record: Record[str, int]) -> None:
+            self.last.put(record.key, record.value)
+            self.ctx.forward(record.key, "record")
+            self.ctx.timers.set(record.key, when_ms(record.timestamp) + record.value)
+
+    events = data.draw(events_of(topics))
+
+    def heard(*, batches: bool) -> list[Said]:
+        app = App("behind")
+        inputs = [app.topic(f"in-{number}", key=str, value=int) for number in range(topics)]
+        out = app.topic("out", key=str, value=str)
+        first = app.stream(*inputs).process(Plain, name="first")
+        # Straight behind it, without a topic in between, as keys stay where they are.
+        first._at = replace(first._at, rekeyed=None)
+        first.process(Echo, name="second").to(out)
+        counts = {f"in-{number}": 1 for number in range(topics)}
+        cluster = cluster_of(app, {**counts, "out": 1}, events, seed, batches=batches)
+        assert len(cluster.tasks) == 1
+        cluster.run(crashes=0)
+        return said(cluster, "out")
+
+    assert heard(batches=True) == heard(batches=False)
