@@ -23,7 +23,7 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import compaction, engine, log, memory, windowed_count, wire
+from benchmarks import compaction, engine, log, memory, state, windowed_count, wire
 from benchmarks.engine.contest import Cost
 from benchmarks.engine.report import costs_table
 from benchmarks.harness import Figure, Reading, conditions
@@ -41,8 +41,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "windowed_count": windowed_count.figures,
     "engine": engine.figures,
     "memory": memory.figures,
+    "state": state.figures,
 }
-ONCE = {"memory"}
+ONCE = {"memory", "state"}
 """Runs for so long that a median of several says no more."""
 
 
