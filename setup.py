@@ -10,8 +10,9 @@ from setuptools import Extension, setup
 
 HOT_MODULES = (
     "streamlog/records/varint",
-    "streamlog/records/batch",
     "streamlog/records/columns",
+    "streamlog/records/builder",
+    "streamlog/records/batch",
     "streamlog/records/murmur2",
     "streamlog/protocol/produce_runs",
     "streamlog/broker/storage/runs",

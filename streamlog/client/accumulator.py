@@ -22,18 +22,20 @@ Not here: which transaction that is, the choice of a partition, which broker lea
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import accumulate
 from typing import Generic, TypeAlias, TypeVar
 
 from streamlog.assignors import TopicPartition
 from streamlog.errors import MessageTooLarge
-from streamlog.records.batch import encode_batch
-from streamlog.records.columns import sizes
+from streamlog.records.batch import encode_columns
+from streamlog.records.columns import (
+    HEADER_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    FieldColumns,
+)
 from streamlog.records.compression import Compression
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
@@ -45,9 +47,6 @@ Mark: TypeAlias = dict[TopicPartition, int]
 
 T = TypeVar("T")  # What is told the outcome; opaque here.
 
-RECORD_OVERHEAD_BYTES = 21
-"""Most that a record needs beside its bytes: length, attributes, deltas, three lengths."""
-HEADER_OVERHEAD_BYTES = 10
 SEQUENCE_MASK = 0x7FFFFFFF
 """After 2**31 - 1 sequence numbers start at 0 again."""
 
@@ -99,7 +98,7 @@ class Batch(Generic[T]):
         self.order = order
         """Where it stands among the batches of its partition; halves of a batch sort inside it."""
         self.created_ms = created_ms
-        self.records: list[Fields] = []
+        self.records = FieldColumns()
         self.receipts: list[tuple[int, int, T]] = []
         """First record, last record, and who waits for them."""
         self.size_bytes = 0
@@ -158,7 +157,7 @@ class Accumulator(Generic[T]):
             appended = Appended.STARTED if batch is None or batch.closed else Appended.FILLED
             batch = self._begin(partition, queue, now_ms)
         index = len(batch.records)
-        batch.records.append(record)
+        batch.records.append(*record)
         batch.receipts.append((index, index, receipt))
         batch.size_bytes += size_bytes
         self.used_bytes += size_bytes
@@ -170,56 +169,54 @@ class Accumulator(Generic[T]):
     def append_many(
         self,
         partition: TopicPartition,
-        records: Sequence[Fields],
+        records: FieldColumns,
         receipt: T,
         *,
-        sizes: Sequence[int],
         now_ms: int,
     ) -> int:
         """Add records of one partition, in as many batches as they need.
 
         Args:
             partition: where to.
-            records: in order.
+            records: in order; they are copied.
             receipt: who waits for all of them.
-            sizes: of the records, as `sizes_bytes` counts them.
             now_ms: monotonic.
 
         Returns:
             How many batches the receipt stands in: it is told once for each.
         """
-        ends = list(accumulate(sizes))
         queue = self._queue(partition)
         start = touched = 0
         while start < len(records):
-            before = ends[start - 1] if start else 0
             batch = queue.waiting[-1] if queue.waiting else None
             if batch is None or batch.closed:
                 batch = self._begin(partition, queue, now_ms)
-            stop = bisect_right(ends, before + self._batch_bytes - batch.size_bytes, start)
+            stop, size_bytes = records.fitting(start, self._batch_bytes - batch.size_bytes)
             if stop == start:
-                if batch.records:
+                if len(batch.records):
                     batch.closed = True
                     continue
                 stop += 1  # A record larger than a batch goes alone.
+                size_bytes = records.part(start, stop).size_bytes()
             touched += 1
             first = len(batch.records)
-            batch.records += records[start:stop]
+            part = records.part(start, stop)
+            batch.records.extend(part.timestamps, part.keys, part.values, part.headers)
             batch.receipts.append((first, len(batch.records) - 1, receipt))
-            batch.size_bytes += ends[stop - 1] - before
+            batch.size_bytes += size_bytes
             batch.closed = batch.size_bytes >= self._batch_bytes
+            self.used_bytes += size_bytes
             start = stop
-        self.used_bytes += ends[-1] if ends else 0
         return touched
 
     def append_atomic(
-        self, partition: TopicPartition, records: Sequence[Fields], receipt: T, *, now_ms: int
+        self, partition: TopicPartition, records: FieldColumns, receipt: T, *, now_ms: int
     ) -> None:
         """Add records as a batch of their own, which is written as a whole or not at all."""
         batch = self._begin(partition, self._queue(partition), now_ms)
-        batch.records = list(records)
+        batch.records = records
         batch.receipts = [(0, len(batch.records) - 1, receipt)]
-        batch.size_bytes = sum(sizes_bytes(records))
+        batch.size_bytes = records.size_bytes()
         batch.closed = batch.atomic = True
         self.used_bytes += batch.size_bytes
 
@@ -421,12 +418,12 @@ class Accumulator(Generic[T]):
 
     def _encode(self, batch: Batch[T], queue: _Queue[T]) -> bytes:
         if not self._limits.idempotent:
-            return encode_batch(batch.records, codec=self._limits.codec)
+            return encode_columns(batch.records, codec=self._limits.codec)
         queue.identity = queue.identity or self._identity
         identity = queue.identity or ProducerIdentity(-1, -1)
         fresh = batch.base_sequence < 0
         base_sequence = queue.next_sequence if fresh else batch.base_sequence
-        data = encode_batch(
+        data = encode_columns(
             batch.records,
             codec=self._limits.codec,
             producer_id=identity.producer_id,
@@ -441,13 +438,13 @@ class Accumulator(Generic[T]):
 
     def _part(self, batch: Batch[T], start: int, stop: int) -> Batch[T]:
         part = Batch[T](batch.partition, (*batch.order, start), batch.created_ms)
-        part.records = batch.records[start:stop]
+        part.records = batch.records.part(start, stop)
         part.receipts = [
             (max(first, start) - start, min(last, stop - 1) - start, receipt)
             for first, last, receipt in batch.receipts
             if first < stop and last >= start
         ]
-        part.size_bytes = sum(sizes_bytes(part.records))
+        part.size_bytes = part.records.size_bytes()
         part.closed = True
         part.attempts = 1
         part.base_sequence = batch.base_sequence
@@ -486,11 +483,6 @@ def record_bytes(record: Fields) -> int:
         + (len(value) if value else 0)
         + (_headers_bytes(headers) if headers else 0)
     )
-
-
-def sizes_bytes(records: Sequence[Fields]) -> list[int]:
-    """`record_bytes` of each."""
-    return sizes(records, RECORD_OVERHEAD_BYTES, HEADER_OVERHEAD_BYTES)
 
 
 def _headers_bytes(headers: Headers) -> int:

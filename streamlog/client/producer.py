@@ -25,7 +25,6 @@ from streamlog.client.accumulator import (
     Fields,
     Headers,
     record_bytes,
-    sizes_bytes,
 )
 from streamlog.client.background import Background
 from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
@@ -40,6 +39,7 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
+from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression
 
 Acks: TypeAlias = Literal["all", 0, 1]
@@ -271,7 +271,17 @@ class Producer:
             UsageError: there are no records.
             UnknownTopicOrPartition: there is no such topic or partition.
         """
-        if not records:
+        return await self.send_columns(topic, partition, FieldColumns.of(records))
+
+    async def send_columns(
+        self, topic: str, partition: int, records: FieldColumns
+    ) -> asyncio.Future[RecordMetadata]:
+        """The same with columns, the shortest way for what is in columns already.
+
+        Raises:
+            UsageError, UnknownTopicOrPartition: as `send_many`.
+        """
+        if not len(records):
             raise UsageError("send_many needs at least one record")
         self._check_open()
         count = await self._count(topic, reaching=partition)
@@ -280,20 +290,19 @@ class Producer:
         receipt = BulkReceipt(asyncio.get_running_loop().create_future())
         receipt.outstanding = 1  # Not done before the last slice is handed over.
         for start in range(0, len(records), BULK_SLICE_RECORDS):
-            piece = records[start : start + BULK_SLICE_RECORDS]
-            sizes = sizes_bytes(piece)
-            await self._make_room(sum(sizes))
+            piece = records.part(start, start + BULK_SLICE_RECORDS)
+            await self._make_room(piece.size_bytes())
             if self._session is not None:
                 self._session.check_open()
             receipt.outstanding += self._accumulator.append_many(
-                target, piece, receipt, sizes=sizes, now_ms=self._cluster.clock.now_ms()
+                target, piece, receipt, now_ms=self._cluster.clock.now_ms()
             )
             self._sender.look()
         receipt.handed_over()
         return receipt.future
 
     async def send_atomic(
-        self, topic: str, partition: int, records: Sequence[Fields]
+        self, topic: str, partition: int, records: Sequence[Fields] | FieldColumns
     ) -> RecordMetadata:
         """Write records in one batch: after a crash all of them are there, or none.
 
@@ -304,18 +313,19 @@ class Producer:
             MessageTooLarge: they do not fit into one batch of the topic.
             StreamlogError: they could not be delivered.
         """
-        if not records:
+        columns = records if isinstance(records, FieldColumns) else FieldColumns.of(records)
+        if not len(columns):
             raise UsageError("send_atomic needs at least one record")
         self._check_open()
         count = await self._count(topic, reaching=partition)
         self._check_partition(topic, partition, count)
-        await self._make_room(sum(sizes_bytes(records)))
+        await self._make_room(columns.size_bytes())
         if self._session is not None:
             self._session.check_open()
         delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         self._accumulator.append_atomic(
             TopicPartition(topic, partition),
-            records,
+            columns,
             delivery,
             now_ms=self._cluster.clock.now_ms(),
         )

@@ -313,7 +313,7 @@ class Sender:
         topic, partition = batch.partition
         for _, last, receipt in batch.receipts:
             offset = base_offset + last if base_offset >= 0 else UNKNOWN_OFFSET
-            time_ms = append_time_ms if append_time_ms >= 0 else batch.records[last][0]
+            time_ms = append_time_ms if append_time_ms >= 0 else batch.records.timestamps[last]
             metadata = RecordMetadata(topic, partition, offset, time_ms)
             if isinstance(receipt, BulkReceipt):
                 receipt.settle(metadata)

@@ -28,11 +28,10 @@ from streamlog.processing.provenance import (
     unpack_mark,
     unpack_record,
 )
-from streamlog.processing.record_queue import Chunk, Input
+from streamlog.processing.record_queue import Chunk, Input, Records
 from streamlog.processing.repartitioned import no_such_source, own_header, stamp_of
 from streamlog.processing.step import Collector
 from streamlog.record import Headers
-from streamlog.records.batch import Record
 from streamlog.topology import TopicSpec
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
@@ -134,18 +133,16 @@ class MergedInput(Input):
         left += [each.waiting[0] for each in self._sources if each.waiting]
         return min(map(_offset_of, left), default=self._received)
 
-    def arrive(self, records: Sequence[Record]) -> None:
+    def arrive(self, records: Records) -> None:
         """Take in records, release those that nothing can come before."""
-        after = self._received or 0
-        if records and records[0].offset < after:
-            records = [record for record in records if record.offset >= after]
-        if not records:
+        fresh = self._fresh(records)
+        if not len(fresh):
             return
-        chunk = self.arrived(records)
+        chunk = self.arrived(fresh)
         columns = chunk.headers
-        for at in range(len(records)):
+        for at in range(len(fresh)):
             self._hear(chunk, at, columns[at] if columns is not None else ())
-        self._received = records[-1].offset + 1
+        self._received = fresh.offsets[-1] + 1
         self._release()
 
     def head(self) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import accumulate, repeat, starmap
+from itertools import repeat, starmap
 from typing import Any, TypeAlias
 
 from streamlog.durations import when_ms
@@ -27,10 +27,13 @@ from streamlog.processing.failures import NodeFailures
 from streamlog.processing.serialized import loads_all
 from streamlog.record import Headers
 from streamlog.records.batch import Record
+from streamlog.records.columns import RecordColumns, first_below_zero, running_max
 from streamlog.topology import TopicSpec
 from streamlog.windows.emit import UNKNOWN_MS
 
 TopicPartition: TypeAlias = tuple[str, int]
+Records: TypeAlias = Sequence[Record] | RecordColumns
+"""Records of one partition in offset order."""
 
 
 class Chunk:
@@ -51,17 +54,17 @@ class Chunk:
 
     def __init__(
         self,
-        records: Sequence[Record],
+        records: RecordColumns,
         topic: TopicSpec,
         partition: int,
         failures: NodeFailures | None = None,
     ) -> None:
-        offsets, timestamps, raw_keys, raw_values, headers = zip(*records, strict=True)
+        timestamps = records.timestamps
         self.at = 0
-        self.offsets: Sequence[int] = offsets
-        self.raw_keys: Sequence[bytes | None] = raw_keys
-        self.raw_values: Sequence[bytes | None] = raw_values
-        self.headers: Sequence[Headers] | None = headers if any(headers) else None
+        self.offsets: Sequence[int] = records.offsets
+        self.raw_keys: Sequence[bytes | None] = records.keys
+        self.raw_values: Sequence[bytes | None] = records.values
+        self.headers: Sequence[Headers] | None = records.headers
         self.keys: Sequence[Any] = ()
         self.values: Sequence[Any] = ()
         self.timestamps: Sequence[int] = ()
@@ -80,8 +83,7 @@ class Chunk:
         self.keys = _decoded(self.raw_keys, topic, "key", partition, offsets)
         self.values = _decoded(self.raw_values, topic, "value", partition, offsets)
         self.timestamps = _extracted(self.values, timestamps, topic, partition, offsets)
-        if min(self.timestamps) < 0:
-            at = next(at for at, ms in enumerate(self.timestamps) if ms < 0)
+        if (at := first_below_zero(self.timestamps)) >= 0:
             error = _negative(self.timestamps[at])
             raise failed(topic.name, topic.name, partition, offsets[at], error)
 
@@ -103,7 +105,7 @@ class Chunk:
 
     def count_from(self, time_ms: int) -> int:
         """Set the running maximum of timestamps; returns the last one."""
-        self.times = list(accumulate(self.timestamps, max, initial=time_ms))[1:]
+        self.times = running_max(self.timestamps, time_ms)
         return self.times[-1]
 
     def __len__(self) -> int:
@@ -225,21 +227,26 @@ class Input(Feed):
         if not self._chunks:
             self._position = max(position, self._position or 0)
 
-    def arrive(self, records: Sequence[Record]) -> None:
+    def arrive(self, records: Records) -> None:
         """Take in records; those before the position have been processed already.
 
         Raises:
             ProcessingError: one of them can't be read, or has no valid timestamp.
         """
-        after = self._received or 0
-        if records and records[0].offset < after:
-            records = [record for record in records if record.offset >= after]
-        if not records:
+        columns = self._fresh(records)
+        if not len(columns):
             return
-        chunk = self.arrived(records)
+        chunk = self.arrived(columns)
         self._arrived_ms = chunk.count_from(max(self._arrived_ms, self.time_ms))
         self._chunks.append(chunk)
-        self._received = records[-1].offset + 1
+        self._received = columns.offsets[-1] + 1
+
+    def _fresh(self, records: Records) -> RecordColumns:
+        """Those that have not arrived before."""
+        columns = RecordColumns.of(records)
+        before = bisect_left(columns.offsets, self._received or 0)
+        fresh: RecordColumns = columns[before:] if before else columns
+        return fresh
 
     def head(self) -> tuple[int, int] | None:
         """Time and rank of the next record; None if there is none."""
@@ -288,7 +295,7 @@ class Input(Feed):
         self._position = chunk.offsets[high - 1] + 1
         return self.readable(self.batch(chunk, low, high))
 
-    def arrived(self, records: Sequence[Record]) -> Chunk:
+    def arrived(self, records: RecordColumns) -> Chunk:
         """Records, read; those that could not be are kept until it is their turn."""
         chunk = Chunk(records, self.topic, self.partition, self.failures)
         self._bad.update(chunk.bad)

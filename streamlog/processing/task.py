@@ -25,12 +25,11 @@ from streamlog.processing.joins import TableJoinStep, TableStep
 from streamlog.processing.merged import MergedInput
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.processor import ProcessorStep
-from streamlog.processing.record_queue import Input, RecordQueue, TopicPartition
+from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.windowed import WindowedAggregateStep
-from streamlog.records.batch import Record
 from streamlog.tables.changelog import Progress, checkpoint, stored_progress
 from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import Change, KeyValueStore
@@ -180,7 +179,7 @@ class Task:
 
     def process(
         self,
-        records: Mapping[TopicPartition, Sequence[Record]],
+        records: Mapping[TopicPartition, Records],
         now_ms: int,
         *,
         ends: Mapping[TopicPartition, int],

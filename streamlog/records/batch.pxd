@@ -2,10 +2,10 @@
 cimport cython
 from streamlog.records cimport header as layout
 from streamlog.records cimport record as rows
-from streamlog.records.varint cimport append_varint, read_varint, read_varlong, varint_size
+from streamlog.records.columns cimport RecordColumns
+from streamlog.records.varint cimport read_varint, read_varlong
 
-cdef int _NULL, _RECORD_BYTES_MIN, _HEADER_BYTES_MIN, _NULL_BYTE
-cdef long long _BATCH_BYTES_MAX, _COUNT_MAX, _FRAME_BYTES
+cdef int _NULL, _RECORD_BYTES_MIN, _HEADER_BYTES_MIN
 cdef long long _INT64_MIN, _INT64_MAX, _OFFSET_MAX
 
 @cython.final
@@ -25,6 +25,8 @@ cdef class RecordBatch:
     cdef readonly int base_sequence
     cdef readonly int record_count
 
+    cdef object _read(self, list records, RecordColumns columns)
+
 @cython.locals(batch=RecordBatch, offsets=cython.longlong)
 cpdef long long count_offsets(object batches) except? -1
 
@@ -34,38 +36,18 @@ cpdef long long newest_timestamp_ms(object batches) except? -1
 cdef int _check_format(int magic, long long length, object position) except -1
 
 @cython.locals(
-    append_time=cython.bint, base_ms=cython.longlong, delta=cython.longlong,
-    delta_max=cython.longlong, delta_min=cython.longlong, offset=cython.longlong,
+    append_time=cython.bint, bare=cython.bint, base_ms=cython.longlong, delta=cython.longlong,
+    delta_max=cython.longlong, delta_min=cython.longlong, headers=tuple, offset=cython.longlong,
     offset_delta=cython.longlong, position=cython.Py_ssize_t, previous=cython.longlong,
-    record_end=cython.Py_ssize_t, records=list, size=cython.longlong,
+    record_end=cython.Py_ssize_t, size=cython.longlong,
     timestamp_ms=cython.longlong,
 )
-cdef list _decode(RecordBatch batch, const unsigned char* data, Py_ssize_t end)
+cdef int _decode(
+    RecordBatch batch, const unsigned char* data, Py_ssize_t end, list records,
+    RecordColumns columns
+) except -1
+
+cdef int _check_size(str what, long long size, long long room) except -1
 
 @cython.locals(count=cython.longlong, size=cython.longlong)
 cdef tuple _read_headers(const unsigned char* data, Py_ssize_t position, Py_ssize_t end)
-
-@cython.final
-cdef class BatchBuilder:
-    cdef object _codec
-    cdef int _attributes
-    cdef tuple _producer
-    cdef bytearray _out
-    cdef long long _base_timestamp_ms
-    cdef long long _max_timestamp_ms
-    cdef readonly int record_count
-    cdef readonly Py_ssize_t size_bytes
-
-    @cython.locals(
-        body_bytes=cython.longlong, count=cython.longlong, delta=cython.longlong,
-        encoded=bytearray, out=bytearray, stamp=cython.longlong,
-    )
-    cpdef Py_ssize_t append(
-        self, object timestamp_ms, object key, object value, object headers=*
-    ) except -1
-
-cdef long long _field_size(object content) except -1
-
-cdef int _append_field(bytearray out, object content) except -1
-
-cdef int _append_all(BatchBuilder builder, object records) except -1

@@ -1,7 +1,56 @@
 # C types of columns.py.
 cimport cython
 
+cdef Py_ssize_t _RECORD_BYTES, _HEADER_BYTES
+
+@cython.final
+cdef class RecordColumns:
+    cdef public list timestamps
+    cdef public list keys
+    cdef public list values
+    cdef public list headers
+    cdef public long long _first
+    cdef public list _offsets
+
+    @cython.locals(count=cython.Py_ssize_t)
+    cpdef int add(
+        self, long long offset, object timestamp_ms, object key, object value, tuple headers
+    ) except -1
+
+    @cython.locals(part=RecordColumns)
+    cdef RecordColumns _part(self, object run)
+
+@cython.final
+cdef class FieldColumns:
+    cdef public list timestamps
+    cdef public list keys
+    cdef public list values
+    cdef public list headers
+
+    cpdef int _gather(self, object records) except -1
+
+    cpdef int append(
+        self, object timestamp_ms, object key, object value, object headers
+    ) except -1
+
+    @cython.locals(part=FieldColumns)
+    cpdef FieldColumns part(self, Py_ssize_t start, Py_ssize_t stop)
+
+    @cython.locals(
+        at=cython.Py_ssize_t, place=cython.Py_ssize_t, part=FieldColumns, parts=list,
+    )
+    cpdef list parted(self, object places, Py_ssize_t count)
+
+    @cython.locals(
+        at=cython.Py_ssize_t, own_bytes=cython.Py_ssize_t, size=cython.Py_ssize_t,
+        total=cython.Py_ssize_t,
+    )
+    cdef tuple _sized(self, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t room_bytes)
+
 cpdef bint has_none(object column) except -1
 
-@cython.locals(found=list, own_bytes=cython.Py_ssize_t, size=cython.Py_ssize_t)
-cpdef list sizes(object records, Py_ssize_t record_bytes, Py_ssize_t header_bytes)
+@cython.locals(at=cython.Py_ssize_t, number=cython.longlong)
+cpdef Py_ssize_t first_below_zero(object numbers) except -2
+
+@cython.locals(found=list, largest=cython.longlong, value=cython.longlong)
+cdef list _running_max(object numbers, object initial)

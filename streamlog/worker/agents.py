@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.agents.run import AgentRun, Place
@@ -52,11 +52,12 @@ class Agents:
         for run in self._runs:
             group.create_task(run.run(), name=f"agent {run.agent.name}")
 
-    def take(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
+    def take(self, polled: Mapping[TopicPartition, Iterable[Record]]) -> None:
         """Hand records to the agents that read them."""
         for run in self._runs:
-            for partition, records in polled.items():
-                run.take(partition, records)
+            for partition in run.partitions:
+                if partition in polled:
+                    run.take(partition, list(polled[partition]))
             if run.waiting > FEED_RECORDS_MAX:
                 self._held.add(run)
                 self._pauses.hold(run, run.partitions)

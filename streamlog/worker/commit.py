@@ -16,7 +16,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
-from itertools import repeat
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.partitioner import partitions_of_keys
@@ -28,16 +27,14 @@ from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
+from streamlog.records.columns import FieldColumns
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.following import STALL_MS
-from streamlog.worker.restore import Fences, Headers, TaskState, epoch_headers, write_again
+from streamlog.worker.restore import Fences, TaskState, epoch_headers, write_again
 
 logger = logging.getLogger(__name__)
 
 POLL_MS = 500
-
-Sendable = tuple[int, bytes | None, bytes | None, Headers]
-"""Timestamp, key, value, headers: what a producer takes in bulk."""
 
 
 class Fenced(Exception):
@@ -54,19 +51,22 @@ class SinkWriter:
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
         """Hand the records over; waits only while the producer's buffer is full."""
-        together: defaultdict[TopicPartition, list[Sendable]] = defaultdict(list)
+        together: defaultdict[TopicPartition, FieldColumns] = defaultdict(FieldColumns)
         for batch in batches:
-            headers = repeat(()) if batch.headers is None else batch.headers
-            fields = zip(batch.timestamps, batch.keys, batch.values, headers, strict=False)
             count = await self._count(batch.topic)
+            columns = FieldColumns()
             if count == 1 or batch.partition is not None:
-                together[TopicPartition(batch.topic, batch.partition or 0)].extend(fields)
+                columns = together[TopicPartition(batch.topic, batch.partition or 0)]
+            columns.extend(batch.timestamps, batch.keys, batch.values, batch.headers)
+            if count == 1 or batch.partition is not None:
                 continue
-            partitions = partitions_of_keys(batch.routes(), count)
-            for partition, record in zip(partitions, fields, strict=True):
-                together[TopicPartition(batch.topic, partition)].append(record)
+            parts = columns.parted(partitions_of_keys(batch.routes(), count), count)
+            for partition, part in enumerate(parts):
+                if part is not None:
+                    many = together[TopicPartition(batch.topic, partition)]
+                    many.extend(part.timestamps, part.keys, part.values, part.headers)
         for (topic, partition), many in together.items():
-            self._remember(await self._producer.send_many(topic, partition, many))
+            self._remember(await self._producer.send_columns(topic, partition, many))
 
     async def flush(self) -> None:
         """Wait until everything written is acknowledged.
@@ -109,7 +109,9 @@ class Checkpoints:
             return 0
         now_ms = self._clock.wall_ms()
         headers = epoch_headers(state.epoch)
-        batch: list[Sendable] = [(now_ms, key, value, headers) for key, value in changes]
+        keys, values = zip(*changes, strict=True)
+        batch = FieldColumns()
+        batch.extend([now_ms] * len(keys), keys, values, [headers] * len(keys))
         sent = await self._producer.send_atomic(*state.changelog, batch)
         first_offset = sent.offset - len(batch) + 1
         if first_offset != state.next_offset:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,7 +26,7 @@ from streamlog.log import Log
 from streamlog.processing.inherited import Era
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.task import Task, TaskId
-from streamlog.records.batch import Record
+from streamlog.records.columns import RecordColumns
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.commit import Checkpoints, Fenced, SinkWriter
@@ -92,7 +92,7 @@ class _Running:
     state: TaskState | None
     inputs: list[TopicPartition]
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    arrived: dict[tuple[str, int], Sequence[Record]] = field(default_factory=dict)
+    arrived: dict[tuple[str, int], RecordColumns] = field(default_factory=dict)
     processed_ms: int = 0
 
     def figures(self) -> TaskFigures:
@@ -209,7 +209,7 @@ class Tasks:
             self._running[task_id] = running
             self._read_on(running)
 
-    def take(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
+    def take(self, polled: Mapping[TopicPartition, RecordColumns]) -> None:
         """Hand records to the tasks that read them."""
         for running in self._running.values():
             for place in running.inputs:

@@ -342,7 +342,7 @@ class _Shift:
 
     async def _round(self) -> None:
         self._tell_if_waiting()
-        polled = await self._consumer.poll(
+        polled = await self._consumer.poll_columns(
             timeout_ms=POLL_HELD_MS if self._pauses else POLL_MS, max_records=POLL_RECORDS_MAX
         )
         self._agents.take(polled)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamlog.cli.doctor import HOT_MODULES
+from streamlog.errors import UsageError
 from streamlog.records.compression import Compression
 from tests.builds.sources import (
     COMPILED,
@@ -34,6 +36,7 @@ NOW_MS = 1_700_000_000_000
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
 VARINT = both("streamlog.records.varint")
 BATCH = both("streamlog.records.batch")
+BUILDER = both("streamlog.records.builder")
 COLUMNS = both("streamlog.records.columns")
 MURMUR2 = both("streamlog.records.murmur2")
 
@@ -54,7 +57,12 @@ def read_all(buffer: bytes) -> Act:
 
     def act(module: ModuleType) -> list[object]:
         return [
-            ([getattr(batch, name) for name in names], bytes(batch.data), batch.records())
+            (
+                [getattr(batch, name) for name in names],
+                bytes(batch.data),
+                batch.records(),
+                list(batch.columns()),
+            )
             for batch in module.split_batches(buffer)
         ]
 
@@ -92,6 +100,49 @@ def test_numbers_are_written_alike(value: int) -> None:
 @given(records=rows)
 def test_records_are_written_alike(codec: Compression, records: list[Any]) -> None:
     same(BATCH, lambda module: module.encode_batch(records, codec=codec, producer_id=5))
+    bulk = same(BATCH, lambda module: encoded_columns(module, records, codec))
+    # An error may be that of another record, so its text is another.
+    if isinstance(bulk, bytes):
+        assert bulk == BATCH[0].encode_batch(records, codec=codec, producer_id=5)
+    else:
+        with pytest.raises(UsageError):
+            BATCH[0].encode_batch(records, codec=codec, producer_id=5)
+
+
+def field_columns(module: ModuleType, records: list[Any]) -> Any:
+    """Of the build that the module belongs to."""
+    return COLUMNS[BATCH.index(module)].FieldColumns.of(records)
+
+
+def encoded_columns(module: ModuleType, records: list[Any], codec: Compression) -> Any:
+    columns = field_columns(module, records)
+    return module.encode_columns(columns, codec=codec, producer_id=5)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            timestamps | st.sampled_from([None, 1.5, "5"]),
+            content | st.sampled_from(["text", 5, bytearray(b"octets"), memoryview(b"view")]),
+            content | st.sampled_from(["text", 5, [1, 2]]),
+            headers | st.sampled_from([None, [("a",)], [(b"a", b"")], [("a", "b")], "ab"]),
+        ),
+        max_size=6,
+    ),
+    rows,
+)
+def test_a_builder_takes_and_refuses_columns_alike(doubtful: list[Any], records: list[Any]) -> None:
+    def act(module: ModuleType) -> object:
+        builder = module.BatchBuilder()
+
+        def extend(added: list[Any]) -> object:
+            done = outcome(lambda module: builder.extend(field_columns(module, added)), module)
+            return done[0] if isinstance(done, tuple) else done
+
+        done = [extend(added) for added in (records, doubtful, records)]
+        return done, builder.record_count, outcome(lambda _: builder.build(), module)
+
+    same(BATCH, act)
 
 
 @given(
@@ -162,7 +213,7 @@ def test_noise_is_read_alike(payload: bytes, count: int, last_delta: int, **fiel
         -1,
         count,
     )
-    coded = BATCH[0]._HEADER.pack(*header) + payload
+    coded = BUILDER[0]._HEADER.pack(*header) + payload
     same(BATCH, read_all(coded))
     same(BATCH, lambda module: module.RecordBatch(coded).check_crc())
 
@@ -186,7 +237,7 @@ def test_extreme_numbers_are_read_alike(
     VARINT[0].append_varint(payload, len(record))
     payload += record
     header = (0, 49 + len(payload), -1, 2, 0, 0, 2**31 - 1, base_timestamp_ms, 0, -1, -1, -1, 1)
-    same(BATCH, read_all(BATCH[0]._HEADER.pack(*header) + bytes(payload)))
+    same(BATCH, read_all(BUILDER[0]._HEADER.pack(*header) + bytes(payload)))
 
 
 @given(buffer=st.binary(max_size=130), position=st.integers(-(2**70), 2**70) | st.integers(-5, 130))
@@ -242,7 +293,7 @@ def test_what_is_missing_is_missed_alike(column: list[int | None]) -> None:
 @given(st.lists(st.tuples(extremes, extremes), max_size=4))
 def test_batches_are_added_up_alike(headers: list[tuple[int, int]]) -> None:
     coded = [
-        BATCH[0]._HEADER.pack(
+        BUILDER[0]._HEADER.pack(
             *(0, 49, -1, 2, 0, 0, max(-(2**31), min(delta, 2**31 - 1))),
             *(0, newest_ms, -1, -1, -1, 1),
         )
@@ -260,11 +311,48 @@ def test_batches_are_added_up_alike(headers: list[tuple[int, int]]) -> None:
 def test_sizes_are_counted_alike(records: list[Any], shared: bool) -> None:
     if shared:  # all with the very same headers
         records = [(*record[:3], records[0][3]) for record in records]
-    counted = same(COLUMNS, lambda module: module.sizes(records, 10, 3))
-    assert counted == [
-        10
+    sizes = [
+        21
         + len(key or b"")
         + len(value or b"")
-        + sum(3 + len(name) + len(content or b"") for name, content in own)
+        + sum(10 + len(name) + len(content or b"") for name, content in own)
         for _, key, value, own in records
     ]
+    counted = same(COLUMNS, lambda module: module.FieldColumns.of(records).size_bytes())
+    assert counted == sum(sizes)
+    for start in range(len(records)):
+        for room_bytes in {0, sizes[start], sizes[start] - 1, *accumulate(sizes[start:])}:
+            fitting = same(
+                COLUMNS,
+                lambda module, start=start, room_bytes=room_bytes: module.FieldColumns.of(
+                    records
+                ).fitting(start, room_bytes),
+            )
+            taken = [size for size in accumulate(sizes[start:]) if size <= room_bytes]
+            assert fitting == (start + len(taken), taken[-1] if taken else 0)
+
+
+@given(st.lists(timestamps, max_size=8), timestamps)
+def test_the_largest_so_far_is_found_alike(numbers: list[int], initial: int) -> None:
+    found = same(COLUMNS, lambda module: module.running_max(numbers, initial))
+    assert found == list(accumulate(numbers, max, initial=initial))[1:]
+
+
+@given(st.lists(timestamps.filter(lambda ms: abs(ms) < 2**63), max_size=8))
+def test_what_is_below_zero_is_found_alike(numbers: list[int]) -> None:
+    found = same(COLUMNS, lambda module: module.first_below_zero(numbers))
+    assert found == next((at for at, number in enumerate(numbers) if number < 0), -1)
+
+
+@given(rows, st.lists(st.integers(0, 2), min_size=8, max_size=8))
+def test_columns_are_parted_alike(records: list[Any], places: list[int]) -> None:
+    records = [(*row[:3], tuple(row[3])) for row in records]
+
+    def act(module: ModuleType) -> object:
+        parts = module.FieldColumns.of(records).parted(places, 3)
+        return [None if part is None else list(part) for part in parts]
+
+    found = same(COLUMNS, act)
+    placed = list(zip(records, places, strict=False))
+    for place, part in enumerate(found if isinstance(found, list) else []):
+        assert (part or []) == [row for row, at in placed if at == place]

@@ -20,10 +20,10 @@ from streamlog.client.accumulator import (
     Fields,
     ProducerIdentity,
     record_bytes,
-    sizes_bytes,
 )
 from streamlog.errors import MessageTooLarge
 from streamlog.records.batch import RecordBatch
+from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression
 
 PART = TopicPartition("t", 0)
@@ -115,7 +115,7 @@ def test_a_bulk_is_divided_like_single_records() -> None:
     records = [record(n) for n in range(8)]
     one = accumulator()
     fill(one, 1, start=100)
-    touched = one.append_many(PART, records, 1, sizes=sizes_bytes(records), now_ms=0)
+    touched = one.append_many(PART, FieldColumns.of(records), 1, now_ms=0)
     batches = [numbers(take(one, 5)) for _ in range(touched)]
     assert batches == [[100, 0, 1], [2, 3, 4], [5, 6, 7]]
 
@@ -124,13 +124,13 @@ def test_a_record_larger_than_a_batch_goes_alone() -> None:
     one = accumulator(batch_records=2)
     large: Fields = (1, None, b"x" * 500, ())
     records = [record(0), large, record(2)]
-    assert one.append_many(PART, records, 1, sizes=sizes_bytes(records), now_ms=0) == 3
+    assert one.append_many(PART, FieldColumns.of(records), 1, now_ms=0) == 3
 
 
 def test_an_atomic_batch_takes_nobody_else_and_is_not_divided() -> None:
     one = accumulator()
     fill(one, 1)
-    one.append_atomic(PART, [record(n) for n in range(1, 9)], 1, now_ms=0)
+    one.append_atomic(PART, FieldColumns.of(record(n) for n in range(1, 9)), 1, now_ms=0)
     fill(one, 1, start=9)
     assert [numbers(take(one, 5)) for _ in range(2)] == [[0], list(range(1, 9))]
     atomic = next(batch for batch in one.outstanding() if batch.atomic)
@@ -263,7 +263,7 @@ def test_retries_back_off_up_to_a_bound() -> None:
 def test_a_batch_that_is_too_large_goes_as_two_with_the_same_numbers() -> None:
     one = accumulator(batch_records=4)
     records = [record(n) for n in range(8)]
-    one.append_many(PART, records, 1, sizes=sizes_bytes(records), now_ms=0)
+    one.append_many(PART, FieldColumns.of(records), 1, now_ms=0)
     first, second = take(one, 0), take(one, 0)
     assert first is not None
     assert second is not None

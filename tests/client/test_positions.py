@@ -10,7 +10,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.positions import Positions
 from streamlog.errors import CorruptData, UsageError
-from streamlog.records.batch import encode_batch, place_batch
+from streamlog.records.batch import Record, encode_batch, place_batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -183,3 +183,23 @@ def test_an_answer_from_before_a_rebalance_is_dropped_even_if_as_much_has_happen
     assert one.put(T0, era, batch(5, 5)) == 0
     put(one, T0, batch(0, 10))
     assert offsets(one, T0) == list(range(10))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    at=st.integers(0, 6),
+    takes=st.lists(st.tuples(st.booleans(), st.integers(1, 8)), max_size=12),
+)
+def test_columns_are_the_same_records_in_whatever_form_one_takes_them(
+    sizes: list[int], at: int, takes: list[tuple[bool, int]]
+) -> None:
+    one = positions(T0, at=at)
+    for number, size in enumerate(sizes):
+        put(one, T0, batch(sum(sizes[:number]), size))
+    taken: list[Record] = []
+    for as_columns, records_max in [*takes, (True, 100), (False, 100)]:
+        found = one.take_columns(records_max) if as_columns else one.take(records_max)
+        taken += found.get(T0, ())
+        assert one.consumed() == {T0: max([at, *(record.offset + 1 for record in taken)])}
+    assert [record.offset for record in taken] == list(range(at, sum(sizes)))
+    assert all(record.value == b"v" for record in taken)

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from streamlog.records.columns import has_none
+from collections.abc import Sequence
+
+import pytest
+
+from streamlog.records.columns import FieldColumns, RecordColumns, has_none
+from streamlog.records.record import Record
 
 
 class Unequal:
@@ -16,3 +21,68 @@ def test_none_is_found_without_comparing() -> None:
     assert has_none([Unequal(), None])
     assert not has_none([Unequal(), 0, "", b""])
     assert not has_none(())
+
+
+GAPS = [3, 4, 5, 9, 10]
+OWN = (("name", b"content"),)
+
+
+def records(offsets: Sequence[int], *, with_headers: bool = False) -> list[Record]:
+    return [
+        Record(at, 1_000 + at, b"k%d" % at, None if at % 2 else b"v", OWN if with_headers else ())
+        for at in offsets
+    ]
+
+
+@pytest.mark.parametrize("offsets", [[], [7], [7, 8, 9], GAPS])
+@pytest.mark.parametrize("with_headers", [False, True])
+def test_columns_give_the_records_they_were_made_of(offsets: list[int], with_headers: bool) -> None:
+    rows = records(offsets, with_headers=with_headers)
+    columns = RecordColumns.of(rows)
+    assert list(columns) == rows
+    assert [columns[at] for at in range(len(columns))] == rows
+    assert RecordColumns.of(columns) is columns
+    for start in range(len(rows) + 1):
+        for stop in range(start, len(rows) + 1):
+            assert list(columns[start:stop]) == rows[start:stop]
+            assert list(columns[start:stop] + columns[stop:]) == rows[start:]
+
+
+def test_offsets_are_a_range_only_as_long_as_they_follow_on_each_other() -> None:
+    first, behind, later = (RecordColumns.of(records(at)) for at in ([3, 4], [5], [9]))
+    assert first.offsets == range(3, 5)
+    assert (first + behind).offsets == range(3, 6)
+    assert (first + later).offsets == [3, 4, 9]
+    assert (first + behind + later).offsets == [3, 4, 5, 9]
+    assert (RecordColumns() + later).offsets == range(9, 10)
+    assert (later + RecordColumns()).offsets == range(9, 10)
+
+
+def test_headers_of_some_are_none_for_the_others() -> None:
+    without, with_some = records([1]), records([2], with_headers=True)
+    both = RecordColumns.of(without) + RecordColumns.of(with_some)
+    assert list(both) == without + with_some
+    assert RecordColumns.of(without).headers is None
+    assert list(RecordColumns.of([*with_some, *records([3])])) == [*with_some, *records([3])]
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    columns = FieldColumns()
+    with pytest.raises(ValueError, match="columns of 1, 2 and 2"):
+        columns.extend([1], [b"a", b"b"], [None, None])
+    assert len(columns) == 0
+
+
+def test_fields_are_gathered_from_records_and_from_columns() -> None:
+    columns = FieldColumns.of([(1, b"a", None, ())])
+    columns.extend([2, 3], [b"b", None], [b"v", b"w"])
+    columns.extend([4], [b"d"], [b"x"], [OWN])
+    columns.append(5, None, None, ())
+    assert list(columns) == [
+        (1, b"a", None, ()),
+        (2, b"b", b"v", ()),
+        (3, None, b"w", ()),
+        (4, b"d", b"x", OWN),
+        (5, None, None, ()),
+    ]
+    assert list(columns.part(1, 3)) == list(columns)[1:3]

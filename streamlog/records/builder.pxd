@@ -1,0 +1,60 @@
+# C types of builder.py.
+cimport cython
+from streamlog.records cimport writing
+from streamlog.records.columns cimport FieldColumns
+from streamlog.records.varint cimport append_varint, varint_size
+
+cdef int _NULL_BYTE, _NUMBERS_BYTES_MAX
+cdef bytes _NO_HEADERS
+cdef long long _BATCH_BYTES_MAX, _COUNT_MAX, _FRAME_BYTES
+
+@cython.final
+cdef class BatchBuilder:
+    cdef object _codec
+    cdef int _attributes
+    cdef tuple _producer
+    cdef bytearray _out
+    cdef long long _base_timestamp_ms
+    cdef long long _max_timestamp_ms
+    cdef readonly int record_count
+    cdef readonly Py_ssize_t size_bytes
+
+    @cython.locals(
+        body_bytes=cython.longlong, count=cython.longlong, delta=cython.longlong,
+        encoded=bytearray, out=bytearray, stamp=cython.longlong,
+    )
+    cpdef Py_ssize_t append(
+        self, object timestamp_ms, object key, object value, object headers=*
+    ) except -1
+
+    @cython.locals(
+        count=cython.longlong, encoded=list, keys=list, newest_ms=cython.longlong,
+        room_bytes=cython.longlong, size_bytes=cython.Py_ssize_t, values=list,
+    )
+    cpdef object extend(self, FieldColumns columns)
+
+    @cython.locals(
+        at=cython.Py_ssize_t, base_ms=cython.longlong, body_bytes=cython.longlong,
+        data="unsigned char*", delta=cython.longlong, first=cython.Py_ssize_t, headers=bytes,
+        position=cython.Py_ssize_t, stamp=cython.longlong,
+    )
+    cdef Py_ssize_t _put(self, list timestamps, list keys, list values, list encoded) except -1
+
+cdef list _all_bytes(list contents)
+
+@cython.locals(encoded=list, own_bytes=bytes)
+cdef list _all_encoded(list headers)
+
+@cython.locals(newest_ms=cython.longlong, stamp=cython.longlong)
+cdef long long _newest_ms(list timestamps) except? -1
+
+@cython.locals(
+    headers=bytes, key=bytes, room_bytes=cython.longlong, value=bytes,
+)
+cdef long long _room_bytes(list keys, list values, list encoded) except -1
+
+cdef long long _field_size(object content) except -1
+
+cdef int _append_field(bytearray out, object content) except -1
+
+cdef int _append_all(BatchBuilder builder, object records) except -1

@@ -1,0 +1,60 @@
+# What writing.py does, in C.
+cdef extern from "Python.h":
+    int resize "PyByteArray_Resize" (bytearray out, Py_ssize_t size_bytes) except -1
+
+cdef extern from *:
+    """
+    static CYTHON_INLINE Py_ssize_t streamlog_varint_bytes(long long value) {
+        unsigned long long raw = ((unsigned long long)value << 1) ^ (unsigned long long)(value >> 63);
+        Py_ssize_t size = 1;
+        while (raw >= 0x80) {
+            raw >>= 7;
+            size++;
+        }
+        return size;
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_put_varint(
+        unsigned char *data, Py_ssize_t position, long long value
+    ) {
+        unsigned long long raw = ((unsigned long long)value << 1) ^ (unsigned long long)(value >> 63);
+        while (raw >= 0x80) {
+            data[position++] = (unsigned char)(raw | 0x80);
+            raw >>= 7;
+        }
+        data[position++] = (unsigned char)raw;
+        return position;
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_put_bytes(
+        unsigned char *data, Py_ssize_t position, PyObject *content
+    ) {
+        Py_ssize_t size = PyBytes_GET_SIZE(content);
+        memcpy(data + position, PyBytes_AS_STRING(content), (size_t)size);
+        return position + size;
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_put_field(
+        unsigned char *data, Py_ssize_t position, PyObject *content
+    ) {
+        if (content == Py_None) {
+            data[position] = 1;
+            return position + 1;
+        }
+        position = streamlog_put_varint(data, position, (long long)PyBytes_GET_SIZE(content));
+        return streamlog_put_bytes(data, position, content);
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_field_bytes(PyObject *content) {
+        if (content == Py_None) return 1;
+        return streamlog_varint_bytes((long long)PyBytes_GET_SIZE(content))
+            + PyBytes_GET_SIZE(content);
+    }
+    """
+    Py_ssize_t varint_bytes "streamlog_varint_bytes" (long long value)
+    Py_ssize_t put_varint "streamlog_put_varint" (
+        unsigned char *data, Py_ssize_t position, long long value
+    )
+    Py_ssize_t put_bytes "streamlog_put_bytes" (
+        unsigned char *data, Py_ssize_t position, object content
+    )
+    Py_ssize_t put_field "streamlog_put_field" (
+        unsigned char *data, Py_ssize_t position, object content
+    )
+    Py_ssize_t field_bytes "streamlog_field_bytes" (object content)
