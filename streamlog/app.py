@@ -17,8 +17,9 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from streamlog.dsl.access import TableAccess
 from streamlog.dsl.agent import Agent, AgentRef, Order
-from streamlog.dsl.place import Place, Side
+from streamlog.dsl.place import AppBuilder, Place, Side
 from streamlog.dsl.schedule import Crontab, Timer
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.stream import Stream, Table
@@ -34,7 +35,6 @@ from streamlog.topology import (
     TableSource,
     TopicSpec,
     Topology,
-    TopologyBuilder,
     check_name,
     on_error,
 )
@@ -128,7 +128,7 @@ class App:
         self.web = web
         self.outlet = Outlet()
         """What `Topic.send` goes through while the app runs."""
-        self._builder = TopologyBuilder(id, on_error=on_error)
+        self._builder = AppBuilder(id, self.outlet, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[Any, Any]] = {}
         self._timers: list[Timer] = []
@@ -383,6 +383,7 @@ class App:
             commit_interval_ms=self.commit_interval_ms,
             web=self.web,
             bind=self._bind,
+            bind_tables=self._bind_tables,
         )
 
     def main(self) -> None:
@@ -397,6 +398,9 @@ class App:
 
     def _bind(self, producer: Producer) -> None:
         self.outlet.sender = _ProducerSender(producer)
+
+    def _bind_tables(self, tables: TableAccess) -> None:
+        self.outlet.tables = tables
 
     def _own(self, topic: Topic[Any, Any]) -> TopicSpec:
         if self._topics.get(topic.name) is not topic.spec:

@@ -246,6 +246,43 @@ def serde_for(declared: Any) -> Serde[Any]:  # noqa: ANN401 - any type form may 
     return _PLAIN.get(inner) or JsonSerde(inner)
 
 
+def from_text(serde: Serde[Any], text: str) -> Any:  # noqa: ANN401 - of the serde's type
+    """The value that somebody has typed.
+
+    Text stands for itself where the type is text, bytes or a number; otherwise it is JSON.
+
+    Raises:
+        SerdeError: it does not fit the type.
+    """
+    match serde:
+        case StrSerde():
+            return text
+        case BytesSerde():
+            return text.encode()
+        case IntSerde():
+            return _number(int, text)
+        case FloatSerde():
+            return _number(float, text)
+        case _:
+            return serde.loads(text.encode())
+
+
+def from_json(serde: Serde[Any], data: bytes) -> Any:  # noqa: ANN401 - of the serde's type
+    """The value in a JSON text; bytes are base64 there. Of a serde of the user's own its bytes.
+
+    Raises:
+        SerdeError: it does not fit the type.
+    """
+    kinds: dict[type, type] = {StrSerde: str, BytesSerde: bytes, IntSerde: int, FloatSerde: float}
+    kind = kinds.get(type(serde))
+    if kind is None:
+        return serde.loads(data)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _unreadable(kind.__name__, data, str(error)) from error
+
+
 def form_of(serde: Serde[Any]) -> object:
     """What the bytes of a serde look like, as plain data: equal if they are the same.
 
@@ -342,6 +379,13 @@ def _parts(info: object) -> list[object]:
         kinds = (tuple, msgspec.inspect.Type, msgspec.inspect.Field)
         return [part for part in parts if isinstance(part, kinds)]
     return []
+
+
+def _number(kind: type[int | float], text: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise SerdeError(f"{text!r} is not a number") from None
 
 
 def _unexpected(expected: str, obj: object) -> SerdeError:

@@ -57,7 +57,7 @@ METHODS = {
     ],
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
-    Table: ["changes", "filter", "map_values", "name"],
+    Table: ["changes", "fetch", "filter", "map_values", "name", "put", "scan"],
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
         "committed_metadata", "end_offsets", "group_metadata", "high_watermark", "is_leader",

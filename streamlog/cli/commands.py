@@ -11,7 +11,7 @@ import asyncio
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -38,14 +38,13 @@ from streamlog.cli.topics import partitions_of, topics
 from streamlog.cli.topology import print_difference, topology, version
 from streamlog.cli.users import users
 from streamlog.errors import (
-    SerdeError,
     StreamlogError,
     UnknownTopicOrPartition,
     UsageError,
 )
 from streamlog.properties import read_properties
 from streamlog.records.batch import Record
-from streamlog.serdes import BytesSerde, FloatSerde, IntSerde, Serde, StrSerde
+from streamlog.serdes import Serde, from_text
 from streamlog.topology import TopicSpec
 
 if TYPE_CHECKING:
@@ -359,17 +358,7 @@ def encode(serde: Serde[Any], text: str) -> bytes:
     Raises:
         SerdeError: the text does not fit the type.
     """
-    match serde:
-        case StrSerde():
-            return serde.dumps(text)
-        case BytesSerde():
-            return serde.dumps(text.encode())
-        case IntSerde():
-            return serde.dumps(_number(int, text))
-        case FloatSerde():
-            return serde.dumps(_number(float, text))
-        case _:
-            return serde.dumps(serde.loads(text.encode()))
+    return serde.dumps(from_text(serde, text))
 
 
 def _show(polled: Mapping[TopicPartition, Sequence[Record]], spec: TopicSpec | None) -> None:
@@ -386,13 +375,6 @@ def shown(record: Record, spec: TopicSpec | None) -> str:
 
 def _text(data: bytes | None, serde: Serde[Any] | None) -> str:
     return text_of(data) if data is None or serde is None else str(serde.loads(data))
-
-
-def _number(kind: Callable[[str], T], text: str) -> T:
-    try:
-        return kind(text)
-    except ValueError:
-        raise SerdeError(f"{text!r} is not a number") from None
 
 
 def _where(start: Start) -> str:

@@ -9,22 +9,35 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamlog.dsl.shapes import PACKED, UNKNOWN, Shape
+from streamlog.dsl.topic import Outlet
 from streamlog.errors import TopologyError
 from streamlog.topology import (
+    ErrorPolicy,
     RepartitionSink,
     Source,
     TopicSpec,
     TopologyBuilder,
     View,
     check_name,
+    on_error,
 )
+
+
+class AppBuilder(TopologyBuilder):
+    """The nodes of an app, and the outlet that its tables are asked through while it runs."""
+
+    def __init__(
+        self, app_id: str, outlet: Outlet, *, on_error: ErrorPolicy = on_error.FAIL
+    ) -> None:
+        super().__init__(app_id, on_error=on_error)
+        self.outlet = outlet
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where in the topology a stream is, and what is known of its records."""
 
-    builder: TopologyBuilder
+    builder: AppBuilder
     node: str
     key: Shape
     value: Shape
@@ -106,6 +119,6 @@ def through_topic(place: Place, name: str, key: Shape, *, partitions: int | None
     return _behind(builder, name, spec)
 
 
-def _behind(builder: TopologyBuilder, name: str, topic: TopicSpec) -> Place:
+def _behind(builder: AppBuilder, name: str, topic: TopicSpec) -> Place:
     key, value = Shape(given=topic.key), Shape(given=topic.value)
     return Place(builder, f"{name}-repartition", key, value)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar
 
+from streamlog.dsl.access import TableAccess
 from streamlog.dsl.aggregations import (
     Windowing,
     aggregating,
@@ -40,7 +41,7 @@ from streamlog.dsl.processor import (
 )
 from streamlog.dsl.shapes import Shape, element, item, returned
 from streamlog.dsl.topic import Topic
-from streamlog.durations import Dur, duration_ms
+from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import TopologyError, UsageError
 from streamlog.record import Late, Record, Windowed
 from streamlog.tables.store import StoreSpec
@@ -586,6 +587,67 @@ class Table(Generic[K, V]):
         place = self.side.place
         passed = Place(builder, node.name, place.key, place.value)
         return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+
+    async def fetch(self, key: K, *, stale_ok: bool = False) -> V | None:
+        """The row of a key, from whichever worker has it; None if there is none.
+
+        It is the row as of that worker's last commit: what is shown outlives a crash, and what
+        is not committed yet is not shown. While the key's task moves from one worker to another
+        this waits.
+
+        Args:
+            key: of a windowed table a `Windowed`.
+            stale_ok: take the row from a standby copy, which may be behind, rather than wait.
+
+        Raises:
+            UsageError: nobody runs the app.
+            SerdeError: the key is not of the table's type.
+            RequestTimedOut: nobody had the row within the time that is waited.
+            ConfigError: another worker has it, which can't be asked as it has no `web=`.
+        """
+        found: V | None = await self._access().fetch(self.side.place.node, key, stale_ok=stale_ok)
+        return found
+
+    async def put(self, key: K, value: V | None) -> None:
+        """Write a row of a table that is kept from a topic, by writing to the topic.
+
+        Returns when the worker that has the row has taken it in and committed it: a `fetch`
+        that follows shows it, or what was written after it. None deletes the row.
+
+        Raises:
+            UsageError: the rows of the table are computed; or nobody runs the app.
+            SerdeError: key or value are not of the topic's types.
+            RequestTimedOut: it is written, but was not committed within the time that is waited.
+            ConfigError: as with `fetch`.
+        """
+        await self._access().put(self.side.place.node, key, value)
+
+    def scan(self, *, prefix: object = None, at: When | None = None) -> AsyncIterator[tuple[K, V]]:
+        """All rows, from all workers, as of their last commits; see `fetch`.
+
+        The rows of one partition come in the order of their keys' bytes, those of a windowed
+        table by window (end, start, key). They are read as they are looped over, some at a
+        time: a row that changes meanwhile is seen as it was or as it is.
+
+        Args:
+            prefix: only keys that begin with it, if they are str or bytes.
+            at: only rows of windows that have this time in them, of a windowed table.
+
+        Raises:
+            UsageError: as `fetch`, or `at` is given for a table without windows.
+        """
+        at_ms = None if at is None else when_ms(at)
+        return self._access().scan(self.side.place.node, prefix=prefix, at_ms=at_ms)
+
+    def _access(self) -> TableAccess:
+        found = self.side.place.builder.outlet.tables
+        if found is None:
+            raise UsageError(
+                f"nobody runs the app, so there are no rows of {self.name!r} to be had: ask from "
+                "an agent, timer or crontab of a running worker, in `with app.test()`, or over "
+                "HTTP (docs/web.md)"
+            )
+        return found
 
 
 def _idle_after_ms(wall: Dur | None) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from streamlog.dsl.access import TableAccess
 from streamlog.durations import When, moment, when_ms
 from streamlog.errors import ProcessingError, SerdeError, StreamlogError, UsageError
 from streamlog.record import Headers, Record
@@ -55,6 +56,8 @@ class Outlet:
 
     def __init__(self) -> None:
         self.sender: Sender | None = None
+        self.tables: TableAccess | None = None
+        """What the rows of the app's tables are asked through."""
 
 
 class Topic(Generic[K, V]):

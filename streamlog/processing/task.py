@@ -27,12 +27,19 @@ from streamlog.processing.outbox import Outbox
 from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
+from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.windowed import WindowedAggregateStep
-from streamlog.tables.changelog import Progress, checkpoint, stored_progress
+from streamlog.tables.changelog import (
+    PROGRESS_KEY,
+    Offsets,
+    Progress,
+    checkpoint,
+    stored_progress,
+)
 from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.store import Change, KeyValueStore, prefix_end
 from streamlog.tables.transaction import StoreTransaction
 from streamlog.topology import (
     Aggregate,
@@ -272,6 +279,43 @@ class Task:
             raise TopologyError(f"sub-topology {self.id.subtopology} has no table {node!r}")
         return step.table()
 
+    def row(self, node: str, key: bytes, *, committed: bool) -> bytes | None:
+        """One row of a stateful node as `TableRows` reads it; None if there is none.
+
+        Args:
+            node: what keeps the rows.
+            key: as in the store, without its prefix.
+            committed: as of the last commit, instead of as it is now.
+
+        Raises:
+            TopologyError: the task has no such node.
+        """
+        at = self._prefix_of(node) + key
+        if committed:
+            return self._store.stored(at)
+        self._settle_rows(node)
+        return self._store.get(at)
+
+    def rows(
+        self, node: str, span: Span, *, committed: bool, rows_max: int = PAGE_ROWS_MAX
+    ) -> Page:
+        """The first rows of a part of a table, in the order of their keys; see `row`."""
+        prefix = self._prefix_of(node)
+        low = prefix + span.low
+        high = prefix_end(prefix) if span.high is None else prefix + span.high
+        if committed:
+            pairs = self._store.stored_range(low, high)
+        else:
+            self._settle_rows(node)
+            pairs = self._store.range(low, high)
+        return page_of(pairs, span, cut=len(prefix), rows_max=rows_max)
+
+    @property
+    def committed_positions(self) -> Offsets:
+        """The next offsets to be read, as of the last commit."""
+        data = self._store.stored(PROGRESS_KEY)
+        return {} if data is None else Progress.decode(data).offsets
+
     def close(self) -> None:
         """Forget what is not committed, and close the store.
 
@@ -283,6 +327,18 @@ class Task:
                 processor.close()
         finally:
             self._store.close()
+
+    def _prefix_of(self, name: str) -> bytes:
+        node = self.subtopology.by_name.get(name)
+        if not isinstance(node, TableSource | Aggregate | WindowedAggregate):
+            raise TopologyError(f"sub-topology {self.id.subtopology} has no table {name!r}")
+        return node.store.prefix
+
+    def _settle_rows(self, node: str) -> None:
+        """Bring what a step keeps as objects into the transaction."""
+        step = self._steps[node]
+        if isinstance(step, AggregateStep | WindowedAggregateStep):
+            step.flush()
 
     def _reads(self, topic: TopicSpec) -> bool:
         return self.id.partition < self._partitions[topic.name]

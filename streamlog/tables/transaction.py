@@ -90,6 +90,16 @@ class StoreTransaction:
         stored = self._store.range(low, high)
         return _overlaid(stored, changed) if changed else stored
 
+    def stored(self, key: bytes) -> bytes | None:
+        """The value as of the last commit, whatever has been changed since."""
+        return self._store.get(key)
+
+    def stored_range(
+        self, low: bytes = b"", high: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As `range`, as of the last commit."""
+        return self._store.range(low, high)
+
     def delete_range(self, low: bytes, high: bytes | None = None) -> None:
         """Remove the keys from `low` up to but not including `high`, pending.
 

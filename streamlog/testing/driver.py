@@ -24,6 +24,7 @@ from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.processing.joins import viewed
 from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.rows import tables_of
 from streamlog.processing.task import Task, TaskId
 from streamlog.record import Headers, Record
 from streamlog.records.batch import Record as RawRecord
@@ -33,6 +34,7 @@ from streamlog.tables.store import Change
 from streamlog.testing.agents import Agents
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
+from streamlog.testing.tables import DriverTables
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology
 from streamlog.windows.emit import FAR_MS
@@ -96,6 +98,15 @@ class TestDriver:
 
     def __enter__(self) -> Self:
         self._rehearsal.outlet.sender = _Sender(self)
+        self._rehearsal.outlet.tables = DriverTables(
+            tables=tables_of(self._topology),
+            tasks=self._tasks,
+            topics=self._topics,
+            counts=self._counts,
+            partition_of=self._rehearsal.partition_of,
+            now_ms=lambda: self.now_ms,
+            run_tasks=self.run_tasks,
+        )
         self._start_tasks()
         self._agents.start()
         self._runs = True
@@ -109,7 +120,7 @@ class TestDriver:
         trace: TracebackType | None,
     ) -> None:
         self._runs = False
-        self._rehearsal.outlet.sender = None
+        self._rehearsal.outlet.sender = self._rehearsal.outlet.tables = None
         self._agents.close()
         for task in self._tasks.values():
             task.close()
@@ -189,10 +200,17 @@ class TestDriver:
 
     def settle(self) -> None:
         """Let tasks and agents run until nothing is left to do."""
+        self._rest(self._agents.handle)
+
+    def run_tasks(self) -> None:
+        """Let the tasks alone run until nothing is left for them to do."""
+        self._rest(lambda: False)
+
+    def _rest(self, others: Callable[[], bool]) -> None:
         try:
             for round_number in range(ROUNDS_MAX):
                 moved = self._run_tasks(always=round_number == 0)
-                if not self._agents.handle() and not moved:
+                if not others() and not moved:
                     return
         except StreamlogError as error:
             self._failure = error

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
@@ -29,6 +30,7 @@ from streamlog.processing.task import Task, TaskId
 from streamlog.records.columns import RecordColumns
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
+from streamlog.worker.access.questions import NotHere
 from streamlog.worker.commit import Checkpoints, Fenced, SinkWriter
 from streamlog.worker.drops import Drops
 from streamlog.worker.engine import EngineThread
@@ -37,6 +39,9 @@ from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer, TaskState
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+"""What a task answers."""
 
 BUFFERED_RECORDS_MAX = 10_000
 """A task that waits for one input stops reading its others at so many records."""
@@ -163,6 +168,32 @@ class Tasks:
     def offsets(self) -> dict[TopicPartition, int]:
         """The next offsets to read, as of what was processed."""
         return dict(self._offsets)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether nothing is processed until the next assignment."""
+        return self._suspended
+
+    def runs(self, task_id: TaskId) -> bool:
+        """Whether the task is open and takes part."""
+        return task_id in self._running
+
+    async def ask(self, task_id: TaskId, question: Callable[[Task], T]) -> T:
+        """Let a task answer between two batches.
+
+        Raises:
+            NotHere: it does not run here.
+        """
+        running = self._running.get(task_id)
+        if running is None or self._engine.is_closed:
+            raise NotHere(f"task {task_id} does not run in this worker just now")
+
+        def answer() -> T:
+            if self._running.get(task_id) is not running:
+                raise NotHere(f"task {task_id} has just been given up by this worker")
+            return question(running.task)
+
+        return await self._engine.call(task_id, answer)
 
     def standing(self) -> tuple[TaskFigures, ...]:
         """Where each task stands, those that are being opened included."""

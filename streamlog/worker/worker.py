@@ -14,7 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, closing, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    closing,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,15 +29,20 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
+from streamlog.dsl.access import TableAccess
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Timer
 from streamlog.errors import ConfigError, LogError, ProcessingError, TopologyError
 from streamlog.log import EMBEDDED, Log
+from streamlog.processing.rows import tables_of
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.topology import TopicSpec, Topology
 from streamlog.transport.security import Security
 from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS, remove_abandoned
+from streamlog.worker.access.local import LocalRows
+from streamlog.worker.access.questions import Holder
+from streamlog.worker.access.routed import Reach, RoutedTables
 from streamlog.worker.agents import Agents
 from streamlog.worker.cron import CronScheduler
 from streamlog.worker.engine import EngineThread
@@ -103,6 +113,8 @@ class Program:
     """Go on without state that this program can't use (see `versions`)."""
     bind: Callable[[Producer], None] = field(default=lambda _producer: None)
     """Told which producer `Topic.send` is to use."""
+    bind_tables: Callable[[TableAccess], None] = field(default=lambda _tables: None)
+    """Told what the rows of tables are asked through."""
 
     @property
     def state_path(self) -> str:
@@ -195,9 +207,10 @@ class Worker:
                 engine=stack.enter_context(closing(EngineThread(self._clock))),
             )
             shift = _Shift(program, start.counts, surroundings)
-            await stack.enter_async_context(
-                nullcontext() if door is None else door.open(surroundings.figures, shift.standing)
-            )
+            tables = self._tables(start.counts, producer, shift.rows)
+            program.bind_tables(tables)
+            if door is not None:
+                await stack.enter_async_context(shift.opened(door, tables))
             await shift.work(stop)
 
     def _consumer(self, log: Log) -> Consumer:
@@ -210,6 +223,28 @@ class Worker:
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             assignor=self.exchange,
             group_instance_id=self._instance_id,
+        )
+
+    def _tables(
+        self, counts: Mapping[str, int], producer: Producer, local: LocalRows
+    ) -> RoutedTables:
+        async def send(
+            topic: str, value: bytes | None, *, key: bytes | None
+        ) -> tuple[str, int, int, int]:
+            return await (await producer.send(topic, value, key=key))
+
+        program = self._program
+        return RoutedTables(
+            Reach(
+                app_id=program.app_id,
+                tables=tables_of(program.topology),
+                counts=counts,
+                peers=self.exchange.peers,
+                local=local,
+                remote=_peer,
+                send=send,
+                clock=self._clock,
+            )
         )
 
     async def _prepared(self, log: Log, web: str | None) -> Start:
@@ -248,6 +283,22 @@ def _door(address: str) -> AbstractContextManager[Door]:
     return door.bound(address)
 
 
+def _peer(endpoint: str) -> Holder:
+    """Another worker of the app.
+
+    Raises:
+        ConfigError: the library to ask it with is not installed.
+    """
+    try:
+        from streamlog.worker.web.peer_client import PeerRows  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"rows of another worker are asked for over HTTP, which needs an extra that is not "
+            f"installed ({error.name} is missing): pip install 'streamlog[web]'"
+        ) from error
+    return PeerRows(endpoint)
+
+
 class _Shift:
     """The worker at work."""
 
@@ -267,6 +318,8 @@ class _Shift:
             program.agents, self._pauses, surroundings.producer, surroundings.clock
         )
         self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
+        self.rows = LocalRows(program.app_id, self._tasks, surroundings.clock)
+        """Of the tables whose tasks run here."""
         self._cron = CronScheduler(
             program.timers,
             program.crontabs,
@@ -297,12 +350,21 @@ class _Shift:
             while not stop.is_set():
                 await self._round()
             self._cron.stop()
+            self._tasks.suspend()
             await self._agents.finish()
             await self._commit()
         finally:
             for watch in watches:
                 watch.cancel()
             await self._tasks.close()
+
+    def opened(self, door: Door, tables: RoutedTables) -> AbstractAsyncContextManager[None]:
+        """The HTTP server, as long as the block lasts."""
+        from streamlog.worker.web.door import Inside  # noqa: PLC0415 - an extra, see `_door`
+
+        return door.open(
+            Inside(figures=self._figures, standing=self.standing, rows=self.rows, tables=tables)
+        )
 
     def standing(self) -> Standing:
         """Where this worker stands."""

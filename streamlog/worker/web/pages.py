@@ -2,32 +2,30 @@
 
 `/live`: whether the process works at all; who watches it may kill it otherwise. `/ready`:
 whether the worker does all of its share; 503 while tasks are being restored, with how many.
-`/metrics`: for Prometheus. Rule of the file: every answer but the metrics is JSON, an error
-says what to do, and `HEAD` and `GET` are all the same to a state that nobody changes here.
+`/metrics`: for Prometheus. `/tables` and what other workers ask have files of their own. Rule of
+the file: every answer but the metrics is JSON, and an error says what to do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from streamlog.worker.figures import Standing
+from streamlog.worker.web.answers import BROKEN, OK, UNAVAILABLE, json_answer
 from streamlog.worker.web.metrics import CONTENT_TYPE, Exposition
 
 logger = logging.getLogger(__name__)
-
-OK = 200
-UNAVAILABLE = 503
-BROKEN = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,21 @@ class TaskHealth:
         return Report(is_ready, facts)
 
 
-def pages(health: Health, exposition: Exposition) -> Starlette:
-    """The server's application."""
+def pages(
+    health: Health,
+    exposition: Exposition,
+    *,
+    more: Sequence[Route] = (),
+    hosts: Sequence[str] = ("*",),
+) -> Starlette:
+    """The server's application.
+
+    Args:
+        health: asked by `/live` and `/ready`.
+        exposition: shown at `/metrics`.
+        more: other paths.
+        hosts: the names that requests have to call this server by.
+    """
 
     async def live(_request: Request) -> Response:
         return _reported(health.live())
@@ -94,20 +105,10 @@ def pages(health: Health, exposition: Exposition) -> Starlette:
             Route("/live", live),
             Route("/ready", ready),
             Route("/metrics", metrics),
+            *more,
         ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
         exception_handlers={HTTPException: _refused, Exception: _failed},
-    )
-
-
-def json_answer(
-    content: object, status: int = OK, headers: Mapping[str, str] | None = None
-) -> Response:
-    """An answer as JSON."""
-    return Response(
-        msgspec.json.encode(content),
-        status,
-        headers={"cache-control": "no-store", **(headers or {})},
-        media_type="application/json",
     )
 
 
@@ -121,7 +122,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, headers = error.status_code, error.headers
         what = f"{request.method} {request.url.path}: {error.detail}"
-    return json_answer({"error": what, "paths": ["/live", "/ready", "/metrics"]}, status, headers)
+    paths = ["/live", "/ready", "/metrics", "/tables"]
+    return json_answer({"error": what, "paths": paths}, status, headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:

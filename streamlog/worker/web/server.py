@@ -35,6 +35,7 @@ REQUEST_HEAD_BYTES_MAX = 64 * 1024
 KEEP_ALIVE_S = 15
 GRACE_S = 2
 """What is being answered when the worker stops may take this long."""
+LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound to
 
 
@@ -64,6 +65,15 @@ class Listener:
         """HOST:PORT for others: of a wildcard, the machine's name."""
         host = socket.gethostname() if self.host in WILDCARDS else self.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names that requests have to call it by; "*" is any.
+
+        On the machine's own address only its own names: a page of somebody else's, whose name
+        has been made to lead here, is not to ask through a browser.
+        """
+        return LOCAL_NAMES if self.host in {"127.0.0.1", "::1"} else ("*",)
 
 
 @contextmanager

@@ -63,9 +63,11 @@ async def asked(site: Starlette, url: str, *, method: str = "GET", body: bytes =
     return answer
 
 
-def get(url: str, *, method: str = "GET", body: bytes | None = None) -> Answer:
+def get(
+    url: str, *, method: str = "GET", body: bytes | None = None, host: str | None = None
+) -> Answer:
     """Ask a server; blocks."""
-    headers: Mapping[str, str] = {"content-type": "application/json"} if body else {}
+    headers: Mapping[str, str] = {} if host is None else {"host": host}
     request = urllib.request.Request(url, data=body, method=method, headers=dict(headers))  # noqa: S310 - http to ourselves
     try:
         with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:  # noqa: S310 - the same

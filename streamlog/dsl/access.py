@@ -1,0 +1,27 @@
+"""TableAccess: the rows of tables, asked for from anywhere in the app.
+
+A table's rows lie with the tasks that keep them, in whatever worker. Who runs the app puts an
+access to them into its `Outlet`: a worker one that finds the owner, the test driver one that
+looks into its own tasks. Rule of the file: keys and values cross it as the user's objects, and
+a table is known by the name of its node, as views have names, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+
+class TableAccess(Protocol):
+    """Port: the rows of all tables of an app."""
+
+    async def fetch(self, table: str, key: object, *, stale_ok: bool) -> Any:  # noqa: ANN401 - of the user's type
+        """The row of this key; None if there is none."""
+
+    async def put(self, table: str, key: object, value: object) -> None:
+        """Write a row of a table that is kept from a topic; None deletes it."""
+
+    def scan(
+        self, table: str, *, prefix: object, at_ms: int | None
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """The rows of all partitions, of each in the order of keys."""

@@ -1,0 +1,258 @@
+"""TableRows: where the rows of a table lie in its task's store, and how they are read.
+
+Whoever has the topology can ask a task for rows as bytes and read them, in another process too:
+the bytes are what travels, the types come from the program. Rule of the file: keys are those of
+the table, without the store's prefix; views are applied where the rows are read; a scan is a
+sequence of pages, each of which costs its task a bounded time and is consistent in itself. Not
+done here: finding the task that has a key's rows, and waiting for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from streamlog.durations import moment, when_ms
+from streamlog.errors import SerdeError, UsageError
+from streamlog.processing.aggregate import RowFormat
+from streamlog.processing.joins import viewed
+from streamlog.record import Windowed
+from streamlog.serdes import BytesSerde, Serde, StrSerde
+from streamlog.tables.store import prefix_end, split_window_key, window_bound, window_key
+from streamlog.topology import (
+    Aggregate,
+    Entry,
+    Subtopology,
+    TableFilter,
+    TableMapValues,
+    TableSource,
+    TopicSpec,
+    Topology,
+    View,
+    WindowedAggregate,
+)
+
+PAGE_ROWS_MAX = 1_000
+PAGE_BYTES_MAX = 1024 * 1024
+"""A page ends with the row that reaches it."""
+PAGE_LOOKED_AT_MAX = 10_000
+"""Rows that are passed over cost time too: some 20 ms of the task's."""
+
+_WINDOW_BYTES = len(window_key(0, 0, b""))
+
+
+class Span(NamedTuple):
+    """Which rows of a table: those from `low` up to `high` whose own key begins with `head`."""
+
+    low: bytes = b""
+    high: bytes | None = None
+    head: bytes = b""
+    own_at: int = 0
+    """Where the row's own key begins: a window comes before it."""
+
+
+class Page(NamedTuple):
+    """Some rows, and where to go on."""
+
+    rows: list[tuple[bytes, bytes]]
+    next_key: bytes | None
+    """None: there are no more."""
+
+
+def page_of(pairs: Iterator[tuple[bytes, bytes]], span: Span, *, cut: int, rows_max: int) -> Page:
+    """The first rows of a scan over a store.
+
+    Args:
+        pairs: from `span.low` to `span.high`, under the store's prefix.
+        span: what is looked for.
+        cut: the length of the prefix.
+        rows_max: fewer than `PAGE_ROWS_MAX`.
+    """
+    rows: list[tuple[bytes, bytes]] = []
+    size_bytes = 0
+    for looked_at, (stored, data) in enumerate(pairs):
+        key = stored[cut:]
+        if len(rows) >= min(rows_max, PAGE_ROWS_MAX) or size_bytes >= PAGE_BYTES_MAX:
+            return Page(rows, key)
+        if looked_at == PAGE_LOOKED_AT_MAX:
+            return Page(rows, key)
+        if key.startswith(span.head, span.own_at):
+            rows.append((key, data))
+            size_bytes += len(key) + len(data)
+    return Page(rows, None)
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of one table or of a view of one."""
+
+    name: str
+    owner: TableSource | Aggregate | WindowedAggregate
+    """What keeps them."""
+    views: tuple[View, ...]
+    """Applied to each, in order."""
+    subtopology: int
+    """Of the tasks that have them."""
+    counted_by: tuple[str, ...]
+    """The topics whose partitions are the table's."""
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether keys are `Windowed`."""
+        return isinstance(self.owner, WindowedAggregate)
+
+    @property
+    def key_serde(self) -> Serde[Any]:
+        """Of keys, or of those within a window."""
+        owner = self.owner
+        return owner.topic.key if isinstance(owner, TableSource) else owner.key
+
+    @property
+    def source(self) -> TopicSpec:
+        """The topic that rows can be written to.
+
+        Raises:
+            UsageError: the rows are computed.
+        """
+        if self.views or not isinstance(self.owner, TableSource):
+            raise UsageError(
+                f"table {self.name!r} is computed, its rows can't be put: write to what it is "
+                "computed from"
+            )
+        return self.owner.topic
+
+    def partitions(self, counts: Mapping[str, int]) -> int:
+        """How many partitions it has."""
+        return max(counts[topic] for topic in self.counted_by)
+
+    def own_key(self, key: object) -> bytes:
+        """What decides the partition: the key's bytes, without a window.
+
+        Raises:
+            SerdeError: it is not of the table's type.
+        """
+        return self._dumped(key.key if isinstance(key, Windowed) and self.is_windowed else key)
+
+    def row_key(self, key: object) -> bytes:
+        """Where the row of this key lies.
+
+        Raises:
+            SerdeError: it is not of the table's type.
+        """
+        if not self.is_windowed:
+            return self._dumped(key)
+        if not isinstance(key, Windowed):
+            raise SerdeError(
+                f"table {self.name!r} is windowed: its keys are Windowed(key, start, end), "
+                f"not {type(key).__name__}"
+            )
+        return window_key(when_ms(key.end), when_ms(key.start), self._dumped(key.key))
+
+    def row(self, row_key: bytes, data: bytes) -> tuple[Any, Any] | None:
+        """Key and value of a row; None if a view hides it.
+
+        Raises:
+            SerdeError: the bytes are not of the table's types.
+        """
+        key, value = self._key(row_key), self._value(data)
+        for view in self.views:
+            value = viewed(view, key, value)
+            if value is None:
+                return None
+        return key, value
+
+    def seen(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
+        """Keys and values of those that no view hides; see `row`."""
+        for row_key, data in rows:
+            found = self.row(row_key, data)
+            if found is not None:
+                yield found
+
+    def span(self, *, prefix: object = None, at_ms: int | None = None) -> Span:
+        """The rows whose keys begin with `prefix` and whose window has the time `at_ms` in it.
+
+        Raises:
+            SerdeError: keys of this type have no beginning.
+            UsageError: the table has no windows.
+        """
+        head = b"" if prefix is None else self._head(prefix)
+        if not isinstance(self.owner, WindowedAggregate):
+            if at_ms is not None:
+                raise UsageError(f"table {self.name!r} is not windowed: scan it without at=")
+            return Span(head, prefix_end(head) if head else None, head)
+        if at_ms is None:
+            return Span(head=head, own_at=_WINDOW_BYTES)
+        size_ms = self.owner.windows.size_ms
+        low, high = window_bound(at_ms + 1), window_bound(at_ms + size_ms + 1)
+        return Span(low, high, head, own_at=_WINDOW_BYTES)
+
+    def _dumped(self, key: object) -> bytes:
+        try:
+            return self.key_serde.dumps(key)
+        except SerdeError as error:
+            raise SerdeError(f"the key for table {self.name!r}: {error}") from error
+
+    def _head(self, prefix: object) -> bytes:
+        if not isinstance(self.key_serde, StrSerde | BytesSerde):
+            raise SerdeError(
+                f"the keys of table {self.name!r} have no prefix: only those of str and bytes do"
+            )
+        return self._dumped(prefix)
+
+    def _key(self, row_key: bytes) -> object:
+        if not self.is_windowed:
+            return self.key_serde.loads(row_key)
+        end_ms, start_ms, raw = split_window_key(row_key)
+        return Windowed(self.key_serde.loads(raw), moment(start_ms), moment(end_ms))
+
+    def _value(self, data: bytes) -> object:
+        owner = self.owner
+        if isinstance(owner, TableSource):
+            return owner.topic.value.loads(data)
+        found: object = owner.aggregation.result(
+            RowFormat(owner.name, owner.aggregation).loads(data).state
+        )
+        return found
+
+
+def tables_of(topology: Topology) -> dict[str, TableRows]:
+    """All tables of a topology and the views of them, by the names of their nodes."""
+    found: dict[str, TableRows] = {}
+    for sub in topology.subtopologies:
+        for node in sub.nodes:
+            match node:
+                case TableSource() | Aggregate() | WindowedAggregate():
+                    found[node.name] = TableRows(
+                        node.name, node, (), sub.number, _counted_by(sub, node)
+                    )
+                case TableMapValues() | TableFilter():
+                    of = found[node.parents[0]]
+                    views = (*of.views, node)
+                    found[node.name] = TableRows(
+                        node.name, of.owner, views, of.subtopology, of.counted_by
+                    )
+                case _:
+                    pass
+    return found
+
+
+def table_named(tables: Mapping[str, TableRows], name: str) -> TableRows:
+    """The table of this name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = tables.get(name)
+    if found is None:
+        there = ", ".join(sorted(tables)) or "none"
+        raise UsageError(f"there is no table {name!r}; tables of this app: {there}")
+    return found
+
+
+def _counted_by(
+    sub: Subtopology, node: TableSource | Aggregate | WindowedAggregate
+) -> tuple[str, ...]:
+    if isinstance(node, TableSource):
+        return (node.topic.name,)
+    return tuple(each.topic.name for each in sub.ancestors(node) if isinstance(each, Entry))

@@ -1,0 +1,66 @@
+"""Tables: the rows of a driver's tasks, asked for by agents, timers and the test itself.
+
+What is shown is what the tasks have now: there are no commits between the steps of a test that
+one could be behind of. Rule of the file: a row that is put has been taken in when the call
+returns, with all that tasks make of it; agents see what follows when the test goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamlog.processing.rows import Span, TableRows, table_named
+from streamlog.processing.task import Task, TaskId
+from streamlog.testing.memory_topic import MemoryTopic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverTables:
+    """A `TableAccess` on tasks at hand."""
+
+    tables: Mapping[str, TableRows]
+    tasks: Mapping[TaskId, Task]
+    topics: Mapping[str, MemoryTopic]
+    counts: Mapping[str, int]
+    partition_of: Callable[[bytes, int], int]
+    now_ms: Callable[[], int]
+    run_tasks: Callable[[], None]
+    """Until nothing is left for them to do."""
+
+    async def fetch(self, table: str, key: object, *, stale_ok: bool) -> Any:  # noqa: ANN401, ARG002 - of the user's type; nothing is stale here
+        """See `TableAccess`."""
+        rows = table_named(self.tables, table)
+        partition = self.partition_of(rows.own_key(key), rows.partitions(self.counts))
+        row_key = rows.row_key(key)
+        task = self.tasks[TaskId(rows.subtopology, partition)]
+        data = task.row(rows.owner.name, row_key, committed=False)
+        found = None if data is None else rows.row(row_key, data)
+        return None if found is None else found[1]
+
+    async def put(self, table: str, key: object, value: object) -> None:
+        """See `TableAccess`."""
+        rows = table_named(self.tables, table)
+        topic = rows.source
+        self.topics[topic.name].append(
+            None if value is None else topic.value.dumps(value),
+            key=rows.own_key(key),
+            timestamp_ms=self.now_ms(),
+        )
+        self.run_tasks()
+
+    async def scan(
+        self, table: str, *, prefix: object, at_ms: int | None
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """See `TableAccess`."""
+        rows = table_named(self.tables, table)
+        wanted = rows.span(prefix=prefix, at_ms=at_ms)
+        for partition in range(rows.partitions(self.counts)):
+            span: Span | None = wanted
+            while span is not None:
+                task = self.tasks[TaskId(rows.subtopology, partition)]
+                page = task.rows(rows.owner.name, span, committed=False)
+                for found in rows.seen(page.rows):
+                    yield found
+                span = None if page.next_key is None else span._replace(low=page.next_key)

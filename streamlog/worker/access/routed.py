@@ -1,0 +1,280 @@
+"""RoutedTables: every row of an app from any of its workers.
+
+A key's partition names the task, the group's last round who runs it: this worker is asked in the
+process, another one over HTTP. Rule of the file: what the directory says is a hint and the
+answer of who is asked counts; who says "not here", or nothing, is asked again, as tasks move and
+workers die, but not for ever: `WAIT_MS` bounds every question from its first try to its last. A
+standby copy is asked only where `stale_ok` allows it, and tells its age.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from streamlog.client.partitioner import partition_of_key
+from streamlog.clock import Clock
+from streamlog.errors import ConfigError, RequestTimedOut, SerdeError, StreamlogError
+from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows, table_named
+from streamlog.processing.task import TaskId
+from streamlog.worker.access.local import LocalRows
+from streamlog.worker.access.questions import (
+    Asked,
+    Holder,
+    NotHere,
+    Passed,
+    PassedAsked,
+    RowAsked,
+    RowsAsked,
+)
+from streamlog.worker.peers import Peer, Peers
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+"""An answer."""
+
+WAIT_MS = 30_000
+"""Longer than it takes the group to see that a worker has died, and another one to take over."""
+RETRY_MS = 100
+APPLIED_WAIT_MS = 2_000
+"""How long one question whether a row has arrived waits for the owner's next commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row."""
+
+    key: Any
+    value: Any
+    age_ms: int | None
+    """Of a standby copy; None from the owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A row that was written."""
+
+    topic: str
+    partition: int
+    offset: int
+    applied: bool
+    """Whether its owner has committed it. Not waited for while the group forms anew."""
+
+
+class Send(Protocol):
+    """Writes one record and says where it lies: topic, partition, offset, timestamp."""
+
+    def __call__(
+        self, topic: str, value: bytes | None, *, key: bytes | None
+    ) -> Awaitable[tuple[str, int, int, int]]:
+        """Once it is acknowledged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What the rows of an app are reached by."""
+
+    app_id: str
+    tables: Mapping[str, TableRows]
+    counts: Mapping[str, int]
+    peers: Peers
+    local: LocalRows
+    remote: Callable[[str], Holder]
+    """The worker at an endpoint."""
+    send: Send
+    clock: Clock
+
+
+class RoutedTables:
+    """A `TableAccess` over all workers."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._with = reach
+
+    @property
+    def tables(self) -> Mapping[str, TableRows]:
+        """All tables by name."""
+        return self._with.tables
+
+    def partitions(self, rows: TableRows) -> int:
+        """How many partitions a table has."""
+        return rows.partitions(self._with.counts)
+
+    async def fetch(self, table: str, key: object, *, stale_ok: bool) -> Any:  # noqa: ANN401 - of the user's type
+        """See `TableAccess`."""
+        found = await self.find(table, key, stale_ok=stale_ok)
+        return None if found is None else found.value
+
+    async def find(
+        self, table: str, key: object, *, stale_ok: bool = False, wait_ms: int = WAIT_MS
+    ) -> Found | None:
+        """The row of a key with its age; None if there is none.
+
+        Raises:
+            UsageError: there is no such table.
+            SerdeError: the key is not of its type.
+            RequestTimedOut: nobody had the row in time.
+            ConfigError: who has it has no server.
+        """
+        rows = table_named(self._with.tables, table)
+        row_key = rows.row_key(key)
+        asked = RowAsked(
+            app=self._with.app_id,
+            table=rows.owner.name,
+            subtopology=rows.subtopology,
+            partition=partition_of_key(rows.own_key(key), self.partitions(rows)),
+            stale_ok=stale_ok,
+            key=row_key,
+        )
+        answer = await self._answer(asked, lambda holder: holder.row(asked), wait_ms)
+        if answer.age_ms is not None:
+            logger.info("table %s: from a standby copy, %d ms old", table, answer.age_ms)
+        found = None if answer.data is None else rows.row(row_key, answer.data)
+        return None if found is None else Found(*found, answer.age_ms)
+
+    async def put(self, table: str, key: object, value: object) -> None:
+        """See `TableAccess`."""
+        await self.write(table, key, value)
+
+    async def write(self, table: str, key: object, value: object, *, wait_ms: int = WAIT_MS) -> Put:
+        """Write a row, and wait until its owner has committed it.
+
+        Raises:
+            UsageError: the rows are computed.
+            SerdeError: key or value are not of the table's types.
+            RequestTimedOut: it is written, and was not committed in time.
+            ConfigError: who has the row has no server.
+        """
+        rows = table_named(self._with.tables, table)
+        topic = rows.source
+        data = None if value is None else _dumped(rows, value)
+        raw = rows.own_key(key)
+        _, partition, offset, _ = await self._with.send(topic.name, data, key=raw)
+        deadline_ms = self._with.clock.now_ms() + wait_ms
+        asked = PassedAsked(
+            app=self._with.app_id,
+            table=rows.owner.name,
+            subtopology=rows.subtopology,
+            partition=partition,
+            topic=topic.name,
+            offset=offset,
+            wait_ms=min(wait_ms, APPLIED_WAIT_MS),
+        )
+        while not (answer := await self._answer(asked, _passed_of(asked), wait_ms)).passed:
+            if answer.stands:
+                break
+            if self._with.clock.now_ms() >= deadline_ms:
+                raise RequestTimedOut(
+                    f"the row of table {table!r} is written at offset {offset} of "
+                    f"{topic.name}-{partition}, but task {asked.task_id} has not committed it "
+                    f"within {wait_ms} ms"
+                )
+            await asyncio.sleep(RETRY_MS / 1000)
+        return Put(topic.name, partition, offset, applied=answer.passed)
+
+    async def scan(
+        self, table: str, *, prefix: object, at_ms: int | None
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """See `TableAccess`."""
+        async for found in self.walk(table, prefix=prefix, at_ms=at_ms):
+            yield found.key, found.value
+
+    async def walk(
+        self,
+        table: str,
+        *,
+        prefix: object = None,
+        at_ms: int | None = None,
+        stale_ok: bool = False,
+        page_rows: int = PAGE_ROWS_MAX,
+        wait_ms: int = WAIT_MS,
+    ) -> AsyncIterator[Found]:
+        """All rows with their ages, a page at a time. Raises as `find`."""
+        rows = table_named(self._with.tables, table)
+        span = rows.span(prefix=prefix, at_ms=at_ms)
+        for partition in range(self.partitions(rows)):
+            low: bytes | None = span.low
+            while low is not None:
+                asked = RowsAsked(
+                    app=self._with.app_id,
+                    table=rows.owner.name,
+                    subtopology=rows.subtopology,
+                    partition=partition,
+                    stale_ok=stale_ok,
+                    low=low,
+                    high=span.high,
+                    head=span.head,
+                    own_at=span.own_at,
+                    rows_max=page_rows,
+                )
+                answer = await self._answer(asked, _rows_of(asked), wait_ms)
+                for found in rows.seen(answer.rows):
+                    yield Found(*found, answer.age_ms)
+                low = answer.next_key
+
+    async def _answer(
+        self, asked: Asked, question: Callable[[Holder], Awaitable[T]], wait_ms: int
+    ) -> T:
+        """Ask those who may know until one does."""
+        clock, task_id = self._with.clock, asked.task_id
+        deadline_ms = clock.now_ms() + wait_ms
+        while True:
+            why = "it moves from one worker to another, or nobody runs it yet"
+            for holder in self._holders(task_id, stale_ok=asked.stale_ok):
+                try:
+                    return await question(holder)
+                except NotHere as error:
+                    why = str(error)
+            if clock.now_ms() >= deadline_ms:
+                raise RequestTimedOut(
+                    f"nobody has answered for task {task_id} (table {asked.table!r}) within "
+                    f"{wait_ms} ms: {why}"
+                )
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    def _holders(self, task_id: TaskId, *, stale_ok: bool) -> Iterator[Holder]:
+        """Who may have the task's rows, the most likely first."""
+        if self._with.local.has(task_id):
+            yield self._with.local
+        peers = self._with.peers
+        others = [peer for peer in self._owners(task_id) if not peers.is_me(peer)]
+        standbys = list(peers.standbys(task_id)) if stale_ok else []
+        if any(peers.is_me(peer) for peer in standbys):
+            yield self._with.local
+        asked = {peer.endpoint for peer in (*others, *standbys) if not peers.is_me(peer)}
+        for peer in (*others, *standbys):
+            if peer.endpoint in asked and peer.endpoint:
+                asked.discard(peer.endpoint)
+                yield self._with.remote(peer.endpoint)
+        if others and not any(peer.endpoint for peer in (*others, *standbys)):
+            raise ConfigError(
+                f"task {task_id} runs in another worker, which has no HTTP server to be asked "
+                "by: start every worker with --web HOST:PORT, or App(web=...)"
+            )
+
+    def _owners(self, task_id: TaskId) -> list[Peer]:
+        """Who runs the task; everybody, if the group is too large to be told who runs what."""
+        peers = self._with.peers
+        owner = peers.active(task_id)
+        if owner is not None:
+            return [owner]
+        return [] if any(peer.active for peer in peers.all) else list(peers.all)
+
+
+def _rows_of(asked: RowsAsked) -> Callable[[Holder], Awaitable[Any]]:
+    return lambda holder: holder.rows(asked)
+
+
+def _passed_of(asked: PassedAsked) -> Callable[[Holder], Awaitable[Passed]]:
+    return lambda holder: holder.passed(asked)
+
+
+def _dumped(rows: TableRows, value: object) -> bytes:
+    try:
+        return rows.source.value.dumps(value)
+    except StreamlogError as error:
+        raise SerdeError(f"the value for table {rows.name!r}: {error}") from error

@@ -1,0 +1,154 @@
+"""Rows of tables asked for and written by agents, timers and crontabs of a test."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from streamlog import App, Emit, Stream, Table, Windowed, tumbling
+from streamlog.errors import SerdeError, UsageError
+
+START = datetime(2025, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+@dataclass
+class User:
+    name: str
+    age: int
+
+
+def rows(table: Table[Any, Any], **options: Any) -> list[tuple[Any, Any]]:
+    async def scanned() -> list[tuple[Any, Any]]:
+        return [row async for row in table.scan(**options)]
+
+    return asyncio.run(scanned())
+
+
+def test_an_agent_fetches_rows_of_any_key_and_partition() -> None:
+    app = App("lookups")
+    users = app.topic("users", key=str, value=User, partitions=3)
+    asked = app.topic("asked", key=str, value=str, partitions=2)
+    table = app.table(users)
+    found: list[User | None] = []
+
+    @app.agent(asked)
+    async def answer(stream: Stream[str, str]) -> None:
+        async for name in stream:
+            user = await table.fetch(name)
+            found.append(user)
+
+    with app.test() as t:
+        for number in range(20):
+            t.input(users).send(User(f"u{number}", number), key=f"u{number}")
+        t.input(users).send(None, key="u7")
+        for name in ("u3", "u7", "u19", "nobody"):
+            t.input(asked).send(name)
+    assert found == [User("u3", 3), None, User("u19", 19), None]
+
+
+def test_a_timer_puts_a_row_and_sees_what_comes_of_it() -> None:
+    app = App("puts")
+    users = app.topic("users", key=str, value=User, partitions=3)
+    ages = app.topic("ages", key=str, value=int)
+    table = app.table(users)
+    grown = table.filter(lambda _, user: user.age >= 18).map_values(lambda user: user.age)
+    grown.changes().to(ages)
+    counts = app.stream(users).group_by_key().count(name="changes")
+    seen: list[object] = []
+
+    @app.timer("1m")
+    async def birthday() -> None:
+        user = await table.fetch("ann") or User("ann", 16)
+        user.age += 1
+        await table.put("ann", user)
+        seen.append((await table.fetch("ann"), await grown.fetch("ann"), await counts.fetch("ann")))
+
+    with app.test() as t:
+        t.advance("2m")
+        assert t.table(grown) == {"ann": 18}
+        assert t.output(ages).values[-1] == 18
+    assert seen == [(User("ann", 17), None, 1), (User("ann", 18), 18, 2)]
+
+
+def test_none_deletes_and_what_is_computed_can_not_be_put() -> None:
+    app = App("refusals")
+    words = app.topic("words", key=str, value=str)
+    table = app.table(words, name="latest")
+    counts = app.stream(words).group_by_key().count(name="counts")
+    view = table.map_values(str.upper)
+    with app.test() as t:
+        t.input(words).send("x", key="a")
+        asyncio.run(table.put("a", None))
+        assert t.table(table) == {}
+        for wrong in (counts, view):
+            with pytest.raises(UsageError, match="is computed"):
+                asyncio.run(wrong.put("a", "y"))  # type: ignore[arg-type]
+        with pytest.raises(SerdeError, match="the key for table 'latest': str expected, got int"):
+            asyncio.run(table.fetch(3))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="nobody runs the app"):
+        asyncio.run(table.fetch("a"))
+
+
+def test_a_scan_gives_each_partition_in_the_order_of_keys() -> None:
+    app = App("scans")
+    words = app.topic("words", key=str, value=str, partitions=4)
+    table = app.table(words)
+    view = table.filter(lambda key, _: not key.endswith("5"))
+    with app.test() as t:
+        for number in range(3_000):
+            t.input(words).send("x", key=f"k{number:04}")
+        everything = rows(table)
+        assert sorted(everything) == [(f"k{number:04}", "x") for number in range(3_000)]
+        breaks = sum(a > b for a, b in pairwise(everything))
+        assert breaks == 3
+        assert sorted(rows(view, prefix="k012")) == [
+            (f"k{number:04}", "x") for number in range(120, 130) if number != 125
+        ]
+        assert rows(table, prefix="z") == []
+        with pytest.raises(UsageError, match="not windowed"):
+            rows(table, at=START)
+
+
+@pytest.mark.parametrize("emit", [Emit.CLOSE, Emit.UPDATE])
+def test_windows_by_their_key_and_by_a_time_in_them(emit: Emit) -> None:
+    app = App("windows")
+    words = app.topic("words", key=str, value=str, partitions=2)
+    counts = (
+        app.stream(words)
+        .group_by_key()
+        .windowed(tumbling("1h", grace="1d", retention="7d"))
+        .emit(emit)
+        .count(name="hourly")
+    )
+    with app.test(start=START) as t:
+        for minute in range(0, 180, 10):
+            t.input(words).send("x", key="ab"[minute // 10 % 2], at=START + minute * MINUTE)
+        second = Windowed("a", START + 60 * MINUTE, START + 120 * MINUTE)
+        assert asyncio.run(counts.fetch(second)) == 3
+        assert asyncio.run(counts.fetch(Windowed("c", second.start, second.end))) is None
+        assert sorted((key.key, n) for key, n in rows(counts, at=START + 60 * MINUTE)) == [
+            ("a", 3),
+            ("b", 3),
+        ]
+        assert rows(counts, at=START + 119 * MINUTE, prefix="a") == [(second, 3)]
+        assert rows(counts, at=START + 180 * MINUTE) == []
+        assert len(rows(counts, prefix="b")) == 3
+        with pytest.raises(SerdeError, match=r"its keys are Windowed\(key, start, end\), not str"):
+            asyncio.run(counts.fetch("a"))  # type: ignore[arg-type]
+
+
+def test_keys_without_a_beginning_have_no_prefix() -> None:
+    app = App("numbers")
+    numbers = app.topic("numbers", key=int, value=str)
+    table = app.table(numbers)
+    with app.test() as t:
+        t.input(numbers).send("x", key=7)
+        assert rows(table) == [(7, "x")]
+        with pytest.raises(SerdeError, match="have no prefix"):
+            rows(table, prefix=7)

@@ -1,0 +1,261 @@
+"""Who is asked for a row, how often, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from streamlog import App
+from streamlog.client.partitioner import partition_of_key
+from streamlog.clock import SystemClock
+from streamlog.errors import ConfigError, RequestTimedOut, UsageError
+from streamlog.processing.rows import page_of, tables_of
+from streamlog.processing.task import TaskId
+from streamlog.tables.memory import MemoryStore
+from streamlog.tables.store import StoreSpec
+from streamlog.worker.access.questions import (
+    Asked,
+    NotHere,
+    Passed,
+    PassedAsked,
+    RowAsked,
+    RowFound,
+    RowsAsked,
+    RowsFound,
+)
+from streamlog.worker.access.routed import Reach, RoutedTables
+from streamlog.worker.member_info import Directory, PeerInfo
+from streamlog.worker.peers import Peers
+
+PARTITIONS = 3
+ME = "me"
+
+
+@dataclass
+class Shelf:
+    """A worker's rows: by partition of the one table."""
+
+    active: dict[int, MemoryStore] = field(default_factory=dict)
+    standby: dict[int, MemoryStore] = field(default_factory=dict)
+    age_ms: int = 1_500
+    asked: int = 0
+    stands: bool = False
+    passes_after: int = 0
+    on_asked: Callable[[int], None] = lambda _asked: None
+
+    def has(self, task_id: TaskId) -> bool:
+        return task_id.partition in self.active
+
+    def _store(self, asked: Asked) -> tuple[MemoryStore, int | None]:
+        self.asked += 1
+        self.on_asked(self.asked)
+        if asked.partition in self.active:
+            return self.active[asked.partition], None
+        if asked.stale_ok and asked.partition in self.standby:
+            return self.standby[asked.partition], self.age_ms
+        raise NotHere("not on this shelf")
+
+    async def row(self, asked: RowAsked) -> RowFound:
+        store, age_ms = self._store(asked)
+        return RowFound(data=store.get(asked.key), age_ms=age_ms)
+
+    async def rows(self, asked: RowsAsked) -> RowsFound:
+        store, age_ms = self._store(asked)
+        pairs = store.range(asked.low, asked.high)
+        page = page_of(pairs, asked.span, cut=0, rows_max=asked.rows_max)
+        return RowsFound(rows=page.rows, next_key=page.next_key, age_ms=age_ms)
+
+    async def passed(self, asked: PassedAsked) -> Passed:
+        self._store(asked)
+        return Passed(passed=self.asked > self.passes_after, stands=self.stands)
+
+
+@dataclass
+class Shop:
+    """An app with one table, and its workers."""
+
+    mine: Shelf
+    others: dict[str, Shelf] = field(default_factory=dict)
+    peers: Peers = field(default_factory=lambda: Peers(ME))
+    sent: list[tuple[str, bytes | None, bytes | None]] = field(default_factory=list)
+
+    def tables(self) -> RoutedTables:
+        app = App("shop")
+        source = app.topic("texts", key=str, value=str, partitions=PARTITIONS)
+        app.table(source, name="texts").map_values(len, name="sizes")
+
+        async def send(
+            topic: str, value: bytes | None, *, key: bytes | None
+        ) -> tuple[str, int, int, int]:
+            self.sent.append((topic, value, key))
+            return topic, partition_of_key(key or b"", PARTITIONS), 7, 0
+
+        return RoutedTables(
+            Reach(
+                app_id="shop",
+                tables=tables_of(app.topology()),
+                counts={"texts": PARTITIONS},
+                peers=self.peers,
+                local=self.mine,
+                remote=self.others.__getitem__,
+                send=send,
+                clock=SystemClock(),
+            )
+        )
+
+    def direct(self, *peers: PeerInfo) -> None:
+        self.peers.replace(Directory(peers=list(peers)))
+
+
+def shelf(*partitions: int, text: str = "x") -> dict[int, MemoryStore]:
+    stores = {partition: MemoryStore() for partition in range(PARTITIONS)}
+    for number in range(30):
+        key = f"k{number:02}".encode()
+        stores[partition_of_key(key, PARTITIONS)].put(key, f"{text}{number}".encode())
+    return {partition: stores[partition] for partition in partitions}
+
+
+def run(story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    return asyncio.run(story())
+
+
+def everything(found: AsyncIterator[Any]) -> list[Any]:
+    async def all_of_it() -> list[Any]:
+        return [each async for each in found]
+
+    return asyncio.run(all_of_it())
+
+
+def key_in(partition: int) -> str:
+    keys = (f"k{number:02}" for number in range(30))
+    return next(key for key in keys if partition_of_key(key.encode(), PARTITIONS) == partition)
+
+
+def test_own_rows_are_not_asked_of_others_and_others_are_asked_once() -> None:
+    shop = Shop(Shelf(shelf(0)), {"a:1": Shelf(shelf(1)), "b:1": Shelf(shelf(2))})
+    shop.direct(
+        PeerInfo(process=ME, active={0: [0]}),
+        PeerInfo(process="a", endpoint="a:1", active={0: [1]}),
+        PeerInfo(process="b", endpoint="b:1", active={0: [2]}),
+    )
+    tables = shop.tables()
+    for partition in range(PARTITIONS):
+        key = key_in(partition)
+        assert run(lambda key=key: tables.fetch("texts", key, stale_ok=False)) == f"x{int(key[1:])}"
+        assert run(lambda key=key: tables.fetch("sizes", key, stale_ok=False)) in {2, 3}
+    assert (shop.mine.asked, shop.others["a:1"].asked, shop.others["b:1"].asked) == (2, 2, 2)
+    walked = everything(tables.walk("texts", page_rows=2))
+    assert sorted(found.key for found in walked) == [f"k{number:02}" for number in range(30)]
+    assert {found.age_ms for found in walked} == {None}
+
+
+def test_a_task_that_moves_is_waited_for() -> None:
+    shop = Shop(Shelf(), {"a:1": Shelf()})
+    shop.direct(PeerInfo(process=ME), PeerInfo(process="a", endpoint="a:1", active={0: [0, 1, 2]}))
+
+    def arrive(asked: int) -> None:
+        if asked == 2:
+            shop.mine.active = shelf(1)
+
+    shop.others["a:1"].on_asked = arrive
+    assert run(lambda: shop.tables().fetch("texts", key_in(1), stale_ok=False)).startswith("x")
+    assert (shop.others["a:1"].asked, shop.mine.asked) == (2, 1)
+
+
+def test_nobody_is_waited_for_for_ever() -> None:
+    shop = Shop(Shelf(), {"a:1": Shelf()})
+    shop.direct(PeerInfo(process=ME, active={0: [0]}), PeerInfo(process="a", endpoint="a:1"))
+    with pytest.raises(RequestTimedOut, match=r"task 0_1 .* within 20 ms: it moves"):
+        run(lambda: shop.tables().find("texts", key_in(1), wait_ms=20))
+    assert shop.others["a:1"].asked == 0
+    shop.direct(PeerInfo(process="a", endpoint="a:1", active={0: [1]}))
+    with pytest.raises(RequestTimedOut, match="not on this shelf"):
+        run(lambda: shop.tables().find("texts", key_in(1), wait_ms=20))
+
+
+def test_a_standby_answers_only_who_allows_it_and_tells_its_age() -> None:
+    shop = Shop(Shelf(), {"a:1": Shelf(), "b:1": Shelf(standby=shelf(1, text="old"))})
+    shop.direct(
+        PeerInfo(process=ME),
+        PeerInfo(process="a", endpoint="a:1", active={0: [1]}),
+        PeerInfo(process="b", endpoint="b:1", standby={0: [1]}),
+    )
+    tables, key = shop.tables(), key_in(1)
+    found = run(lambda: tables.find("texts", key, stale_ok=True))
+    assert (found.value, found.age_ms) == (f"old{int(key[1:])}", 1_500)
+    with pytest.raises(RequestTimedOut):
+        run(lambda: tables.find("texts", key, wait_ms=20))
+    shop.others["a:1"].active = shelf(1)
+    found = run(lambda: tables.find("texts", key, stale_ok=True))
+    assert (found.value, found.age_ms) == (f"x{int(key[1:])}", None)
+    shop.others.clear()
+    shop.mine.standby = shelf(1, text="mine")
+    shop.direct(PeerInfo(process=ME, standby={0: [1]}))
+    assert run(lambda: tables.find("texts", key, stale_ok=True)).value == f"mine{int(key[1:])}"
+
+
+def test_a_worker_without_a_server_can_not_be_asked() -> None:
+    shop = Shop(Shelf())
+    shop.direct(PeerInfo(process=ME), PeerInfo(process="a", active={0: [1]}))
+    with pytest.raises(ConfigError, match="start every worker with --web"):
+        run(lambda: shop.tables().fetch("texts", key_in(1), stale_ok=False))
+
+
+def test_everybody_is_asked_if_nobody_knows_who_runs_what() -> None:
+    shop = Shop(Shelf(), {"a:1": Shelf(), "b:1": Shelf(shelf(1))})
+    shop.direct(
+        PeerInfo(process=ME),
+        PeerInfo(process="a", endpoint="a:1"),
+        PeerInfo(process="b", endpoint="b:1"),
+    )
+    assert run(lambda: shop.tables().fetch("texts", key_in(1), stale_ok=False))
+
+
+def test_a_row_is_put_when_its_owner_has_committed_it() -> None:
+    shop = Shop(Shelf(shelf(0, 1, 2), passes_after=1))
+    written = run(lambda: shop.tables().write("texts", "k01", "new"))
+    assert (written.topic, written.offset, written.applied) == ("texts", 7, True)
+    assert shop.mine.asked == 2
+    assert shop.sent == [("texts", b"new", b"k01")]
+    shop.mine.passes_after = 1_000
+    with pytest.raises(RequestTimedOut, match="is written at offset 7 of texts"):
+        run(lambda: shop.tables().write("texts", "k01", None, wait_ms=20))
+    assert shop.sent[-1] == ("texts", None, b"k01")
+    shop.mine.stands = True
+    assert not run(lambda: shop.tables().write("texts", "k01", "new")).applied
+    with pytest.raises(UsageError, match="is computed"):
+        run(lambda: shop.tables().put("sizes", "k01", 3))
+
+
+def test_a_page_is_bounded_by_rows_bytes_and_what_is_passed_over() -> None:
+    store = MemoryStore()
+    prefix = StoreSpec("t").prefix
+    for number in range(2_500):
+        store.put(prefix + f"k{number:05}".encode(), b"x")
+    rows = tables_of(_one_table())["t"]
+
+    def pages(head: object, rows_max: int = 10_000) -> list[int]:
+        span = rows.span()._replace(head=rows.span(prefix=head).head if head else b"")
+        sizes = []
+        low: bytes | None = b""
+        while low is not None:
+            page = page_of(store.range(prefix + low), span, cut=len(prefix), rows_max=rows_max)
+            sizes.append(len(page.rows))
+            low = page.next_key
+        return sizes
+
+    assert pages(None) == [1_000, 1_000, 500]
+    assert pages("k024") == [100]
+    assert pages(None, rows_max=1_200) == [1_000, 1_000, 500]
+    store.put(prefix + b"a", bytes(2 * 1024 * 1024))
+    assert pages(None)[0] == 1
+
+
+def _one_table() -> Any:
+    app = App("one")
+    app.table(app.topic("t", key=str, value=str))
+    return app.topology()

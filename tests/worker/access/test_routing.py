@@ -1,0 +1,183 @@
+"""Rows from anywhere: two real workers share the tasks of an app, asked over HTTP and within."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from streamlog.log import Log
+from tests.worker.processes import DEADLINE_S, STREAMLOG, Process, attached, read_until, running
+from tests.worker.web.requests import Answer, get
+
+SHOP = """
+import os
+from dataclasses import dataclass
+
+from streamlog import App, Emit, Stream, agg, tumbling
+from streamlog.worker import worker
+
+worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
+
+@dataclass
+class User:
+    name: str
+    age: int
+
+@dataclass
+class Sum:
+    ages: int
+
+def last_digit(_: str, user: User) -> int:
+    return user.age % 10
+
+app = App("shop", log=os.environ["LOG"], state_dir=os.environ["STATE"], commit_interval="50ms")
+users = app.topic("users", key=str, value=User, partitions=4)
+asked = app.topic("asked", key=str, value=str, partitions=2)
+answers = app.topic("answers", key=str, value=str, partitions=1)
+by_name = app.table(users, name="by-name")
+adults = by_name.filter(lambda _, user: user.age >= 18, name="adults")
+changes = app.stream(users).group_by_key().count(name="changes")
+ages = (
+    app.stream(users)
+    .group_by(last_digit, name="by-digit")
+    .windowed(tumbling("1h", grace="365d", retention="730d"))
+    .emit(Emit.UPDATE)
+    .agg(Sum, name="ages", ages=agg.sum(lambda user: user.age))
+)
+
+@app.agent(asked)
+async def answer(stream: Stream[str, str]) -> None:
+    async for name in stream:
+        user = await by_name.fetch(name)
+        if user is not None:
+            user.age += 100
+            await by_name.put(name, user)
+            user = await by_name.fetch(name)
+        rows = [key async for key, _ in adults.scan(prefix=name)]
+        await answers.send(f"{user} {await changes.fetch(name)} {rows}", key=name)
+"""
+USERS = [f"user-{number:02}" for number in range(40)]
+
+
+def worker(path: Path, url: str, number: int, *options: str) -> Any:
+    return running(
+        *STREAMLOG, "-A", "shop", "worker", *options,
+        cwd=path, LOG=url, STATE=f"./state-{number}",
+    )  # fmt: skip
+
+
+@contextmanager
+def broker(path: Path) -> Iterator[str]:
+    command = (*STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", "--flush", "os")
+    with running(*command, cwd=path) as process:
+        address = process.line(r"listening on (\S+)").group(1)
+        yield f"kafka://{address}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+async def feed(log: Log) -> None:
+    async with log.producer() as producer:
+        for number, name in enumerate(USERS):
+            value = json.dumps({"name": name, "age": number}).encode()
+            await producer.send("users", value, key=name.encode(), timestamp_ms=3_600_000 * number)
+
+
+def ask_agent(url: str, name: str) -> str:
+    async def story(log: Log) -> str:
+        async with log.producer() as producer:
+            await producer.send("asked", name.encode(), key=name.encode())
+        found = await read_until(
+            log, "answers", lambda rows: any(row.key == name.encode() for _, row in rows)
+        )
+        return next((row.value or b"").decode() for _, row in found if row.key == name.encode())
+
+    return attached(url, story)
+
+
+def shared(first: Process, second: Process) -> list[str]:
+    """Wait until both have a part of the tasks; their addresses."""
+    urls = [process.line(r"web +(http://\S+)").group(1) for process in (first, second)]
+    for process in (first, second):
+        process.line(
+            r"rebalance: this worker has [1-9]\d* partitions, tasks (?!.*0_0.*0_1.*0_2.*0_3)"
+        )
+    return urls
+
+
+def rows(answer: Answer) -> dict[str, Any]:
+    assert answer.status == 200, answer.body
+    lines = [json.loads(line) for line in answer.body.splitlines()]
+    return {json.dumps(line["key"]): line["value"] for line in lines}
+
+
+def until(url: str, is_there: Any) -> Answer:
+    """Rows are shown when they are committed."""
+    deadline = monotonic() + DEADLINE_S
+    while not is_there(answer := get(url)):
+        assert answer.status in {200, 404, 503}, answer.body
+        assert monotonic() < deadline, answer.body
+    return answer
+
+
+def test_every_row_from_every_worker_also_after_one_was_killed(place: Path) -> None:
+    with (
+        broker(place) as url,
+        worker(place, url, 1, "--web", ":0") as first,
+    ):
+        first.line("rebalance: this worker has")
+        with worker(place, url, 2, "--web", ":0") as second:
+            web = shared(first, second)
+            attached(url, feed)
+            for each in web:
+                found = rows(until(f"{each}/tables/by-name", lambda a: a.body.count(b"\n") == 40))
+                assert found == {
+                    f'"{name}"': {"name": name, "age": number} for number, name in enumerate(USERS)
+                }
+                assert len(rows(get(f"{each}/tables/adults?prefix=user-1"))) == 2
+                for number in (0, 7, 21, 39):
+                    row = get(f"{each}/tables/by-name/{USERS[number]}")
+                    assert json.loads(row.body)["value"] == {"name": USERS[number], "age": number}
+                assert json.loads(get(f"{each}/tables/changes/user-07").body)["value"] == 1
+                assert get(f"{each}/tables/adults/user-07").status == 404
+                start = quote("1970-01-01T07:00:00Z")
+                window = until(
+                    f"{each}/tables/ages/7?start={start}", lambda answer: answer.status == 200
+                )
+                assert json.loads(window.body) == {
+                    "key": {
+                        "key": 7,
+                        "start": "1970-01-01T07:00:00Z",
+                        "end": "1970-01-01T08:00:00Z",
+                    },
+                    "value": {"ages": 7},
+                }
+            for number, each in enumerate(web):
+                body = json.dumps({"name": "new", "age": 50 + number}).encode()
+                for name in ("user-01", "fresh"):
+                    put = get(f"{each}/tables/by-name/{name}", method="PUT", body=body)
+                    assert (put.status, json.loads(put.body)["applied"]) == (200, True)
+                    for other in web:
+                        row = json.loads(get(f"{other}/tables/by-name/{name}").body)
+                        assert row["value"]["age"] == 50 + number
+            for name in USERS[30:32]:
+                number = int(name[-2:])
+                assert ask_agent(url, name) == (
+                    f"User(name='{name}', age={number + 100}) 2 ['{name}']"
+                )
+            second.kill()
+        answer = until(f"{web[0]}/tables/by-name", lambda answer: answer.status == 200)
+        assert len(rows(answer)) == 41
+        assert first.stop() == 0
+        assert "Traceback" not in first.output
