@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from streamlog.dsl.access import TableAccess
-from streamlog.dsl.agent import Agent, AgentRef, Order
+from streamlog.dsl.agent import Agent, AgentRef
 from streamlog.dsl.place import AppBuilder, Place, Side
 from streamlog.dsl.schedule import Crontab, Timer
 from streamlog.dsl.shapes import Shape
@@ -31,6 +31,7 @@ from streamlog.serdes import Serde, serde_for
 from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     ErrorPolicy,
+    Order,
     Source,
     TableSource,
     TopicSpec,

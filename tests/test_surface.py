@@ -51,7 +51,8 @@ METHODS = {
     ],
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [
-        "filter", "flat_map_values", "group_by", "group_by_key", "items", "join", "left_join",
+        "amap_values", "filter", "flat_map_values", "group_by", "group_by_key", "items", "join",
+        "left_join",
         "map", "map_values", "merge", "peek", "process", "records", "rekey", "repartition", "take",
         "to",
     ],

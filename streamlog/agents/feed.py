@@ -13,8 +13,8 @@ from typing import Protocol
 
 from streamlog.agents.lanes import Lanes
 from streamlog.agents.slices import Part
-from streamlog.dsl.agent import Order
 from streamlog.records.batch import Record
+from streamlog.topology import Order
 
 SLICE_RECORDS_MAX = 100
 """Decoded at once; so much work is done twice if a rebalance takes the partition away."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from streamlog.dsl.place import Place
 from streamlog.dsl.stream import Stream
@@ -21,16 +21,12 @@ from streamlog.dsl.topic import Sent, Topic
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import TopologyError, UsageError
 from streamlog.record import Record
-from streamlog.topology import check_name
+from streamlog.topology import ORDERS, Order, check_name
 
 K = TypeVar("K")
 """A key."""
 V = TypeVar("V")
 """A value."""
-
-Order = Literal["key", "partition", "none"]
-"""Whose records come one after the other if several calls of the function are at work."""
-ORDERS: tuple[Order, ...] = ("key", "partition", "none")
 
 
 class Slice(Protocol):

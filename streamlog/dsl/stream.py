@@ -10,7 +10,7 @@ is a deletion, which views hand on and do not show to functions.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar
 
@@ -23,6 +23,7 @@ from streamlog.dsl.aggregations import (
     state_shape,
 )
 from streamlog.dsl.aggregators import Aggregator, row_aggregation
+from streamlog.dsl.awaiting import awaiting
 from streamlog.dsl.place import (
     Place,
     Side,
@@ -54,6 +55,7 @@ from streamlog.topology import (
     Map,
     MapValues,
     Merge,
+    Order,
     Peek,
     Process,
     Rekey,
@@ -118,6 +120,42 @@ class Stream(Generic[K, V]):
         """A new value for each record."""
         place = self._add(MapValues, name, fn=fn, on_error=on_error)
         return Stream(Place(place.builder, place.node, place.key, returned(fn), place.rekeyed))
+
+    def amap_values(
+        self,
+        fn: Callable[[V], Awaitable[V2]],
+        *,
+        max_in_flight: int = 100,
+        ordered: Order = "key",
+        timeout: Dur | None = None,
+        name: str | None = None,
+    ) -> Stream[K, V2]:
+        """A new value for each record, by an async function; several are awaited at a time.
+
+        A commit does not wait for them: records whose calls are open are state, and are given
+        to the function again after a restart or a move to another worker.
+
+        Args:
+            fn: gives the value; what it does outside, it does at least once.
+            max_in_flight: how many calls of it each task awaits at a time.
+            ordered: which results keep the order of their records: those of one "key" (records
+                without a key wait for nobody), of one "partition", or "none".
+            timeout: a call that takes longer fails.
+            name: the identity of the open calls; the function's own by default.
+
+        Raises:
+            TopologyError: it is a lambda and has no name, or a setting is out of range.
+        """
+        return Stream(
+            awaiting(
+                self._place,
+                fn,
+                name,
+                in_flight_max=max_in_flight,
+                ordered=ordered,
+                timeout=timeout,
+            )
+        )
 
     def flat_map_values(
         self,

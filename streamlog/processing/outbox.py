@@ -2,8 +2,8 @@
 
 Plain data between the engine and its runner, in the order in which it was produced. Rule of
 the file: nothing here says how it is done. A runner sends `writes` (or `sinks`, the same record
-by record), remembers `offsets`, and counts `drops`; the state's changes are not here but in
-`Task.checkpoint`, since one checkpoint may cover many outboxes.
+by record), remembers `offsets`, counts `drops` and awaits `calls`; the state's changes are not
+here but in `Task.checkpoint`, since one checkpoint may cover many outboxes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal, NamedTuple, cast
 
+from streamlog.processing.calls import Call
 from streamlog.record import Headers
 from streamlog.records.columns import has_none
 
@@ -97,6 +98,8 @@ class Outbox:
     """The next offset to read, for each input partition of which records were taken in."""
     drops: list[Drop] = field(default_factory=list)
     """Late records that went to a topic or a function are not among them."""
+    calls: list[Call] = field(default_factory=list)
+    """To be awaited, all at a time; `Task.process` takes their results some other time."""
 
     @property
     def sinks(self) -> list[SinkRecord]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from streamlog.errors import ProcessingError
+from streamlog.processing.calls import Call
 from streamlog.processing.columns import Batch, until_error
 from streamlog.processing.failures import NodeFailures
 from streamlog.processing.outbox import Drop, Outbox, Reason, SinkBatch
@@ -34,6 +35,10 @@ class Collector:
     def send(self, batch: SinkBatch) -> None:
         """To be written by the runner, in this order."""
         self.outbox.writes.append(batch)
+
+    def call(self, call: Call) -> None:
+        """To be awaited by the runner."""
+        self.outbox.calls.append(call)
 
     def drop(
         self, node: str, reason: Reason, count: int = 1, *, late_by_ms: int = 0, told: str = ""

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from streamlog.errors import CorruptData, TopologyError, UsageError
 from streamlog.processing.aggregate import AggregateStep
+from streamlog.processing.async_values import AsyncMapValuesStep
+from streamlog.processing.calls import CallResult
 from streamlog.processing.columns import Feed
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.inherited import SECTION, Era, inherited
@@ -35,6 +37,7 @@ from streamlog.tables.changelog import (
     PROGRESS_KEY,
     Offsets,
     Progress,
+    changelog_offset,
     checkpoint,
     stored_progress,
 )
@@ -43,6 +46,7 @@ from streamlog.tables.store import Change, KeyValueStore, prefix_end
 from streamlog.tables.transaction import StoreTransaction
 from streamlog.topology import (
     Aggregate,
+    AsyncMapValues,
     Entry,
     Merge,
     Node,
@@ -68,6 +72,16 @@ class TaskId:
 
     def __str__(self) -> str:
         return f"{self.subtopology}_{self.partition}"
+
+
+class Part(Protocol):
+    """What is known in a task and has to be known after a restart."""
+
+    def to_data(self) -> dict[str, object]:
+        """As plain data."""
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
 
 
 class Task:
@@ -109,6 +123,8 @@ class Task:
         self.subtopology = subtopology
         self._partitions = partitions
         self._merges = merges
+        self._owner = 0 if store is None else changelog_offset(store)
+        """Grows with every owner of the state, as each writes to the changelog."""
         self._store = StoreTransaction(store if store is not None else MemoryStore())
         self._collector = Collector()
         self._pause = pause
@@ -122,6 +138,14 @@ class Task:
         self._windowed = [s for s in self._steps.values() if isinstance(s, WindowedAggregateStep)]
         self._aggregates = [s for s in self._steps.values() if isinstance(s, AggregateStep)]
         self._processors = [s for s in self._steps.values() if isinstance(s, ProcessorStep)]
+        self._awaiting = {
+            s.name: s for s in self._steps.values() if isinstance(s, AsyncMapValuesStep)
+        }
+        self._settling = [
+            s
+            for s in self._steps.values()
+            if isinstance(s, WindowedAggregateStep | ProcessorStep | AsyncMapValuesStep)
+        ]
         self._repartitions = [s for s in self._steps.values() if isinstance(s, RepartitionStep)]
         self._has_news = False
         self._era = era or Era()
@@ -153,6 +177,11 @@ class Task:
     def next_wall_ms(self) -> int:
         """Nothing happens by the clock on the wall before this time."""
         return min((each.next_wall_ms for each in self._processors), default=FAR_MS)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many calls are open that no more records are taken: hold the inputs back."""
+        return any(step.is_full for step in self._awaiting.values())
 
     @property
     def state_bytes(self) -> int:
@@ -190,6 +219,7 @@ class Task:
         now_ms: int,
         *,
         ends: Mapping[TopicPartition, int],
+        results: Sequence[CallResult] = (),
     ) -> Outbox:
         """Take in records, and process all whose turn it is.
 
@@ -199,6 +229,7 @@ class Task:
                 and for what processors do by the clock on the wall.
             ends: end offsets (high watermarks). An input is waited for while it is behind its
                 end, and also as long as its end is not known.
+            results: of calls that earlier outboxes of this task have asked for.
 
         Raises:
             ProcessingError: a record can't be read, or a function failed on it. Give the task
@@ -215,28 +246,34 @@ class Task:
         for entry in inputs.values():
             end = ends.get(entry.place)
             entry.learn_end(end, now_ms=now_ms, took=False)
-        while (run := self._queue.next_run()) is not None:
+        for name, step in self._awaiting.items():
+            step.resume([result for result in results if result.node == name])
+        while not self.is_full and (run := self._queue.next_run()) is not None:
             entry, batch = run
             took.add(entry)
-            for step in self._entries[entry.topic.name]:
+            for first in self._entries[entry.topic.name]:
                 if batch.rows:
-                    step.process(batch)
+                    first.process(batch)
         for entry in inputs.values():
             entry.learn_end(None, now_ms=now_ms, took=entry in took)
         fired = self._settle(now_ms)
-        self._has_news = self._has_news or bool(took) or fired
+        self._has_news = self._has_news or bool(took or results) or fired
         outbox = self._collector.take()
         outbox.offsets = {e.place: e.position for e in took if e.position is not None}
         return outbox
 
     def _settle(self, now_ms: int) -> bool:
         """All records at hand have been taken: let time take effect; whether timers fired."""
-        for windowed in self._windowed:
-            windowed.settle()
-        fired = [processor.settle(now_ms) for processor in self._processors]
+        fired = False
+        # Parents first: what a window or a timer gives may be awaited behind it.
+        for step in self._settling:
+            if isinstance(step, ProcessorStep):
+                fired = step.settle(now_ms) or fired
+            else:
+                step.settle()
         for repartition in self._repartitions:
             repartition.mark()
-        return any(fired)
+        return fired
 
     def checkpoint(self) -> list[Change]:
         """Everything that has changed since the last one, to be sent as ONE record batch.
@@ -252,6 +289,8 @@ class Task:
             windowed.flush()
         for aggregate in self._aggregates:
             aggregate.flush()
+        for awaiting in self._awaiting.values():
+            awaiting.flush()
         changes = self._store.changes()
         if not changes and not self._has_news:
             return []
@@ -414,6 +453,8 @@ class Task:
                     feeds=self._clocks(node),
                     is_watched=self.subtopology.is_watched(node),
                 )
+            case AsyncMapValues():
+                step = self._async_step(node)
             case TableJoin():
                 step = TableJoinStep(node, self._table(node.table), self._collector)
             case Sink():
@@ -430,6 +471,16 @@ class Task:
             case _:
                 step = stateless_step(node)
         return step
+
+    def _async_step(self, node: AsyncMapValues) -> AsyncMapValuesStep:
+        return AsyncMapValuesStep(
+            node,
+            self._store,
+            self._collector,
+            feeds=self._feeds(node),
+            partition=self.id.partition,
+            owner=self._owner,
+        )
 
     def _table(self, name: str) -> TableStep | AggregateStep:
         step = self._steps[name]
@@ -456,7 +507,7 @@ class Task:
             if isinstance(origin, Entry):
                 if self._reads(origin.topic):
                     feeds.append(self._queue.inputs[origin.topic.name, self.id.partition])
-            elif isinstance(step, WindowedAggregateStep):
+            elif isinstance(step, WindowedAggregateStep | AsyncMapValuesStep):
                 feeds.append(step.feed)
             elif isinstance(step, ProcessorStep):
                 feeds += step.own_feeds
@@ -469,13 +520,21 @@ class Task:
                 entries[node.topic.name].append(self._steps[node.name])
         return entries
 
-    def _sections(self) -> dict[str, object]:
+    def _parts(self) -> dict[str, dict[str, Part]]:
+        """What a restart has to know beside the stores, by section and name."""
         return {
-            "inputs": {entry.topic.name: entry.to_data() for entry in self._queue.inputs.values()},
-            "windows": {step.name: step.to_data() for step in self._windowed},
-            "processors": {step.name: step.to_data() for step in self._processors},
-            SECTION: self._era.number,
+            "inputs": {entry.topic.name: entry for entry in self._queue.inputs.values()},
+            "windows": {step.name: step for step in self._windowed},
+            "processors": {step.name: step for step in self._processors},
+            "calls": {step.name: step for step in self._awaiting.values()},
         }
+
+    def _sections(self) -> dict[str, object]:
+        sections: dict[str, object] = {
+            section: {name: part.to_data() for name, part in parts.items()}
+            for section, parts in self._parts().items()
+        }
+        return {**sections, SECTION: self._era.number}
 
     def _load(self, progress: Progress | None) -> None:
         if progress is None:
@@ -484,19 +543,12 @@ class Task:
         inheritance.clear(self._store)
         progress = inheritance.progress
         self.start_at(progress.offsets)
-        inputs: Any = progress.sections.get("inputs", {})
-        windows: Any = progress.sections.get("windows", {})
-        processors: Any = progress.sections.get("processors", {})
+        sections: Any = progress.sections
         try:
-            for entry in self._queue.inputs.values():
-                if entry.topic.name in inputs:
-                    entry.load(inputs[entry.topic.name])
-            for step in self._windowed:
-                if step.name in windows:
-                    step.load(windows[step.name])
-            for processor in self._processors:
-                if processor.name in processors:
-                    processor.load(processors[processor.name])
+            for section, parts in self._parts().items():
+                stored = sections.get(section, {})
+                for name in parts.keys() & set(stored):
+                    parts[name].load(stored[name])
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(
                 f"the progress of task {self.id} of {self.subtopology.app_id!r} is not readable: "

@@ -13,10 +13,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count, groupby
 from typing import Any, Protocol
 
+from streamlog.agents.awaited import awaited
 from streamlog.agents.run import AgentRun, Place
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.errors import StreamlogError, UsageError
+from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.outbox import SinkBatch
 from streamlog.testing.memory_topic import MemoryTopic
 
@@ -109,6 +111,14 @@ class Agents:
         """Run the user's coroutine to its end."""
         self._loop().run(work)
 
+    def results(self, calls: Sequence[Call]) -> list[CallResult]:
+        """Await the calls of a task, all at a time.
+
+        Raises:
+            UsageError: some take too long for a test.
+        """
+        return self._loop().run(_awaited(calls)) if calls else []
+
     def handle(self) -> bool:
         """Let the agents handle what is new; whether there was anything."""
         moved = self._feed()
@@ -188,6 +198,18 @@ class Agents:
             ) from None
         if self._failures:
             raise self._failures[0]
+
+
+async def _awaited(calls: Sequence[Call]) -> list[CallResult]:
+    try:
+        async with asyncio.timeout(AGENT_WAIT_S):
+            return await asyncio.gather(*map(awaited, calls))
+    except TimeoutError:
+        names = sorted({call.node for call in calls})
+        raise UsageError(
+            f"calls of {names} have not returned within {AGENT_WAIT_S} s of real time: do they "
+            "wait for something that can't happen in a test?"
+        ) from None
 
 
 async def _ended(work: asyncio.Task[None]) -> None:

@@ -22,6 +22,7 @@ from streamlog.dsl.stream import Table
 from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StreamlogError, UsageError
+from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.joins import viewed
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.rows import tables_of
@@ -89,6 +90,8 @@ class TestDriver:
         self._times: dict[TaskId, dict[tuple[str, int], int]] = {}
         self._fed: dict[tuple[TaskId, str, int], int] = {}
         self._tasks: dict[TaskId, Task] = {}
+        self._calls: dict[TaskId, list[Call]] = {}
+        """Of tasks, to be awaited before anything else happens."""
         self._agents = Agents(rehearsal.agents, self._topics, self)
         self._schedules = schedules(
             rehearsal.timers, rehearsal.crontabs, start_ms=rehearsal.start_ms
@@ -248,6 +251,7 @@ class TestDriver:
 
     def _start_tasks(self) -> None:
         self._fed.clear()
+        self._calls.clear()
         for sub in self._topology.subtopologies:
             for partition in range(sub.tasks(self._counts)):
                 task_id = TaskId(sub.number, partition)
@@ -296,9 +300,10 @@ class TestDriver:
                 if fed < len(log):
                     records[topic, partition] = log[fed:]
                     self._fed[task.id, topic, partition] = len(log)
-            if records or always:
-                sent = self._process(task, records, ends)
-                moved = moved or sent or bool(records)
+            results = self._agents.results(self._calls.pop(task.id, ()))
+            if records or results or always:
+                sent = self._process(task, records, ends, results)
+                moved = moved or sent or bool(records or results)
         return moved
 
     def _process(
@@ -306,9 +311,11 @@ class TestDriver:
         task: Task,
         records: Mapping[tuple[str, int], Sequence[RawRecord]],
         ends: Mapping[tuple[str, int], int],
+        results: Sequence[CallResult],
     ) -> bool:
         """Whether anything was sent."""
-        outbox = task.process(records, self.now_ms, ends=ends)
+        outbox = task.process(records, self.now_ms, ends=ends, results=results)
+        self._calls[task.id] = outbox.calls
         for sink in outbox.sinks:
             self._topics[sink.topic].append(
                 sink.value,

@@ -10,8 +10,10 @@ from __future__ import annotations
 from streamlog.topology.builder import TopologyBuilder
 from streamlog.topology.graph import Topology
 from streamlog.topology.nodes import (
+    ORDERS,
     Aggregate,
     Aggregation,
+    AsyncMapValues,
     Entry,
     Filter,
     FlatMapValues,
@@ -19,6 +21,7 @@ from streamlog.topology.nodes import (
     MapValues,
     Merge,
     Node,
+    Order,
     Peek,
     Rekey,
     RepartitionSink,
@@ -39,9 +42,11 @@ from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 
 __all__ = [
+    "ORDERS",
     "TOPIC_NAME_LENGTH_MAX",
     "Aggregate",
     "Aggregation",
+    "AsyncMapValues",
     "ClockName",
     "Entry",
     "ErrorPolicy",
@@ -52,6 +57,7 @@ __all__ = [
     "MapValues",
     "Merge",
     "Node",
+    "Order",
     "Peek",
     "Process",
     "ProcessorStore",

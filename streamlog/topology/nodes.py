@@ -8,9 +8,9 @@ stateful nodes are the identity of their state (KIP-307).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from streamlog.serdes import Serde
 from streamlog.tables.store import StoreSpec
@@ -156,6 +156,29 @@ class WindowedAggregate(Node):
         return self.emit is Emit.CLOSE
 
 
+Order = Literal["key", "partition", "none"]
+"""Whose records stay in order where several are at work at a time."""
+ORDERS: tuple[Order, ...] = ("key", "partition", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncMapValues(Node):
+    """A new value from the value, by an async function.
+
+    Its store has the records whose calls are open. What it hands on is a source of its own, as
+    it comes later than what it was made from, and maybe in another order.
+    """
+
+    fn: Callable[[Any], Awaitable[Any]]
+    store: StoreSpec
+    key: Serde[Any]
+    value: Serde[Any]
+    """Of the records that come in."""
+    in_flight_max: int
+    ordered: Order
+    timeout_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJoin(Node):
     """Each record of a stream with the row that a table has for its key at that moment."""
@@ -188,5 +211,5 @@ Stateless = Map | MapValues | FlatMapValues | Filter | Peek | Rekey | TableMapVa
 """Nodes that are nothing but a function."""
 Entry = Source | TableSource
 """Nodes that read a topic."""
-Stateful = TableSource | Aggregate | WindowedAggregate
+Stateful = TableSource | Aggregate | WindowedAggregate | AsyncMapValues
 """Nodes that own a store."""

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from streamlog.tables.store import StoreSpec
 from streamlog.topology.nodes import (
+    AsyncMapValues,
     Entry,
     Node,
     RepartitionSink,
@@ -147,18 +148,18 @@ class Subtopology:
     def origins(self, node: Node) -> list[Node]:
         """The sources that this node's records come from, in build order.
 
-        Entries, windowed aggregations that emit on close (see `WindowedAggregate`), and
+        Entries, windowed aggregations that emit on close, async functions (see their nodes), and
         processors whose timers forward (what they make of a record belongs to the record).
         """
         return self._above(
             node,
-            lambda n: isinstance(n, Entry) or _emits_on_close(n) or _fires(n),
+            lambda n: isinstance(n, Entry) or _has_own_times(n) or _fires(n),
             through=_fires,
         )
 
     def clocks(self, node: Node) -> list[Node]:
         """The nodes that tell how far event time has come where this node's records are."""
-        return self._above(node, lambda n: isinstance(n, Entry | Process) or _emits_on_close(n))
+        return self._above(node, lambda n: isinstance(n, Entry | Process) or _has_own_times(n))
 
     def is_watched(self, node: Node) -> bool:
         """Whether a processor below this one needs its time."""
@@ -195,8 +196,11 @@ class Subtopology:
         return [self.by_name[name] for name in self.by_name if name in found]
 
 
-def _emits_on_close(node: Node) -> bool:
-    return isinstance(node, WindowedAggregate) and node.is_feeder
+def _has_own_times(node: Node) -> bool:
+    """Whether what it hands on comes later than what it was made from."""
+    return isinstance(node, AsyncMapValues) or (
+        isinstance(node, WindowedAggregate) and node.is_feeder
+    )
 
 
 def _fires(node: Node) -> bool:

@@ -31,6 +31,7 @@ from streamlog.records.columns import RecordColumns
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import NotHere
+from streamlog.worker.calls import Calls
 from streamlog.worker.commit import Checkpoints, Fenced, SinkWriter
 from streamlog.worker.drops import Drops
 from streamlog.worker.engine import EngineThread
@@ -145,6 +146,7 @@ class Tasks:
         self._offsets: dict[TopicPartition, int] = {}
         self._suspended = True
         self._drops = Drops()
+        self._calls = Calls(surroundings.background)
 
     def of(self, assignment: Collection[TopicPartition]) -> list[TaskId]:
         """The tasks that read one of these partitions."""
@@ -205,6 +207,11 @@ class Tasks:
         return tuple(sorted(found, key=lambda each: each.task))
 
     @property
+    def awaits_calls(self) -> bool:
+        """Whether results of async functions may come at any time."""
+        return len(self._calls) > 0
+
+    @property
     def is_large(self) -> bool:
         """Whether so much has changed that it should be committed now."""
         return any(
@@ -255,7 +262,9 @@ class Tasks:
         due = [
             running
             for running in self._running.values()
-            if running.arrived or now_ms - running.processed_ms >= IDLE_PROCESS_MS
+            if running.arrived
+            or self._calls.has_results(running.task.id)
+            or now_ms - running.processed_ms >= IDLE_PROCESS_MS
         ]
         if due:
             works = [(running.task.id, self._work(running, now_ms)) for running in due]
@@ -294,6 +303,8 @@ class Tasks:
         A task that is still at work is not waited for: its process is about to end, and its
         changelog has what its store lacks.
         """
+        for task_id in self._running:
+            self._calls.cancel(task_id)
         if not await self._engine.is_idle_within(CLOSE_WAIT_MS):
             logger.warning("a task is still at work: states are left as they are, not closed")
             self._engine.close()
@@ -314,10 +325,13 @@ class Tasks:
             high_watermark = consumer.high_watermark(place)
             if high_watermark is not None:
                 running.ends[place] = max(high_watermark, running.ends[place])
-        return partial(running.task.process, arrived, self._wall.now_ms(), ends=running.ends)
+        results = self._calls.take(running.task.id)
+        wall_ms = self._wall.now_ms()
+        return partial(running.task.process, arrived, wall_ms, ends=running.ends, results=results)
 
     async def _took(self, running: _Running, outbox: Outbox) -> None:
         """A task has taken in what had arrived: pass on what has come of it."""
+        self._calls.start(running.task.id, outbox.calls)
         await self._sinks.write(outbox.writes)
         for (topic, partition), offset in outbox.offsets.items():
             self._offsets[TopicPartition(topic, partition)] = offset
@@ -332,7 +346,9 @@ class Tasks:
         self._hold_back(running)
 
     def _hold_back(self, running: _Running) -> None:
-        """Pause inputs that are far ahead of one that the task waits for."""
+        """Pause inputs that are far ahead: of one that the task waits for, or of its calls."""
+        hold = self._pauses.hold if running.task.is_full else self._pauses.let_go
+        hold("calls", running.inputs)
         if len(running.inputs) == 1:
             return
         for place, buffered in running.task.buffered.items():
@@ -417,6 +433,7 @@ class Tasks:
 
     async def _close(self, task_id: TaskId) -> None:
         running = self._running.pop(task_id, None) or self._opened.pop(task_id)
+        self._calls.cancel(task_id)
         for part in running.inputs:
             self._offsets.pop(part, None)
         await self._engine.call(task_id, running.task.close)

@@ -64,7 +64,7 @@ COMMIT_INTERVAL_MS = 500
 POLL_MS = 100
 """Longest wait for records, and so the longest a stop or a full feed goes unnoticed."""
 POLL_HELD_MS = 10
-"""Shorter while something is held back: it may have become free."""
+"""Shorter while something is held back or awaited: it may have become free."""
 POLL_RECORDS_MAX = 5_000
 """One round of the loop: heartbeats and agents get their turn in between."""
 SESSION_TIMEOUT_MS = 15_000
@@ -405,7 +405,8 @@ class _Shift:
     async def _round(self) -> None:
         self._tell_if_waiting()
         polled = await self._consumer.poll_columns(
-            timeout_ms=POLL_HELD_MS if self._pauses else POLL_MS, max_records=POLL_RECORDS_MAX
+            timeout_ms=POLL_HELD_MS if self._pauses or self._tasks.awaits_calls else POLL_MS,
+            max_records=POLL_RECORDS_MAX,
         )
         self._agents.take(polled)
         self._tasks.take(polled)

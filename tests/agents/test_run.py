@@ -17,10 +17,11 @@ from streamlog.agents.call import YIELD_RECORDS
 from streamlog.agents.results import RESULTS_MAX
 from streamlog.agents.run import AgentRun, Place
 from streamlog.assignors import TopicPartition
-from streamlog.dsl.agent import Agent, Order
+from streamlog.dsl.agent import Agent
 from streamlog.durations import moment
 from streamlog.processing.outbox import SinkBatch, SinkRecord
 from streamlog.records.batch import Record as RawRecord
+from streamlog.topology import Order
 
 PART = TopicPartition("words", 0)
 OTHER = TopicPartition("words", 1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -184,6 +185,26 @@ def test_what_agents_yield_is_in_their_sink_before_send_returns() -> None:
         assert (record.key, record.value, when_ms(record.timestamp)) == ("k", "a!", 5)
         t.input(words).send("b")
         assert t.output(out).values == ["a!", "b!"]
+
+
+def test_async_functions_have_answered_before_send_returns() -> None:
+    app, words, out = words_app()
+
+    async def ask(word: str) -> str:
+        await asyncio.sleep(0)
+        if word == "bad":
+            raise ValueError("I do not like it")
+        return word + "?"
+
+    app.stream(words).amap_values(ask, timeout="1m").map_values(str.upper).to(out)
+    with app.test() as t:
+        for word in "ab":
+            t.input(words).send(word, key="k")
+        t.restart()
+        t.input(words).send("c", key="k")
+        assert t.output(out).values == ["A?", "B?", "C?"]
+        with pytest.raises(ProcessingError, match="'ask' failed at offset 3 of words-0: Value"):
+            t.input(words).send("bad")
 
 
 def test_a_list_goes_out_when_the_drivers_time_has_come() -> None:

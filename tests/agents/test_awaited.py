@@ -1,0 +1,56 @@
+"""What comes of a call: its value, its error, or that it has taken too long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from streamlog.agents.awaited import awaited
+from streamlog.errors import RequestTimedOut
+from streamlog.processing.calls import Call, CallResult
+
+
+def result(fn: Callable[[], Awaitable[object]], timeout_ms: int | None = None) -> CallResult:
+    return asyncio.run(awaited(Call("node", 3, fn, timeout_ms)))
+
+
+def test_a_value() -> None:
+    async def fn() -> int:
+        return 7
+
+    assert result(fn) == result(fn, 60_000) == CallResult("node", 3, 7)
+
+
+def test_an_error_of_its_own_is_told_from_being_late() -> None:
+    async def fails() -> None:
+        raise TimeoutError("the other side")
+
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    async def gives_up() -> None:
+        raise asyncio.CancelledError("enough")
+
+    def wrong() -> Awaitable[None]:
+        raise ValueError("no coroutine")
+
+    assert str(result(fails, 60_000).error) == "the other side"
+    late = result(hangs, 1).error
+    assert isinstance(late, RequestTimedOut)
+    assert "no result within 1 ms" in str(late)
+    assert "cancelled: enough" in str(result(gives_up).error)
+    assert isinstance(result(wrong).error, ValueError)
+
+
+def test_whoever_awaits_it_may_be_cancelled() -> None:
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> bool:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(awaited(Call("node", 3, hangs)))
+            await asyncio.sleep(0)
+            task.cancel()
+        return task.cancelled()
+
+    assert asyncio.run(main())
