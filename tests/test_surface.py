@@ -63,12 +63,13 @@ METHODS = {
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
         "committed_metadata", "end_offsets", "group_metadata", "high_watermark", "is_leader",
         "is_member", "lag", "offsets_for_times", "partitions", "pause", "paused", "poll",
-        "position", "positions", "resume", "seek", "seek_to_beginning", "seek_to_end", "subscribe",
-        "subscription", "unsubscribe", "wakeup",
+        "poll_columns", "position", "positions", "resume", "seek", "seek_to_beginning",
+        "seek_to_end", "subscribe", "subscription", "unsubscribe", "wakeup",
     ],
     agg: ["count", "max", "mean", "min", "sum"],
     Producer: [
-        "close", "flush", "partitions", "send", "send_atomic", "send_many", "transaction",
+        "close", "flush", "partitions", "send", "send_atomic", "send_columns", "send_many",
+        "transaction",
     ],
     Transaction: ["send_offsets"],
 }  # fmt: skip

@@ -15,6 +15,7 @@ from streamlog.processing.calls import Call, CallResult
 async def awaited(call: Call) -> CallResult:
     """Await a call; never raises but when it is cancelled from outside."""
     try:
+        await asyncio.sleep(call.delay_ms / 1000)
         async with asyncio.timeout(
             None if call.timeout_ms is None else call.timeout_ms / 1000
         ) as limit:
@@ -24,7 +25,7 @@ async def awaited(call: Call) -> CallResult:
         if task is None or task.cancelling():
             raise
         return CallResult(call.node, call.number, error=RuntimeError(f"it was cancelled: {error}"))
-    except Exception as error:  # noqa: BLE001 - the user's code: raised again by the task
+    except Exception as error:  # noqa: BLE001 - the user's code: the task deals with it
         if limit.expired():
             late = RequestTimedOut(f"no result within {call.timeout_ms} ms")
             late.__cause__ = error

@@ -47,7 +47,7 @@ class Progress:
         runs: list[Range] = []
         first: int | None = None
         last = position
-        for offset in self._open:
+        for offset in self._open if self._done else ():
             if offset in self._done:
                 first, last = offset if first is None else first, offset
             elif first is not None:

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 from streamlog.agents.call import Call
 from streamlog.agents.feed import InOrder, Shared, Waiting
-from streamlog.agents.progress import Progress, Range
+from streamlog.agents.offsets import Place
+from streamlog.agents.progress import Progress
 from streamlog.agents.results import Results, Write
 from streamlog.agents.slices import Part, Slice
 from streamlog.assignors import TopicPartition
@@ -37,14 +38,6 @@ class Alarm(Protocol):
 
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
         """Call it then, unless what is returned has been called before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What an agent has handled of a partition: everything before `position`, and the ranges."""
-
-    position: int
-    ranges: Sequence[Range] = ()
 
 
 class AgentRun:

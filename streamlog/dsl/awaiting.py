@@ -17,7 +17,7 @@ from streamlog.dsl.shapes import returned
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import TopologyError
 from streamlog.tables.store import StoreSpec
-from streamlog.topology import ORDERS, AsyncMapValues, Order, check_name
+from streamlog.topology import ORDERS, AsyncMapValues, ErrorPolicy, Order, check_name
 
 _AWAITABLES = (Awaitable, Coroutine)
 
@@ -30,6 +30,7 @@ def awaiting(
     in_flight_max: int,
     ordered: Order,
     timeout: Dur | None,
+    on_error: ErrorPolicy | None,
 ) -> Place:
     """The place behind a node that awaits the function.
 
@@ -63,6 +64,7 @@ def awaiting(
             in_flight_max=in_flight_max,
             ordered=ordered,
             timeout_ms=timeout_ms,
+            on_error=on_error,
         )
     )
     return replace(place, node=found, value=returned(fn, of=_awaited))

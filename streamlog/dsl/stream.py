@@ -129,6 +129,7 @@ class Stream(Generic[K, V]):
         ordered: Order = "key",
         timeout: Dur | None = None,
         name: str | None = None,
+        on_error: ErrorPolicy | None = None,
     ) -> Stream[K, V2]:
         """A new value for each record, by an async function; several are awaited at a time.
 
@@ -142,6 +143,7 @@ class Stream(Generic[K, V]):
                 without a key wait for nobody), of one "partition", or "none".
             timeout: a call that takes longer fails.
             name: the identity of the open calls; the function's own by default.
+            on_error: what becomes of a record whose call fails; the app's policy by default.
 
         Raises:
             TopologyError: it is a lambda and has no name, or a setting is out of range.
@@ -154,6 +156,7 @@ class Stream(Generic[K, V]):
                 in_flight_max=max_in_flight,
                 ordered=ordered,
                 timeout=timeout,
+                on_error=on_error,
             )
         )
 

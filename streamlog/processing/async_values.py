@@ -11,7 +11,8 @@ result goes on in the round in which it comes, and is of the next checkpoint. Ru
 2. Positions only grow, as tasks downstream drop what comes again (`provenance`). In the order
    of the partition a record's number is its position. In the others a record may have another
    turn after a crash: positions that may have been used before are never used again.
-3. An error, or no result in time, is that of the record.
+3. An error, or no result in time, is that of the record; a record that is left out by its
+   policy (`failures`) leaves when it would have gone on. To try again is to call again, later.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import msgspec
 from streamlog.errors import CorruptData, UsageError
 from streamlog.processing.calls import Call, CallResult, OpenCalls
 from streamlog.processing.columns import Batch, Feed, Origin, failed
+from streamlog.processing.dead_letters import Letter
+from streamlog.processing.failures import LEFT_OUT
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
 from streamlog.serdes import Serde
@@ -56,6 +59,10 @@ class _Row(msgspec.Struct, array_like=True):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+    letter: tuple[bytes | None, bytes | None] | None = None
+    """Key and value as they were read, if they were others."""
+    is_internal: bool = False
+    """They are of a record that only the app writes."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -65,7 +72,7 @@ _decode = msgspec.msgpack.Decoder(_Row).decode
 class Item:
     """A record whose call is open."""
 
-    __slots__ = ("is_open", "is_stored", "key", "number", "row", "value")
+    __slots__ = ("failed", "is_open", "is_stored", "key", "number", "row", "value")
 
     def __init__(self, number: int, row: _Row, key: object, value: object) -> None:
         self.number = number
@@ -74,6 +81,8 @@ class Item:
         self.value = value
         self.is_open = True
         self.is_stored = False
+        self.failed = 0
+        """How often, since the task was started."""
 
 
 class AsyncFeed(Feed):
@@ -180,6 +189,8 @@ class AsyncMapValuesStep(Step):
                 raw_keys[at],
                 raw_values[at],
                 [] if origin.headers is None else list(origin.headers[row]),
+                _as_read(origin, row, (raw_keys[at], raw_values[at])),
+                origin.raw_keys is None or origin.sources is not None,
             )
             item = Item(self._next, record, key, value)
             self._fresh.append(item)
@@ -199,15 +210,17 @@ class AsyncMapValuesStep(Step):
             except KeyError:
                 text = f"{self.name!r} has no open call {result.number}"
                 raise UsageError(text) from None
-            if result.error is not None:
-                raise failed(self.name, *item.row.place, result.error) from result.error
-            self._calls.done(result.number, result.value)
+            if result.error is None:
+                self._calls.done(result.number, result.value)
+            elif not self._is_tried_again(item, result.error):
+                self._calls.done(result.number, LEFT_OUT)
         ready = self._calls.ready()
         for item, _ in ready:
             item.is_open = False
             if item.is_stored:
                 self._gone.append(item.number)
-        for _, run in groupby(ready, key=lambda pair: pair[0].row.place[:2]):
+        going = [pair for pair in ready if pair[1] is not LEFT_OUT]
+        for _, run in groupby(going, key=lambda pair: pair[0].row.place[:2]):
             self._hand_on(list(run))
         self._begin()
 
@@ -263,10 +276,42 @@ class AsyncMapValuesStep(Step):
         self.feed.opened(item)
 
     def _begin(self) -> None:
+        for _, item in self._calls.begin():
+            self._call(item)
+
+    def _call(self, item: Item, *, delay_ms: int = 0) -> None:
         node = self._node
-        for number, item in self._calls.begin():
-            run = partial(node.fn, item.value)
-            self._collector.call(Call(self.name, number, run, node.timeout_ms))
+        run = partial(node.fn, item.value)
+        self._collector.call(Call(self.name, item.number, run, node.timeout_ms, delay_ms))
+
+    def _is_tried_again(self, item: Item, error: Exception) -> bool:
+        """Whether the policy says so; if not, the record is left out by now, or this raises."""
+        row = item.row
+        if self.failures is None:
+            raise failed(self.name, *row.place, error) from error
+        item.failed += 1
+        policies = self.failures.policy.chain
+        delays_ms = [policy.backoff_ms for policy in policies for _ in range(policy.times)]
+        if item.failed <= len(delays_ms):
+            self._call(item, delay_ms=delays_ms[item.failed - 1])
+            return True
+        topic, partition, offset = row.place
+        key, value = (row.key, row.value) if row.letter is None else row.letter
+        letter = Letter(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            timestamp_ms=row.timestamp_ms,
+            key=key,
+            value=value,
+            headers=tuple(row.headers),
+            node=self.name,
+            error=error,
+            attempt=item.failed,
+            is_internal=row.is_internal,
+        )
+        self.failures.give_up(letter)
+        return False
 
     def _hand_on(self, run: Sequence[tuple[Item, Any]]) -> None:
         """Results of records of one partition."""
@@ -305,3 +350,13 @@ class AsyncMapValuesStep(Step):
             return [item.number for item in items]
         first, self._position = self._position, self._position + len(items)
         return range(first, self._position)
+
+
+def _as_read(
+    origin: Origin, row: int, given: tuple[bytes | None, bytes | None]
+) -> tuple[bytes | None, bytes | None] | None:
+    """Key and value of the record that was read, if they are not what is `given` here."""
+    if origin.raw_keys is None or origin.raw_values is None:
+        return None
+    read = (origin.raw_keys[row], origin.raw_values[row])
+    return None if read == given else read

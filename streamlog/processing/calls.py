@@ -29,6 +29,8 @@ class Call:
     run: Callable[[], Awaitable[Any]]
     timeout_ms: int | None = None
     """Given up after this; None: never."""
+    delay_ms: int = 0
+    """To be begun only then: it has failed before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from itertools import count, groupby
 from typing import Any, Protocol
 
 from streamlog.agents.awaited import awaited
-from streamlog.agents.run import AgentRun, Place
+from streamlog.agents.offsets import Place
+from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.errors import StreamlogError, UsageError
@@ -203,7 +205,8 @@ class Agents:
 async def _awaited(calls: Sequence[Call]) -> list[CallResult]:
     try:
         async with asyncio.timeout(AGENT_WAIT_S):
-            return await asyncio.gather(*map(awaited, calls))
+            # Nobody waits in a test.
+            return await asyncio.gather(*(awaited(replace(each, delay_ms=0)) for each in calls))
     except TimeoutError:
         names = sorted({call.node for call in calls})
         raise UsageError(

@@ -3,18 +3,21 @@
 One run per agent and worker, over all partitions that the worker has. Records wait in a
 bounded feed; when it is full the partitions are held back. Only what is handled is committed,
 and what it has yielded is acknowledged before: after a crash the records in hand come again.
-Rule of the file: an error of an agent ends the worker, with the record's coordinates. Not done
-here: error policies.
+What was handled out of order is told beside the offset (`agents.offsets`) and does not. Rule of
+the file: an error of an agent ends the worker, with the record's coordinates. Not done here:
+error policies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from streamlog.agents.run import AgentRun, Place
+from streamlog.agents.offsets import Place
+from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
@@ -63,13 +66,13 @@ class Agents:
                 self._pauses.hold(run, run.partitions)
 
     @property
-    def offsets(self) -> dict[TopicPartition, int]:
-        """The next offset to read per partition, as of what every agent has handled."""
-        found: dict[TopicPartition, int] = {}
+    def places(self) -> dict[TopicPartition, dict[str, Place]]:
+        """What every agent has handled of each partition that it reads, by its name."""
+        found: defaultdict[TopicPartition, dict[str, Place]] = defaultdict(dict)
         for run in self._runs:
             for partition, place in run.places.items():
-                found[partition] = min(place.position, found.get(partition, place.position))
-        return found
+                found[partition][run.agent.name] = place
+        return dict(found)
 
     async def flush(self) -> None:
         """Wait until everything that agents have yielded until now is acknowledged.
@@ -81,12 +84,21 @@ class Agents:
             await run.results.drain()
         await self._sinks.flush()
 
-    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
-        """These partitions are read now, each from its offset on."""
-        places = {partition: Place(at) for partition, at in starts.items()}
+    def assign(
+        self,
+        starts: Mapping[TopicPartition, int],
+        ahead: Mapping[TopicPartition, Mapping[str, Place]],
+    ) -> None:
+        """These partitions are read now, each from its offset on.
+
+        `ahead` has, by name, the agents that have handled something behind it.
+        """
         self._held.clear()
         for run in self._runs:
-            run.assign(places)
+            name = run.agent.name
+            run.assign(
+                {part: ahead.get(part, {}).get(name, Place(at)) for part, at in starts.items()}
+            )
 
     async def revoke(self) -> None:
         """Drop what waits, and let every agent finish the records in hand."""

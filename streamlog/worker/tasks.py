@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from streamlog.agents.offsets import TASK
+from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
@@ -88,6 +90,14 @@ class Place:
     committed: int
     """Where the group goes on; the beginning if nothing is committed."""
     has_agent: bool
+    ahead: Mapping[str, Reached] = field(default_factory=dict)
+    """What agents, by name, and the task have handled behind that."""
+
+    @property
+    def task_at(self) -> int:
+        """Where a task goes on that has no state."""
+        reached = self.ahead.get(TASK)
+        return self.committed if reached is None else reached.position
 
 
 @dataclass(slots=True)
@@ -367,7 +377,7 @@ class Tasks:
         return {
             part: self._places[part].begin
             if running.state is not None
-            else self._places[part].committed
+            else self._places[part].task_at
             for part in running.inputs
             if part not in known
         }

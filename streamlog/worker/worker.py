@@ -25,8 +25,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from streamlog.agents.offsets import TASK, metadata_of, offset_of, places_of
+from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.access import TableAccess
@@ -326,7 +329,9 @@ class _Shift:
             clock=surroundings.clock,
             is_leader=lambda: surroundings.consumer.is_leader,
         )
-        self._committed: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._task_starts: dict[TopicPartition, int] = {}
+        """Where tasks began that have not taken anything yet."""
         self._assigned = self._told = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
 
@@ -373,8 +378,8 @@ class _Shift:
             is_assigned=self._assigned,
             tasks=self._tasks.standing(),
             lag_records={
-                (topic, partition): max(end - offset, 0)
-                for (topic, partition), offset in self._offsets().items()
+                (topic, partition): max(end - place.offset, 0)
+                for (topic, partition), place in self._offsets().items()
                 if (end := ends.get(TopicPartition(topic, partition))) is not None
             },
         )
@@ -439,7 +444,7 @@ class _Shift:
         self._committed_ms = self._clock.now_ms()
         self._figures.commits.add(self._committed_ms - started_ms)
 
-    async def _commit_offsets(self, moved: dict[TopicPartition, int]) -> None:
+    async def _commit_offsets(self, moved: dict[TopicPartition, OffsetAndMetadata]) -> None:
         try:
             await self._consumer.commit(moved)
         except LogError as error:
@@ -450,12 +455,16 @@ class _Shift:
             self._committed.update(moved)
             logger.debug("committed %d offsets", len(moved))
 
-    def _offsets(self) -> dict[TopicPartition, int]:
-        """The next offset of every partition for which tasks and agents are all done before."""
-        offsets = self._tasks.offsets
-        for partition, offset in self._agents.offsets.items():
-            offsets[partition] = min(offset, offsets.get(partition, offset))
-        return offsets
+    def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Per partition the offset before which tasks and agents are all done, and who is ahead."""
+        readers = {partition: dict(places) for partition, places in self._agents.places.items()}
+        for partition, at in {**self._task_starts, **self._tasks.offsets}.items():
+            readers.setdefault(partition, {})[TASK] = Reached(at)
+        offsets = {partition: offset_of(places) for partition, places in readers.items()}
+        return {
+            partition: OffsetAndMetadata(at, metadata_of(at, readers[partition]))
+            for partition, at in offsets.items()
+        }
 
     async def _on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         logger.debug("rebalance: giving up %d partitions", len(partitions))
@@ -473,7 +482,13 @@ class _Shift:
         places = await self._look_up(partitions)
         for partition, place in places.items():
             self._consumer.seek(partition, place.committed)
-        self._agents.assign({part: place.committed for part, place in places.items()})
+        self._task_starts = {
+            part: place.task_at for part, place in places.items() if self._tasks.of([part])
+        }
+        self._agents.assign(
+            {part: place.committed for part, place in places.items()},
+            {part: place.ahead for part, place in places.items()},
+        )
         await self._tasks.assign(places)
         logger.info("rebalance: %s", _described(partitions, self._tasks.of(partitions)))
 
@@ -491,7 +506,7 @@ class _Shift:
     async def _look_up(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Place]:
         begins = await self._consumer.begin_offsets(partitions)
         ends = await self._consumer.end_offsets(partitions)
-        committed = await self._consumer.committed(partitions)
+        committed = await self._consumer.committed_metadata(partitions)
         agents_read = {agent.topic.name for agent in self._program.agents}
         places = {}
         for partition in partitions:
@@ -499,8 +514,9 @@ class _Shift:
             places[partition] = Place(
                 begin=begin,
                 end=ends[partition],
-                committed=begin if stored is None else stored,
+                committed=begin if stored is None else stored.offset,
                 has_agent=partition.topic in agents_read,
+                ahead={} if stored is None else places_of(stored.offset, stored.metadata),
             )
         return places
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from streamlog import App, ProcessingError, Record, Stream, Topic
 from streamlog.agents.call import YIELD_RECORDS
+from streamlog.agents.offsets import Place
 from streamlog.agents.results import RESULTS_MAX
-from streamlog.agents.run import AgentRun, Place
+from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.durations import moment

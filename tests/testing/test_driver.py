@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamlog import App, ProcessingError, Stream, Windowed, tumbling
+from streamlog import App, ProcessingError, Stream, Windowed, on_error, tumbling
 from streamlog.durations import when_ms
 from streamlog.errors import SerdeError, UsageError
 
@@ -205,6 +205,29 @@ def test_async_functions_have_answered_before_send_returns() -> None:
         assert t.output(out).values == ["A?", "B?", "C?"]
         with pytest.raises(ProcessingError, match="'ask' failed at offset 3 of words-0: Value"):
             t.input(words).send("bad")
+
+
+def test_calls_that_fail_are_made_again_or_left_out_in_their_turn() -> None:
+    app, words, out = words_app()
+    tried: list[str] = []
+
+    async def ask(word: str) -> str:
+        tried.append(word)
+        if word == "bad" or (word == "weak" and tried.count(word) < 3):
+            raise ValueError("I do not like it")
+        return word + "?"
+
+    policy = on_error.retry(2, backoff="10s", then=on_error.dlq())
+    upper = app.stream(words).map_values(str.lower)
+    upper.amap_values(ask, ordered="partition", on_error=policy).to(out)
+    with app.test() as t:
+        for word in ("A", "BAD", "WEAK", "B"):
+            t.input(words).send(word, key="k")
+        assert t.output(out).values == ["a?", "weak?", "b?"]
+        assert tried == ["a", *["bad"] * 3, *["weak"] * 3, "b"]
+        (letter,) = t.dead_letters()
+        assert (letter.key, letter.value) == (b"k", b"BAD")
+        assert t.drops["ask", "dead letter"] == 1
 
 
 def test_a_list_goes_out_when_the_drivers_time_has_come() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamlog import App, Stream
+from streamlog.agents.offsets import Place
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.clock import SystemClock
@@ -54,8 +55,9 @@ def with_agents(
     asyncio.run(main())
 
 
-def test_the_slowest_agent_says_what_is_committed(tmp_path: Path) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+def test_each_agent_has_a_place_of_its_own(tmp_path: Path) -> None:
+    begun, begun_too, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    seen: list[str] = []
 
     async def slow(stream: Words) -> None:
         async for _ in stream:
@@ -63,20 +65,26 @@ def test_the_slowest_agent_says_what_is_committed(tmp_path: Path) -> None:
             await go_on.wait()
 
     async def fast(stream: Words) -> None:
-        async for _ in stream:
-            pass
+        async for word in stream:
+            seen.insert(0, word)
+            begun_too.set()
 
     async def story(agents: Agents, _: Pauses, __: Log) -> None:
-        agents.assign({PART: 5, OTHER: 0})
+        agents.assign({PART: 5, OTHER: 0}, {PART: {"fast": Place(6, [(7, 8)])}})
         agents.take({PART: records(3, 8)})
         await begun.wait()
-        assert agents.offsets == {PART: 5, OTHER: 0}
+        await begun_too.wait()
+        assert agents.places[PART]["slow"] == Place(5, [])
+        assert agents.places[OTHER] == {"slow": Place(0, []), "fast": Place(0, [])}
         go_on.set()
         await agents.revoke()
-        assert agents.offsets[PART] >= 6
-        before = agents.offsets
+        assert agents.places[PART]["slow"].position >= 6
+        # What it had handled before the restart does not come again.
+        assert seen == ["6"]
+        assert agents.places[PART]["fast"].position == 8
+        before = agents.places
         agents.take({PART: records(8, 9)})
-        assert agents.offsets == before
+        assert agents.places == before
 
     with_agents(tmp_path / "log", story, slow, fast)
 
@@ -91,7 +99,7 @@ def test_a_full_feed_holds_its_partitions_back_until_there_is_room(tmp_path: Pat
                 handled.set()
 
     async def story(agents: Agents, pauses: Pauses, _: Log) -> None:
-        agents.assign({PART: 0})
+        agents.assign({PART: 0}, {})
         agents.take({PART: records(0, FEED_RECORDS_MAX)})
         assert not pauses
         agents.take({PART: records(FEED_RECORDS_MAX, FEED_RECORDS_MAX + 2)})
@@ -113,7 +121,7 @@ def test_what_is_yielded_is_acknowledged_by_a_flush(tmp_path: Path) -> None:
                 handled.set()
 
     async def story(agents: Agents, _: Pauses, log: Log) -> None:
-        agents.assign({PART: 0})
+        agents.assign({PART: 0}, {})
         agents.take({PART: records(0, 3)})
         await handled.wait()
         await agents.flush()

@@ -1,0 +1,103 @@
+"""Offsets: what several readers have handled of one partition, in one commit of the group.
+
+A group has one offset per partition: the lowest that anybody has not handled. Who is ahead of
+it (another agent, a task, calls that were faster than others) is told in the offset's metadata,
+so that a restart does not repeat it. Rule of the file: pure; what is told is true, but may be
+less than all: it is bounded, and whoever sets the group's offsets by other means leaves no
+metadata, so that everything behind them is read again. The text, for offset 100:
+
+    streamlog:1;charge:0,3,7,1,2
+
+The agent `charge` has handled 0 records from there on, not the next 3, then 7, not 1, then 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from streamlog.agents.progress import Range
+
+METADATA_BYTES_MAX = 4_096
+"""Kafka's own default bound (`offset.metadata.max.bytes`)."""
+_MAGIC = "streamlog:1"
+TASK = ""
+"""The reader that is no agent: no agent has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a reader has handled of a partition: everything before `position`, and the ranges."""
+
+    position: int
+    ranges: Sequence[Range] = ()
+
+
+def offset_of(places: Mapping[str, Place]) -> int:
+    """The lowest offset that one of the readers has not handled; there is one at least."""
+    return min(place.position for place in places.values())
+
+
+def metadata_of(offset: int, places: Mapping[str, Place]) -> str:
+    """What of it was handled behind this offset by each of the readers, by name."""
+    texts = {
+        name: _steps(offset, place)
+        for name, place in places.items()
+        if place.position > offset or place.ranges
+    }
+    if not texts:
+        return ""
+    budget = (METADATA_BYTES_MAX - len(_MAGIC)) // len(texts)
+    return _MAGIC + "".join(
+        f";{name}:{_within(steps, budget - len(name) - 2)}"
+        for name, steps in texts.items()
+        if budget > len(name) + 2
+    )
+
+
+def places_of(offset: int, metadata: str) -> dict[str, Place]:
+    """The readers that have handled something behind this offset, by name.
+
+    What is not written as here tells nothing.
+    """
+    magic, *entries = metadata.split(";")
+    if magic != _MAGIC:
+        return {}
+    try:
+        return {name: _place(offset, steps) for name, _, steps in map(_parted, entries)}
+    except ValueError:
+        return {}
+
+
+def _parted(entry: str) -> tuple[str, str, str]:
+    return entry.rpartition(":")
+
+
+def _steps(offset: int, place: Place) -> list[int]:
+    """How many are handled, how many are not, and so on."""
+    edges = [offset, place.position, *(edge for each in place.ranges for edge in each)]
+    return [after - before for before, after in pairwise(edges)]
+
+
+def _within(steps: Sequence[int], length_max: int) -> str:
+    """The steps as text, as many as fit; an odd number of them, as the last is handled."""
+    text = str(steps[0])
+    for at in range(1, len(steps) - 1, 2):
+        longer = f"{text},{steps[at]},{steps[at + 1]}"
+        if len(longer) > length_max:
+            break
+        text = longer
+    return text
+
+
+def _place(offset: int, text: str) -> Place:
+    steps = [int(step) for step in text.split(",")]
+    if min(steps) < 0:
+        raise ValueError(text)
+    position = at = offset + steps[0]
+    ranges: list[Range] = []
+    for gap, length in zip(steps[1::2], steps[2::2], strict=True):
+        ranges.append((at + gap, at + gap + length))
+        at += gap + length
+    return Place(position, ranges)

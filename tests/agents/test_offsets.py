@@ -1,0 +1,61 @@
+"""What an offset's metadata tells of those who are ahead of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.agents.offsets import (
+    METADATA_BYTES_MAX,
+    Place,
+    metadata_of,
+    offset_of,
+    places_of,
+)
+from streamlog.agents.progress import merged
+
+ranges = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**4)), max_size=8).map(
+    lambda many: merged((start, start + length) for start, length in many)
+)
+
+
+@st.composite
+def some_places(draw: st.DrawFn) -> Place:
+    base = draw(st.integers(0, 10**12))
+    found = [(base + 1 + start, base + 1 + end) for start, end in draw(ranges)]
+    return Place(base, found)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z0-9._-]{1,20}", fullmatch=True), some_places()))
+def test_what_was_told_is_read_again(places: dict[str, Place]) -> None:
+    offset = min((place.position for place in places.values()), default=0)
+    metadata = metadata_of(offset, places)
+    assert len(metadata) <= METADATA_BYTES_MAX
+    found = places_of(offset, metadata)
+    ahead = {n: p for n, p in places.items() if p.position > offset or p.ranges}
+    assert found == {name: Place(p.position, list(p.ranges)) for name, p in ahead.items()}
+    if places:
+        assert offset_of(places) == offset
+
+
+@pytest.mark.parametrize("readers", [1, 3, 40, 5_000])
+def test_it_is_bounded_and_tells_nothing_that_is_not_so(readers: int) -> None:
+    many = [(at, at + 7) for at in range(1_000, 100_000, 10)]
+    places = {f"agent-{number}": Place(number, many) for number in range(readers)}
+    metadata = metadata_of(0, places)
+    assert len(metadata.encode()) <= METADATA_BYTES_MAX
+    for name, place in places_of(0, metadata).items():
+        assert place.position == places[name].position
+        assert list(place.ranges) == many[: len(place.ranges)]
+    if readers == 1:
+        assert len(places_of(0, metadata)["agent-0"].ranges) > 900
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    ["", "something", "streamlog:2;a:1", "streamlog:1;a", "streamlog:1;a:x", "streamlog:1;a:-1",
+     "streamlog:1;a:1,2", "streamlog:1;a:"],
+)  # fmt: skip
+def test_what_others_have_written_tells_nothing(metadata: str) -> None:
+    assert places_of(7, metadata) == {}
