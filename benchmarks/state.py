@@ -51,6 +51,9 @@ app = App(
 )
 users = app.topic("users", key=str, value=str, partitions=1)
 table = app.table(users, name="users-table")
+visits = app.topic("visits", key=str, value=str, partitions=1)
+greeted = app.topic("greeted", key=str, value=str, partitions=1)
+app.stream(visits).join(table, lambda _, name: name[:1]).to(greeted)
 CHANGELOG = TopicPartition("state-0-changelog", 0)
 
 
@@ -61,8 +64,11 @@ async def figures(directory: Path, _: int) -> AsyncIterator[Reading]:
         await _load(url)
         with _worker(url, state) as worker:
             worker.line(REBALANCED)
-            await _taken_in(url)
+            await _taken_in(url, users.name)
             yield _worker_memory("after taking in all keys", worker)
+            await _visit(url)
+            await _taken_in(url, visits.name)
+            yield _worker_memory("after reading all keys", worker)
             worker.process.popen.kill()
         for reading in _alone(url, directory):
             yield reading
@@ -116,7 +122,8 @@ async def _load(url: str) -> None:
     chance = random.Random(5)  # noqa: S311 - the same each time
     numbers = chance.sample(range(KEYS), KEYS)
     async with Log.open(url) as log, log.admin() as admin, log.producer() as producer:
-        await admin.create_topics([NewTopic(users.name, 1)])
+        names = [topic.name for topic in (users, visits, greeted)]
+        await admin.create_topics([NewTopic(name, 1) for name in names])
         for first in range(0, KEYS, CHUNK):
             rows = [
                 (1_000, b"user-%08d" % n, chance.randbytes(VALUE_BYTES // 2).hex().encode(), ())
@@ -125,9 +132,18 @@ async def _load(url: str) -> None:
             await producer.send_many(users.name, 0, rows)
 
 
-async def _taken_in(url: str) -> None:
+async def _visit(url: str) -> None:
+    """Every key once more, in another order."""
+    numbers = random.Random(6).sample(range(KEYS), KEYS)  # noqa: S311 - as above
+    async with Log.open(url) as log, log.producer() as producer:
+        for first in range(0, KEYS, CHUNK):
+            rows = [(2_000, b"user-%08d" % n, b"", ()) for n in numbers[first : first + CHUNK]]
+            await producer.send_many(visits.name, 0, rows)
+
+
+async def _taken_in(url: str, topic: str) -> None:
     """Wait until the group has read it all; offsets are committed after the changelog."""
-    place = TopicPartition(users.name, 0)
+    place = TopicPartition(topic, 0)
     end_s = monotonic() + DEADLINE_S
     async with Log.open(url) as log, log.consumer(group_id=app.id) as consumer:
         while (await consumer.committed([place]))[place] != KEYS:

@@ -28,6 +28,7 @@ from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import ConfigError, SerdeError, TopologyError
 from streamlog.record import Headers
 from streamlog.serdes import Serde, serde_for
+from streamlog.tables.cache_budget import MEMORY_BYTES, MEMORY_BYTES_MIN
 from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     ErrorPolicy,
@@ -59,6 +60,7 @@ SETTINGS = (
     "log",
     "security",
     "state_dir",
+    "state_memory_bytes",
     "state_cleanup_delay",
     "timezone",
     "commit_interval",
@@ -83,6 +85,7 @@ class App:
         log: str = "embedded:./.streamlog/log",
         security: Security | Mapping[str, str] | None = None,
         state_dir: str = "./.streamlog/state",
+        state_memory_bytes: int = MEMORY_BYTES,
         state_cleanup_delay: Dur = "10m",
         timezone: str = "UTC",
         commit_interval: Dur = "500ms",
@@ -99,6 +102,8 @@ class App:
                 (`{"security.protocol": "SASL_SSL", ...}`), or as `Security`, which may ask for a
                 password where it is kept. What command line or environment say replaces it.
             state_dir: where workers keep the state of their tasks.
+            state_memory_bytes: what each worker process may take for the state of its tasks: caches
+                and what is not on disk yet; by default 192 MiB.
             state_cleanup_delay: the state of a task that has moved to another machine is removed
                 after this, unless the task comes back.
             timezone: of crontabs.
@@ -121,6 +126,11 @@ class App:
         self.log = log
         self.security = _security(security)
         self.state_dir = state_dir
+        if state_memory_bytes < MEMORY_BYTES_MIN:
+            raise ConfigError(
+                f"state_memory_bytes is {state_memory_bytes}: give it {MEMORY_BYTES_MIN} or more"
+            )
+        self.state_memory_bytes = state_memory_bytes
         self.state_cleanup_delay_ms = duration_ms(state_cleanup_delay)
         self.timezone = timezone
         self.commit_interval_ms = duration_ms(commit_interval)
@@ -377,6 +387,7 @@ class App:
             topology=topology,
             topics=self._topics_of(topology),
             state_dir=self.state_dir,
+            state_memory_bytes=self.state_memory_bytes,
             state_cleanup_delay_ms=self.state_cleanup_delay_ms,
             agents=self.agents,
             timers=self.timers,

@@ -10,6 +10,12 @@ from streamlog import App, Stream
 from streamlog.errors import ConfigError, SerdeError, TopologyError, UsageError
 
 
+def test_state_needs_some_memory() -> None:
+    assert App("a", state_memory_bytes=1 << 24).program().state_memory_bytes == 1 << 24
+    with pytest.raises(ConfigError, match="state_memory_bytes is 1000: give it 16777216 or more"):
+        App("a", state_memory_bytes=1_000)
+
+
 def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
     settings: dict[str, Any] = {"state_directory": "x"}
     with pytest.raises(ConfigError, match="no setting 'state_directory': did you mean 'state_dir'"):

@@ -33,6 +33,7 @@ from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.windowed import WindowedAggregateStep
+from streamlog.tables.cache_budget import CacheBudget
 from streamlog.tables.changelog import (
     PROGRESS_KEY,
     Offsets,
@@ -98,6 +99,7 @@ class Task:
         era: Era | None = None,
         merges: bool = True,
         pause: Pause = no_pause,
+        caches: CacheBudget | None = None,
     ) -> None:
         """A task that goes on where its state ends.
 
@@ -111,6 +113,7 @@ class Task:
             merges: take what comes through a repartition topic in the order of time (`merged`),
                 whatever order it was sent in. Not for a runner that may send it twice.
             pause: waits before a record is tried again (see `failures`).
+            caches: what the tasks of a process may cache of their states, together.
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -125,7 +128,7 @@ class Task:
         self._merges = merges
         self._owner = 0 if store is None else changelog_offset(store)
         """Grows with every owner of the state, as each writes to the changelog."""
-        self._store = StoreTransaction(store if store is not None else MemoryStore())
+        self._store = StoreTransaction(store if store is not None else MemoryStore(), budget=caches)
         self._collector = Collector()
         self._pause = pause
         self._queue = RecordQueue(

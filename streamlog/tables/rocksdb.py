@@ -43,17 +43,12 @@ from streamlog.errors import (
     StreamlogError,
     UsageError,
 )
+from streamlog.tables.cache_budget import MEMORY_BYTES, CacheBudget
 from streamlog.tables.directory_lock import DirectoryLock
 from streamlog.tables.store import Change
 
-CACHE_BYTES = 64 * 1024 * 1024
-"""Default for blocks read from disk, all tasks of a process together."""
-
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 """A task's writes reach the disk in pieces of this size: some seconds of replay at most."""
-
-WRITE_BUFFERS_BYTES = 128 * 1024 * 1024
-"""Default for what is not on disk yet, all tasks of a process together."""
 
 BLOOM_BITS_PER_KEY = 10
 """One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes a key."""
@@ -79,13 +74,20 @@ RocksError = Exception
 
 
 class RocksBudget:
-    """The memory that all stores of one process share."""
+    """The memory that all stores of one process share, bounded in bytes.
 
-    def __init__(
-        self, *, cache_bytes: int = CACHE_BYTES, write_buffers_bytes: int = WRITE_BUFFERS_BYTES
-    ) -> None:
-        self.cache = Cache(cache_bytes)
-        self.write_buffers = WriteBufferManager(write_buffers_bytes, allow_stall=False)
+    Three quarters are RocksDB's: one cache for blocks, indexes and filters, in which the write
+    buffers are counted, with at most half of it. A quarter is for values that tasks keep at hand.
+    """
+
+    def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
+        """`memory_bytes` for everything."""
+        rocksdb_bytes = memory_bytes * 3 // 4
+        self.cache = Cache(rocksdb_bytes)
+        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            rocksdb_bytes // 2, allow_stall=False, cache=self.cache
+        )
+        self.caches = CacheBudget(memory_bytes - rocksdb_bytes)
 
 
 class RocksStore:
@@ -326,6 +328,9 @@ def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) 
     table = BlockBasedOptions()
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
     table.set_block_cache(budget.cache)
+    # Else each table that is open holds its own in memory that nobody bounds.
+    table.set_cache_index_and_filter_blocks(v=True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(v=True)
     options = Options(raw_mode=True)
     options.create_if_missing(create_if_missing=True)
     options.set_block_based_table_factory(table)

@@ -17,6 +17,7 @@ from enum import Enum
 from operator import is_, itemgetter
 from typing import Final, Literal, TypeAlias
 
+from streamlog.tables.cache_budget import CacheBudget
 from streamlog.tables.changelog import apply_records
 from streamlog.tables.sorted_keys import SortedKeys
 from streamlog.tables.store import Change, KeyValueStore
@@ -41,17 +42,29 @@ _Found: TypeAlias = bytes | Literal[_Missing.MISSING] | None
 class StoreTransaction:
     """A KeyValueStore whose writes stay pending until they are committed or rolled back."""
 
-    __slots__ = ("_cache", "_keys", "_pending", "_store", "size_bytes")
+    __slots__ = ("_budget", "_cache", "_keys", "_pending", "_store", "size_bytes")
 
     size_bytes: int
     """What the pending changes take in memory, by estimate."""
 
-    def __init__(self, store: KeyValueStore, *, cache_bytes: int = CACHE_BYTES) -> None:
-        """`cache_bytes` bounds what is kept after a commit; 0 keeps nothing."""
+    def __init__(
+        self,
+        store: KeyValueStore,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        budget: CacheBudget | None = None,
+    ) -> None:
+        """`cache_bytes` bounds what is kept after a commit; 0 keeps nothing.
+
+        With a `budget` the bound is a share of it instead, until this is closed.
+        """
         self._store = store
         self._pending: dict[bytes, bytes | None] = {}
         self._keys = SortedKeys()
         self._cache = _Cache(cache_bytes)
+        self._budget = budget
+        if budget is not None:
+            budget.join(self._cache)
         self.size_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
@@ -123,6 +136,8 @@ class StoreTransaction:
     def close(self) -> None:
         """Roll back and close the store beneath."""
         self.rollback()
+        if self._budget is not None:
+            self._budget.leave(self._cache)
         self._cache = _Cache(0)
         self._store.close()
 
@@ -193,13 +208,19 @@ class _Cache:
     or counted for keys that leave, unlike with a list in order of use.
     """
 
-    __slots__ = ("_generation_bytes", "_old", "_young", "_young_bytes")
+    __slots__ = ("__weakref__", "_generation_bytes", "_old", "_young", "_young_bytes")
 
     def __init__(self, bound_bytes: int) -> None:
         self._generation_bytes = bound_bytes // 2
         self._young: dict[bytes, bytes | None] = {}
         self._old: dict[bytes, bytes | None] = {}
         self._young_bytes = 0
+
+    def resize(self, bound_bytes: int) -> None:
+        """Keep to another bound; what was kept under a larger one goes."""
+        if bound_bytes // 2 < self._generation_bytes:
+            self._young, self._old, self._young_bytes = {}, {}, 0
+        self._generation_bytes = bound_bytes // 2
 
     def get(self, key: bytes) -> _Found:
         """The cached value; None is known to be absent, _MISSING is not known."""

@@ -50,6 +50,10 @@ BUFFERED_RECORDS_MAX = 10_000
 """A task that waits for one input stops reading its others at so many records."""
 COMMIT_EARLY_BYTES = 8 * 1024 * 1024
 """Changes of state that wait for a commit: a checkpoint is one batch and has to fit."""
+COMMIT_EARLY_BYTES_SUM = 4 * COMMIT_EARLY_BYTES
+"""The same of all tasks together, as they are in memory until then."""
+RESTORING_MAX = 4
+"""Tasks that are restored at the same time: each has buffers of its own, outside the budget."""
 IDLE_PROCESS_MS = 100
 """Tasks are asked this often even if nothing came: quiet sources let windows close."""
 CLOSE_WAIT_MS = 5_000
@@ -69,6 +73,8 @@ class Surroundings:
     clock: Clock
     state_path: str
     """The app's state directory; each task has a directory of its own in it."""
+    state_memory_bytes: int
+    """For the state of all tasks together."""
     background: asyncio.TaskGroup
     """Owns the opening of tasks."""
     figures: Figures
@@ -147,7 +153,8 @@ class Tasks:
         self._checkpoints = Checkpoints(
             surroundings.log, surroundings.producer, surroundings.clock, surroundings.engine
         )
-        self._budget = RocksBudget()
+        self._budget = RocksBudget(surroundings.state_memory_bytes)
+        self._restoring = asyncio.Semaphore(RESTORING_MAX)
         self._running: dict[TaskId, _Running] = {}
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
         self._restorers: dict[TaskId, Restorer] = {}
@@ -224,9 +231,8 @@ class Tasks:
     @property
     def is_large(self) -> bool:
         """Whether so much has changed that it should be committed now."""
-        return any(
-            running.task.state_bytes > COMMIT_EARLY_BYTES for running in self._running.values()
-        )
+        sizes = [running.task.state_bytes for running in self._running.values()]
+        return max(sizes, default=0) > COMMIT_EARLY_BYTES or sum(sizes) > COMMIT_EARLY_BYTES_SUM
 
     async def assign(self, places: Mapping[TopicPartition, Place]) -> None:
         """Keep, open and close tasks so that exactly those of the assignment are here."""
@@ -414,7 +420,8 @@ class Tasks:
             )
             self._restorers[task_id] = restorer
             try:
-                state = await restorer.run()
+                async with self._restoring:
+                    state = await restorer.run()
             finally:
                 del self._restorers[task_id]
             self._with.figures.restored += restorer.records
@@ -430,6 +437,7 @@ class Tasks:
             era=self._with.era,
             merges=False,
             pause=self._engine.pause,
+            caches=self._budget.caches,
         )
         self._opening.pop(task_id, None)
         self._opened[task_id] = _Running(task, state, self.inputs(task_id))

@@ -40,6 +40,7 @@ from streamlog.log import EMBEDDED, Log
 from streamlog.processing.rows import tables_of
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import TopicSpec, Topology
 from streamlog.transport.security import Security
 from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS, remove_abandoned
@@ -109,6 +110,7 @@ class Program:
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
     state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
+    state_memory_bytes: int = MEMORY_BYTES
     commit_interval_ms: int = COMMIT_INTERVAL_MS
     web: str | None = None
     """HOST:PORT of the worker's HTTP server, if it is to have one."""
@@ -204,6 +206,7 @@ class Worker:
                 consumer=consumer,
                 clock=self._clock,
                 state_path=program.state_path,
+                state_memory_bytes=program.state_memory_bytes,
                 era=start.change.era,
                 background=background,
                 figures=Figures(),
