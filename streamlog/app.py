@@ -65,6 +65,8 @@ SETTINGS = (
     "timezone",
     "commit_interval",
     "on_error",
+    "watchdog",
+    "watchdog_exit",
     "web",
 )
 
@@ -90,6 +92,8 @@ class App:
         timezone: str = "UTC",
         commit_interval: Dur = "500ms",
         on_error: ErrorPolicy = on_error.FAIL,
+        watchdog: Dur = "30s",
+        watchdog_exit: Dur | None = None,
         web: str | None = None,
         **unknown: object,
     ) -> None:
@@ -110,6 +114,10 @@ class App:
             commit_interval: what is repeated after a crash is at most this long.
             on_error: what becomes of records that can't be read, on which a function fails or that
                 can't be written, where operator or agent say nothing of their own.
+            watchdog: a task or agent that is behind and has not moved for so long is told of, with
+                what it waits for.
+            watchdog_exit: after so long the worker ends (code 7), for a supervisor to replace it;
+                by default it never does for that.
             web: "HOST:PORT" of each worker's HTTP server (the extra `[web]`); no server if it is
                 not given. ":PORT" is on 127.0.0.1, port 0 is a free one.
             unknown: refused.
@@ -136,6 +144,10 @@ class App:
         self.commit_interval_ms = duration_ms(commit_interval)
         if not self.commit_interval_ms:
             raise ConfigError("commit_interval must be longer than 0 ms")
+        self.watchdog_ms = duration_ms(watchdog)
+        if not self.watchdog_ms:
+            raise ConfigError("watchdog must be longer than 0 ms")
+        self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
         self.web = web
         self.outlet = Outlet()
         """What `Topic.send` goes through while the app runs."""
@@ -379,7 +391,8 @@ class App:
 
     def program(self) -> Program:
         """The app as a worker runs it."""
-        from streamlog.worker.worker import Program  # noqa: PLC0415 - brings the whole log in
+        from streamlog.worker.watching import Limits  # noqa: PLC0415 - brings the whole log in
+        from streamlog.worker.worker import Program  # noqa: PLC0415 - the same
 
         topology = self.topology()
         return Program(
@@ -393,6 +406,7 @@ class App:
             timers=self.timers,
             crontabs=self.crontabs,
             commit_interval_ms=self.commit_interval_ms,
+            limits=Limits(self.watchdog_ms, self.watchdog_exit_ms),
             web=self.web,
             bind=self._bind,
             bind_tables=self._bind_tables,

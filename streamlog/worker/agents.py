@@ -25,6 +25,7 @@ from streamlog.dsl.agent import Agent
 from streamlog.records.batch import Record
 from streamlog.worker.commit import SinkWriter
 from streamlog.worker.pauses import Pauses
+from streamlog.worker.watchdog import Sight
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,20 @@ class Agents:
             for partition, place in run.places.items():
                 found[partition][run.agent.name] = place
         return dict(found)
+
+    def sights(self, ends: Callable[[TopicPartition], int | None]) -> dict[str, Sight]:
+        """Where each agent stands."""
+        found: dict[str, Sight] = {}
+        for run in self._runs:
+            positions = {part: place.position for part, place in run.places.items()}
+            lags = {part: max((ends(part) or 0) - at, 0) for part, at in positions.items()}
+            found[f"agent {run.agent.name}"] = Sight(positions, lags)
+        return found
+
+    def reason(self, who: str) -> str:
+        """What an agent that does not get on has in hand."""
+        hands = [run.in_hand for run in self._runs if who == f"agent {run.agent.name}"]
+        return f"it has {hands[0]}" if hands else ""
 
     async def flush(self) -> None:
         """Wait until everything that agents have yielded until now is acknowledged.

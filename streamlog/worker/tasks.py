@@ -40,6 +40,7 @@ from streamlog.worker.engine import EngineThread
 from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer, TaskState
+from streamlog.worker.watchdog import Sight
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,8 @@ class _Running:
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     arrived: dict[tuple[str, int], RecordColumns] = field(default_factory=dict)
     processed_ms: int = 0
+    seen: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where it stood when it was looked at last and was not at work."""
 
     def figures(self) -> TaskFigures:
         """Where it stands."""
@@ -222,6 +225,38 @@ class Tasks:
             left = None if restorer is None else restorer.records_left
             found.append(TaskFigures(task=str(task_id), is_open=False, restore_left_records=left))
         return tuple(sorted(found, key=lambda each: each.task))
+
+    def sights(self) -> dict[str, Sight]:
+        """Where each task stands; while the engine is at work, where they stood before."""
+        found: dict[str, Sight] = {}
+        for task_id, running in self._running.items():
+            if self._engine.busy is None:
+                running.seen = {TopicPartition(*at): n for at, n in running.task.positions.items()}
+            ends = {part: self._with.consumer.high_watermark(part) for part in running.inputs}
+            lags = {
+                part: max((ends[part] or 0) - running.seen.get(part, 0), 0)
+                for part in running.inputs
+            }
+            found[f"task {task_id}"] = Sight(running.seen, lags)
+        for task_id, restorer in self._restorers.items():
+            left = restorer.records_left or 1
+            found[f"task {task_id}"] = Sight({}, {restorer.changelog: left})
+        return found
+
+    def reason(self, who: str) -> str:
+        """What a task that does not get on waits for, if it is not at work."""
+        if any(who == f"task {task_id}" for task_id in self._restorers):
+            return "its state is being restored"
+        if self._suspended:
+            return "the group forms anew"
+        for task_id, running in self._running.items():
+            if who == f"task {task_id}" and len(running.inputs) > 1:
+                buffered = running.task.buffered
+                empty = [part for part in running.inputs if not buffered[part]]
+                if empty and any(buffered.values()):
+                    names = ", ".join(f"{part.topic}-{part.partition}" for part in empty)
+                    return f"it waits for records of {names}"
+        return ""
 
     @property
     def awaits_calls(self) -> bool:

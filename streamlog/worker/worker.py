@@ -57,6 +57,8 @@ from streamlog.worker.placement import Placement, together
 from streamlog.worker.tasks import Place, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
 from streamlog.worker.versions import Change, Versions
+from streamlog.worker.watchdog import Sight
+from streamlog.worker.watching import Limits, Watching
 
 if TYPE_CHECKING:
     from streamlog.worker.web.door import Door
@@ -114,6 +116,8 @@ class Program:
     commit_interval_ms: int = COMMIT_INTERVAL_MS
     web: str | None = None
     """HOST:PORT of the worker's HTTP server, if it is to have one."""
+    limits: Limits = field(default_factory=Limits)
+    """Of the watchdog."""
     accept_state_loss: bool = False
     """Go on without state that this program can't use (see `versions`)."""
     bind: Callable[[Producer], None] = field(default=lambda _producer: None)
@@ -335,6 +339,8 @@ class _Shift:
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._task_starts: dict[TopicPartition, int] = {}
         """Where tasks began that have not taken anything yet."""
+        self._watching = Watching(program.limits, self, self._engine, self._clock)
+        self._is_committing = False
         self._assigned = self._told = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
 
@@ -344,6 +350,7 @@ class _Shift:
         cleanup = remove_abandoned(path, delay_ms=delay_ms, clock=self._clock)
         watches = [
             self._background.create_task(self._watch(), name="log directory"),
+            self._background.create_task(self._watching.run(), name="watchdog"),
             self._background.create_task(self._end_late(stop), name="late end"),
             self._background.create_task(cleanup, name="state cleanup"),
         ]
@@ -386,6 +393,18 @@ class _Shift:
                 if (end := ends.get(TopicPartition(topic, partition))) is not None
             },
         )
+
+    def sights(self) -> dict[str, Sight]:
+        """Where everybody stands, for the watchdog."""
+        if not self._assigned:
+            return {}
+        return {**self._agents.sights(self._consumer.high_watermark), **self._tasks.sights()}
+
+    def reason(self, who: str) -> str:
+        """What somebody waits for, for the watchdog."""
+        if self._is_committing:
+            return "a commit is under way: the log does not take what was written"
+        return self._agents.reason(who) or self._tasks.reason(who)
 
     async def _watch(self) -> None:
         """See an embedded log's directory vanish, whatever the others are waiting for.
@@ -435,6 +454,13 @@ class _Shift:
             )
 
     async def _commit(self) -> None:
+        self._is_committing = True
+        try:
+            await self._commit_all()
+        finally:
+            self._is_committing = False
+
+    async def _commit_all(self) -> None:
         # What agents handle from here on belongs to the next commit: what they have sent until
         # now is flushed before their offsets are stored.
         started_ms = self._clock.now_ms()
