@@ -27,6 +27,7 @@ from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.acls import acls
 from streamlog.cli.configs import configs
+from streamlog.cli.dlq import dlq
 from streamlog.cli.doctor import doctor
 from streamlog.cli.groups import groups
 from streamlog.cli.log import log_commands
@@ -81,6 +82,7 @@ cli.add_typer(log_commands, name="log")
 cli.add_typer(users, name="users")
 cli.add_typer(acls, name="acls")
 cli.add_typer(quotas, name="quotas")
+cli.add_typer(dlq, name="dlq")
 
 
 @cli.callback(invoke_without_command=True)

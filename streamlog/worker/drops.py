@@ -25,7 +25,7 @@ class Drops:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._late_by_ms_max: dict[str, int] = {}
         self._told: dict[tuple[str, str], str] = {}
-        self._told_ms: int | None = None
+        self._told_ms: dict[tuple[str, str], int] = {}
 
     def count(self, drops: Iterable[Drop]) -> None:
         """Take note."""
@@ -37,24 +37,20 @@ class Drops:
                 self._told[drop.node, drop.reason] = drop.told
 
     def tell(self, now_ms: int) -> None:
-        """One line per node and reason, at most once a minute."""
-        due = self._told_ms is None or now_ms - self._told_ms >= LOG_INTERVAL_MS
-        if not self._counts or not due:
-            return
-        self._told_ms = now_ms
-        for (node, reason), count in self._counts.items():
-            self._tell(node, reason, count)
-        self._counts.clear()
-        self._late_by_ms_max.clear()
-        self._told.clear()
+        """One line per node and reason, at most once a minute each."""
+        for key in [*self._counts]:
+            told_ms = self._told_ms.get(key)
+            if told_ms is None or now_ms - told_ms >= LOG_INTERVAL_MS:
+                self._told_ms[key] = now_ms
+                self._tell(*key, self._counts.pop(key))
 
     def _tell(self, node: str, reason: str, count: int) -> None:
-        last = self._told.get((node, reason), "")
+        last = self._told.pop((node, reason), "")
         match reason:
             case "out of order":
                 logger.warning("%s: %d records taken before their turn", node, count)
             case "late":
-                late_ms = self._late_by_ms_max[node]
+                late_ms = self._late_by_ms_max.pop(node, 0)
                 logger.warning(
                     "%s: %d records left out: late (by up to %d ms)", node, count, late_ms
                 )
