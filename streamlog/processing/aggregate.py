@@ -24,8 +24,12 @@ from streamlog.tables.folding import Row
 from streamlog.tables.store import KeyValueStore, prefix_end
 from streamlog.topology import Aggregate, Aggregation, WindowedAggregate
 
-ROWS_CACHED_MAX = 100_000
-"""States kept as objects after a flush: some 50 MB of small ones. Beyond, all are dropped."""
+ROWS_BYTES_MAX = 64 * 1024 * 1024
+"""States that one step keeps as objects after a flush, by estimate. Beyond, all are dropped."""
+ROW_BYTES = 400
+"""What a row costs beyond its key and state: objects' heads, and a slot in a dict."""
+STATE_TIMES = 8
+"""How many times as much a state takes as an object as it does written down."""
 
 UNCHANGING = frozenset({int, float, str, bytes, bool})
 """States of these types can't be changed in place."""
@@ -41,7 +45,7 @@ class RowFormat:
         self._initial = aggregation.initial
         self._state = aggregation.state
 
-    def dumps(self, key: bytes, row: Row) -> bytes:
+    def dumps(self, row: Row) -> bytes:
         """The row as bytes.
 
         Raises:
@@ -52,10 +56,10 @@ class RowFormat:
         except Exception as error:  # noqa: BLE001 - a serde of the user's type
             caught = error
         raise ProcessingError(
-            f"{self._node!r} can't store its state for key {key!r}: {caught}", node=self._node
+            f"{self._node!r} can't store its state for key {row.raw!r}: {caught}", node=self._node
         ) from caught
 
-    def dumps_all(self, keys: Sequence[bytes], rows: Sequence[Row]) -> list[bytes]:
+    def dumps_all(self, rows: Sequence[Row]) -> list[bytes]:
         """The rows as bytes.
 
         Raises:
@@ -65,13 +69,32 @@ class RowFormat:
         try:
             return [pack(row.timestamp_ms) + dumps(row.state) for row in rows]
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
-            return [self.dumps(key, row) for key, row in zip(keys, rows, strict=True)]
+            return [self.dumps(row) for row in rows]
 
-    def loads(self, data: bytes | None) -> Row:
-        """The row in the bytes; a new one if there are none."""
+    def loads(self, data: bytes | None, raw: bytes = b"") -> Row:
+        """The row of a key in the bytes; a new one if there are none."""
         if data is None:
-            return Row(self._initial(), -1)
-        return Row(self._state.loads(data[_TIMESTAMP.size :]), _TIMESTAMP.unpack_from(data)[0])
+            return Row(self._initial(), -1, raw)
+        state = self._state.loads(data[_TIMESTAMP.size :])
+        return Row(state, _TIMESTAMP.unpack_from(data)[0], raw)
+
+
+class RowSizes:
+    """What rows take in memory, judged by those that were written down."""
+
+    __slots__ = ("_bytes", "_rows")
+
+    def __init__(self) -> None:
+        self._bytes = self._rows = 0
+
+    def add(self, rows: Sequence[Row], values: Sequence[bytes]) -> None:
+        """These were written down."""
+        self._rows += len(rows)
+        self._bytes += sum(len(row.raw) for row in rows) + STATE_TIMES * sum(map(len, values))
+
+    def bytes_of(self, count: int) -> int:
+        """What so many rows take."""
+        return count * (ROW_BYTES + self._bytes // max(self._rows, 1))
 
 
 def without_nulls(
@@ -127,7 +150,8 @@ class AggregateStep(Step):
         self._store = store
         self._collector = collector
         self._rows: dict[bytes, Row] = {}
-        self._dirty: set[bytes] = set()
+        self._dirty: list[Row] = []
+        self._sizes = RowSizes()
 
     def process(self, batch: Batch) -> None:
         """Fold each record into its key's state and hand on the new result."""
@@ -147,23 +171,27 @@ class AggregateStep(Step):
     def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
         row = self._rows.get(raw)
         if row is None:
-            row = self._format.loads(self._store.get(self._prefix + raw))
+            row = self._format.loads(self._store.get(self._prefix + raw), raw)
             row.state = self._aggregation.add(row.state, value)
             self._rows[raw] = row  # Not before: it may have failed on the first record of a key.
         else:
             row.state = self._aggregation.add(row.state, value)
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
-        self._dirty.add(raw)
+        if not row.dirty:
+            row.dirty = True
+            self._dirty.append(row)
         return self._aggregation.result(row.state), row.timestamp_ms
 
     def flush(self) -> None:
         """Write changed states into the store."""
-        raws = sorted(self._dirty)
-        values = self._format.dumps_all(raws, [self._rows[raw] for raw in raws])
-        prefix = self._prefix
-        self._store.write(zip([prefix + raw for raw in raws], values, strict=True))
-        self._dirty.clear()
-        if len(self._rows) > ROWS_CACHED_MAX:
+        rows, prefix = self._dirty, self._prefix
+        values = self._format.dumps_all(rows)
+        self._store.write(zip([prefix + row.raw for row in rows], values, strict=True))
+        for row in rows:
+            row.dirty = False
+        self._dirty = []
+        self._sizes.add(rows, values)
+        if self._sizes.bytes_of(len(self._rows)) > ROWS_BYTES_MAX:
             self._rows.clear()
 
     def lookup(self, raw: bytes) -> object:
@@ -173,7 +201,7 @@ class AggregateStep(Step):
             data = self._store.get(self._prefix + raw)
             if data is None:
                 return None
-            row = self._rows[raw] = self._format.loads(data)
+            row = self._rows[raw] = self._format.loads(data, raw)
         result: object = self._aggregation.result(row.state)
         return result
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from streamlog.processing.aggregate import ROW_BYTES, STATE_TIMES
 from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
 from streamlog.records.columns import has_none
 from streamlog.tables.store import KeyValueStore, prefix_end
 from streamlog.topology import TableFilter, TableJoin, TableSource, View
 
-ROWS_CACHED_MAX = 20_000
-"""Decoded rows per table: a few MB of small ones. Beyond, all are dropped."""
+ROWS_BYTES_MAX = 16 * 1024 * 1024
+"""Decoded rows per table, by estimate. Beyond, all are dropped."""
 
 
 class Lookup(Protocol):
@@ -42,6 +43,8 @@ class TableStep(Step):
         self._store = store
         self._collector = collector
         self._cache: dict[bytes, object] = {}
+        self._cache_bytes = 0
+        """By estimate; rows that change count again, which only empties it earlier."""
 
     def process(self, batch: Batch) -> None:
         """Take in rows; hand on the changes."""
@@ -68,8 +71,10 @@ class TableStep(Step):
             data = self._store.get(self._prefix + raw)
             if data is None:
                 return None
-            if len(self._cache) >= ROWS_CACHED_MAX:
+            self._cache_bytes += ROW_BYTES + len(raw) + STATE_TIMES * len(data)
+            if self._cache_bytes > ROWS_BYTES_MAX:
                 self._cache.clear()
+                self._cache_bytes = 0
             found = self._cache[raw] = self._topic.value.loads(data)
         return found
 

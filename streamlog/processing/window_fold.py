@@ -46,7 +46,7 @@ class Window:
         self.suffix = windowed_bytes(b"", start_ms, end_ms)
         """What a serde writes behind the key."""
         self.rows: dict[bytes, Row] = {}
-        self.dirty: list[bytes] = []
+        self.dirty: list[Row] = []
         self.is_whole = is_whole
         """The store has no rows of it beyond those in memory."""
 
@@ -209,13 +209,13 @@ class WindowFold:
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
         if not row.dirty:
             row.dirty = True
-            window.dirty.append(raw)
+            window.dirty.append(row)
         return row
 
     def _new_row(self, window: Window, raw: bytes) -> Row:
         if not window.is_whole:
             return self._load_row(window, raw)
-        row = window.rows[raw] = Row(self._initial(), -1)
+        row = window.rows[raw] = Row(self._initial(), -1, raw)
         return row
 
     def _note(self, updates: Updates, window: Window, row: Row, at: int) -> None:

@@ -24,7 +24,13 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from streamlog.durations import moment
-from streamlog.processing.aggregate import ROWS_CACHED_MAX, RowFormat, guarded, without_nulls
+from streamlog.processing.aggregate import (
+    ROWS_BYTES_MAX,
+    RowFormat,
+    RowSizes,
+    guarded,
+    without_nulls,
+)
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.outbox import SinkBatch
@@ -41,7 +47,6 @@ from streamlog.processing.window_fold import (
 from streamlog.record import Late, Windowed
 from streamlog.tables.folding import Row
 from streamlog.tables.store import (
-    Change,
     KeyValueStore,
     prefix_end,
     split_window_key,
@@ -97,6 +102,7 @@ class WindowedAggregateStep(Step):
         self._kept_ms = node.windows.retention_ms - node.windows.size_ms - self._grace_ms
         self._result = node.aggregation.result
         self._format = RowFormat(node.name, node.aggregation)
+        self._sizes = RowSizes()
         self._store = store
         self._collector = collector
         self._prefix = node.store.prefix
@@ -151,19 +157,17 @@ class WindowedAggregateStep(Step):
     def flush(self) -> None:
         """Write changed rows into the store."""
         count = 0
-        changes: list[Change] = []
         for window in self._windows.values():
-            raws = sorted(window.dirty)
-            rows = [window.rows[raw] for raw in raws]
+            rows = window.dirty
             head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
-            keys = [head + raw for raw in raws]
-            changes += zip(keys, self._format.dumps_all(raws, rows), strict=True)
+            values = self._format.dumps_all(rows)
+            self._store.write(zip([head + row.raw for row in rows], values, strict=True))
             for row in rows:
                 row.dirty = False
-            window.dirty.clear()
+            window.dirty = []
+            self._sizes.add(rows, values)
             count += len(window.rows)
-        self._store.write(changes)
-        if count > ROWS_CACHED_MAX:
+        if self._sizes.bytes_of(count) > ROWS_BYTES_MAX:
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows
                 window.rows.clear()
@@ -283,7 +287,7 @@ class WindowedAggregateStep(Step):
 
     def _load_row(self, window: Window, raw: bytes) -> Row:
         data = self._store.get(self._prefix + window_key(window.end_ms, window.start_ms, raw))
-        row = window.rows[raw] = self._format.loads(data)
+        row = window.rows[raw] = self._format.loads(data, raw)
         return row
 
     def _close(self, closed: Closed) -> None:

@@ -7,6 +7,7 @@ cdef int _COUNT, _SUM, _MIN, _MAX, _MEAN
 cdef class Row:
     cdef public object state
     cdef public long long timestamp_ms
+    cdef public bytes raw
     cdef public bint dirty
 
 @cython.final

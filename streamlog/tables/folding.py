@@ -24,11 +24,13 @@ KINDS = ("count", "sum", "min", "max", "mean")
 class Row:
     """The state of one key (and window): what has been folded, and the largest timestamp."""
 
-    __slots__ = ("dirty", "state", "timestamp_ms")
+    __slots__ = ("dirty", "raw", "state", "timestamp_ms")
 
-    def __init__(self, state: object, timestamp_ms: int) -> None:
+    def __init__(self, state: object, timestamp_ms: int, raw: bytes = b"") -> None:
         self.state: Any = state
         self.timestamp_ms = timestamp_ms
+        self.raw = raw
+        """Its key."""
         self.dirty = False
         """Whether the store does not have it as it is."""
 

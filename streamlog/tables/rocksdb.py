@@ -44,6 +44,7 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.tables.cache_budget import MEMORY_BYTES, CacheBudget
+from streamlog.tables.deferred import WaitingBudget
 from streamlog.tables.directory_lock import DirectoryLock
 from streamlog.tables.store import Change
 
@@ -76,18 +77,20 @@ RocksError = Exception
 class RocksBudget:
     """The memory that all stores of one process share, bounded in bytes.
 
-    Three quarters are RocksDB's: one cache for blocks, indexes and filters, in which the write
-    buffers are counted, with at most half of it. A quarter is for values that tasks keep at hand.
+    Half is RocksDB's: one cache for blocks, indexes and filters, in which the write buffers are
+    counted, with at most half of it. A quarter is for values that tasks keep at hand, a quarter
+    for commits that are not written to the stores yet.
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
         """`memory_bytes` for everything."""
-        rocksdb_bytes = memory_bytes * 3 // 4
+        rocksdb_bytes = memory_bytes // 2
         self.cache = Cache(rocksdb_bytes)
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             rocksdb_bytes // 2, allow_stall=False, cache=self.cache
         )
-        self.caches = CacheBudget(memory_bytes - rocksdb_bytes)
+        self.caches = CacheBudget(memory_bytes // 4)
+        self.waiting = WaitingBudget(memory_bytes // 4)
 
 
 class RocksStore:

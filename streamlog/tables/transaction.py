@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from operator import is_, itemgetter
+from operator import is_
 from typing import Final, Literal, TypeAlias
 
 from streamlog.tables.cache_budget import CacheBudget
@@ -101,7 +101,7 @@ class StoreTransaction:
         pending = self._pending
         changed = [(key, pending[key]) for key in self._keys.range(low, high)]
         stored = self._store.range(low, high)
-        return _overlaid(stored, changed) if changed else stored
+        return overlaid(stored, changed) if changed else stored
 
     def stored(self, key: bytes) -> bytes | None:
         """The value as of the last commit, whatever has been changed since."""
@@ -123,14 +123,13 @@ class StoreTransaction:
 
     def write(self, changes: Iterable[Change]) -> None:
         """Take in the changes in their order, pending."""
-        changed = list(changes)
-        fresh = dict(changed)
+        fresh = dict(changes)
         if self._pending.keys().isdisjoint(fresh):
             self._pending.update(fresh)
             self._keys.add_all(fresh)
             self.size_bytes += _size_bytes(fresh)
             return
-        for key, value in changed:
+        for key, value in fresh.items():
             self._change(key, value)
 
     def close(self) -> None:
@@ -142,8 +141,8 @@ class StoreTransaction:
         self._store.close()
 
     def changes(self) -> list[Change]:
-        """The pending changes by ascending key; they stay pending until `commit`."""
-        return sorted(self._pending.items(), key=itemgetter(0))
+        """The pending changes, in no order of keys; they stay pending until `commit`."""
+        return list(self._pending.items())
 
     def commit(self, records: Sequence[Change], *, next_offset: int) -> None:
         """The changelog has taken `records` and goes on at `next_offset`: store them.
@@ -153,13 +152,16 @@ class StoreTransaction:
         """
         apply_records(self._store, records, next_offset=next_offset)
         self._cache.renew(records)
-        pending, stored = self._pending, dict(records)
-        # Identity: an equal value written since is another change, but to the same value.
-        if pending.keys() <= stored.keys() and all(
-            map(is_, pending.values(), map(stored.__getitem__, pending))
+        pending = self._pending
+        # What was sent stands in front, in the same order, as the very same objects.
+        if (
+            len(pending) <= len(records)
+            and all(map(is_, pending, [key for key, _ in records]))
+            and all(map(is_, pending.values(), [value for _, value in records]))
         ):
             self.rollback()
             return
+        # Identity: an equal value written since is another change, but to the same value.
         for key, value in records:
             if pending.get(key, _MISSING) is value:
                 del pending[key]
@@ -183,7 +185,7 @@ def _size_bytes(changes: Mapping[bytes, bytes | None]) -> int:
     return ENTRY_BYTES * len(changes) + sum(map(len, changes)) + sum(map(len, values))
 
 
-def _overlaid(
+def overlaid(
     stored: Iterator[tuple[bytes, bytes]], changed: list[Change]
 ) -> Iterator[tuple[bytes, bytes]]:
     """Stored pairs with the changed ones in their places; both ascending by key."""
@@ -233,6 +235,8 @@ class _Cache:
 
     def renew(self, changes: Iterable[Change]) -> None:
         """Remember new values of the keys that are known here: those that somebody reads."""
+        if not self._young and not self._old:
+            return
         for key, value in changes:
             if key in self._young or key in self._old:
                 self.add(key, value)

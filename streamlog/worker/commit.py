@@ -109,9 +109,13 @@ class Checkpoints:
             return 0
         now_ms = self._clock.wall_ms()
         headers = epoch_headers(state.epoch)
-        keys, values = zip(*changes, strict=True)
         batch = FieldColumns()
-        batch.extend([now_ms] * len(keys), keys, values, [headers] * len(keys))
+        batch.extend(
+            [now_ms] * len(changes),
+            [key for key, _ in changes],
+            [value for _, value in changes],
+            [headers] * len(changes),
+        )
         sent = await self._producer.send_atomic(*state.changelog, batch)
         first_offset = sent.offset - len(batch) + 1
         if first_offset != state.next_offset:
@@ -121,7 +125,7 @@ class Checkpoints:
             await write_again(
                 self._producer,
                 state.changelog,
-                state.store,
+                state.front,
                 late,
                 epoch=state.epoch,
                 wall_ms=now_ms,

@@ -26,9 +26,10 @@ from streamlog.clock import Clock
 from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost
 from streamlog.log import Log
 from streamlog.records.batch import Record
+from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
-from streamlog.tables.store import Change
+from streamlog.tables.store import Change, KeyValueStore
 from streamlog.worker.following import Follower
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class TaskState:
     """The open state of one task."""
 
     store: RocksStore
+    front: DeferredStore
+    """The store with the commits that wait to be written to it: for whoever reads and writes."""
     directory: TaskDirectory
     """Where the store lies; it makes the snapshots."""
     changelog: TopicPartition
@@ -175,7 +178,8 @@ class Restorer:
         except BaseException:
             store.close()
             raise
-        return TaskState(store, self._directory, self.changelog, epoch, epoch + 1)
+        front = DeferredStore(store, self._budget.waiting)
+        return TaskState(store, front, self._directory, self.changelog, epoch, epoch + 1)
 
     async def _opened_store(self) -> RocksStore:
         """The newest state on this machine, in a directory of its own.
@@ -227,7 +231,7 @@ class Restorer:
 async def write_again(
     producer: Producer,
     changelog: TopicPartition,
-    store: RocksStore,
+    store: KeyValueStore,
     keys: Iterable[bytes],
     *,
     epoch: int,

@@ -462,7 +462,7 @@ class Tasks:
             self._with.figures.restored += restorer.records
             level = logging.INFO if restorer.records else logging.DEBUG
             logger.log(level, "task %s: restored %d records", task_id, restorer.records)
-        store = None if state is None else state.store
+        store = None if state is None else state.front
         # Without transactions a crash sends again, and only the order of the log is the same then.
         task = Task(
             sub,

@@ -10,16 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.errors import UsageError
+from streamlog.tables.deferred import DeferredStore, WaitingBudget
 from streamlog.tables.memory import MemoryStore
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.tables.store import Change, KeyValueStore, NamedStore, StoreSpec
 from streamlog.tables.transaction import StoreTransaction
 
 Operation = Callable[[KeyValueStore, dict[bytes, bytes]], None]
-BUDGET = RocksBudget(cache_bytes=1 << 20, write_buffers_bytes=8 << 20)
+BUDGET = RocksBudget(16 << 20)
 IMPLEMENTATIONS: dict[str, Callable[[str], KeyValueStore]] = {
     "memory": lambda _path: MemoryStore(),
     "rocks": lambda path: RocksStore.open(path, budget=BUDGET),
+    "deferred": lambda _path: DeferredStore(MemoryStore()),
+    "deferred-rocks": lambda path: DeferredStore(
+        RocksStore.open(path, budget=BUDGET), WaitingBudget(500)
+    ),
     "transaction": lambda _path: StoreTransaction(MemoryStore()),
     "transaction-rocks": lambda path: StoreTransaction(
         RocksStore.open(path, budget=BUDGET), cache_bytes=2_000

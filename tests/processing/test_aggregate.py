@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streamlog import App
 from streamlog.durations import when_ms
-from streamlog.processing.aggregate import ROWS_CACHED_MAX, AggregateStep
+from streamlog.processing.aggregate import ROW_BYTES, ROWS_BYTES_MAX, AggregateStep
 from streamlog.processing.step import Collector
 from streamlog.serdes import serde_for
 from streamlog.tables.memory import MemoryStore
@@ -60,7 +60,7 @@ def test_the_cache_of_rows_is_bounded_and_what_left_it_comes_back() -> None:
     counting = Aggregation(int, lambda n, _: n + 1, lambda n: n, serde_for(int))
     node = Aggregate(name="n", store=StoreSpec("n"), key=serde_for(str), aggregation=counting)
     step: Any = AggregateStep(node, MemoryStore(), Collector())
-    for number in range(ROWS_CACHED_MAX + 1):
+    for number in range(ROWS_BYTES_MAX // ROW_BYTES):
         step._fold(str(number).encode(), 1, 0)
     step.flush()
     assert step._rows == {}

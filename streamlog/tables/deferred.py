@@ -1,0 +1,153 @@
+"""DeferredStore: commits gathered in memory before they go to the store on disk.
+
+The changelog has every commit at once; the store beneath is a copy of it that may lag, as its
+offset tells what it lacks. So writes wait here until enough of them has come together: a key
+that changes with every commit is written once for many, and all of them in the order of the
+keys. Reads see what waits. Rules of the file: what waits is whole commits, and goes down in
+slices with the offset in the last one, so a crash at any point is repaired by replaying the
+changelog from the offset that is found. How much waits is bounded in bytes, for all tasks of a
+process together, and in records, which a crash makes a restart replay. Not done here: what a
+transaction has not committed (`transaction`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import islice
+from operator import itemgetter
+from typing import Final, Literal, TypeAlias
+
+from streamlog.tables.changelog import OFFSET_KEY, WRITE_KEYS_MAX
+from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.transaction import ENTRY_BYTES, overlaid
+
+WAITING_BYTES = 48 * 1024 * 1024
+"""Default bound of what waits, all tasks of a process together, by estimate."""
+
+REPLAY_RECORDS_MAX = 300_000
+"""A task's changes since its store was written: half a second of replay after a crash."""
+
+SAMPLE = 16
+"""One in so many changes is looked at for its size."""
+
+_RESERVED = b"\x01"
+"""Keys below are no store's: progress, owner and offset. They go last, the offset behind all."""
+
+
+class _Missing(Enum):
+    MISSING = 0
+
+
+_MISSING: Final = _Missing.MISSING
+_Found: TypeAlias = bytes | Literal[_Missing.MISSING] | None
+
+
+class WaitingBudget:
+    """The memory that what waits may take, shared by the stores of one process."""
+
+    __slots__ = ("bound_bytes", "used_bytes")
+
+    def __init__(self, bound_bytes: int = WAITING_BYTES) -> None:
+        self.bound_bytes = bound_bytes
+        self.used_bytes = 0
+
+
+class DeferredStore:
+    """A KeyValueStore that writes to the one beneath when enough has come together."""
+
+    __slots__ = (
+        "_budget", "_order", "_records", "_sampled", "_sampled_bytes", "_size_bytes", "_store",
+        "_waiting",
+    )  # fmt: skip
+
+    def __init__(self, store: KeyValueStore, budget: WaitingBudget | None = None) -> None:
+        """`budget` is shared with the other stores of the process; by default its own."""
+        self._store = store
+        self._budget = budget or WaitingBudget()
+        self._waiting: dict[bytes, bytes | None] = {}
+        self._order: list[bytes] | None = []
+        """The keys that wait, by size, if somebody has asked for that."""
+        self._sampled = self._sampled_bytes = 0
+        self._size_bytes = self._records = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, whether it waits or not."""
+        found: _Found = self._waiting.get(key, _MISSING)
+        return self._store.get(key) if found is _MISSING else found
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set one value."""
+        self.write([(key, value)])
+
+    def delete(self, key: bytes) -> None:
+        """Remove one key, if it is there."""
+        self.write([(key, None)])
+
+    def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `low` up to but not including `high`, in order, as they are now."""
+        if self._order is None:
+            self._order = sorted(self._waiting)
+        first = bisect_left(self._order, low)
+        last = len(self._order) if high is None else bisect_left(self._order, high, first)
+        waiting = self._waiting
+        changed = [(key, waiting[key]) for key in self._order[first:last]]
+        stored = self._store.range(low, high)
+        return overlaid(stored, changed) if changed else stored
+
+    def delete_range(self, low: bytes, high: bytes | None = None) -> None:
+        """Remove the keys from `low` up to but not including `high`."""
+        self.flush()
+        self._store.delete_range(low, high)
+
+    def write(self, changes: Iterable[Change]) -> None:
+        """Take in the changes; if they end a commit, the store may be written."""
+        fresh = list(changes)
+        waiting = self._waiting
+        before = len(waiting)
+        waiting.update(fresh)
+        if len(waiting) != before:
+            self._order = None
+        self._records += len(fresh)
+        self._count(fresh[::SAMPLE])
+        is_much = self._budget.used_bytes > self._budget.bound_bytes
+        is_long = self._records >= REPLAY_RECORDS_MAX
+        if fresh and fresh[-1][0] == OFFSET_KEY and (is_much or is_long):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all that waits to the store beneath."""
+        ordered = sorted(self._waiting.items(), key=itemgetter(0))
+        last = [change for change in ordered if change[0] < _RESERVED]
+        offset = [change for change in last if change[0] == OFFSET_KEY]
+        last = [change for change in last if change[0] != OFFSET_KEY] + offset
+        rows = iter(ordered[len(last) :])
+        while head := list(islice(rows, WRITE_KEYS_MAX)):
+            self._store.write(head)
+        if last:
+            self._store.write(last)
+        self._forget()
+
+    def close(self) -> None:
+        """Write what waits, and close the store beneath."""
+        try:
+            self.flush()
+        finally:
+            self._forget()
+            self._store.close()
+
+    def _count(self, sample: Sequence[Change]) -> None:
+        """What waits in memory, as if all were like those looked at."""
+        self._sampled += len(sample)
+        self._sampled_bytes += sum(len(key) + len(value or b"") for key, value in sample)
+        mean_bytes = ENTRY_BYTES + self._sampled_bytes // max(self._sampled, 1)
+        size_bytes = len(self._waiting) * mean_bytes
+        self._budget.used_bytes += size_bytes - self._size_bytes
+        self._size_bytes = size_bytes
+
+    def _forget(self) -> None:
+        self._waiting.clear()
+        self._order = []
+        self._budget.used_bytes -= self._size_bytes
+        self._size_bytes = self._records = 0
