@@ -39,13 +39,21 @@ cdef int _check_format(int magic, long long length, object position) except -1
     append_time=cython.bint, bare=cython.bint, base_ms=cython.longlong, delta=cython.longlong,
     delta_max=cython.longlong, delta_min=cython.longlong, headers=tuple, offset=cython.longlong,
     offset_delta=cython.longlong, position=cython.Py_ssize_t, previous=cython.longlong,
-    record_end=cython.Py_ssize_t, size=cython.longlong,
+    record_end=cython.Py_ssize_t, seen=_Headers, size=cython.longlong,
     timestamp_ms=cython.longlong,
 )
 cdef int _decode(
     RecordBatch batch, const unsigned char* data, Py_ssize_t end, list records,
     RecordColumns columns
 ) except -1
+
+@cython.final
+cdef class _Headers:
+    cdef tuple _headers
+    cdef bytes _written
+
+    @cython.locals(written=bytes)
+    cdef tuple read(self, const unsigned char* data, Py_ssize_t position, Py_ssize_t end)
 
 cdef int _check_size(str what, long long size, long long room) except -1
 

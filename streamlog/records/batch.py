@@ -282,7 +282,7 @@ def _decode(
     base_ms = batch.base_timestamp_ms
     delta_min = _INT64_MIN - base_ms if base_ms < 0 else _INT64_MIN
     delta_max = _INT64_MAX - base_ms if base_ms > 0 else _INT64_MAX
-    position, previous = 0, -1
+    position, previous, seen = 0, -1, _Headers()
     for _ in range(batch.record_count):
         size, position = read_varint(data, position)
         if size < _RECORD_BYTES_MIN - 1 or size > end - position:
@@ -307,7 +307,7 @@ def _decode(
         position += size if size != _NULL else 0
         offset = batch.base_offset + offset_delta
         bare = data[position] == 0 and position == record_end - 1
-        headers = None if bare else _read_headers(data, position, record_end)
+        headers = None if bare else seen.read(data, position, record_end)
         if columns is not None:
             columns.add(offset, timestamp_ms, key, value, headers)
         elif headers is None:
@@ -317,6 +317,24 @@ def _decode(
         position = record_end
     if position != end:
         raise CorruptData(f"{end - position} bytes follow the last record of a batch")
+
+
+class _Headers:
+    """Headers of one record after the other: as long as they are the same bytes, the same tuple."""
+
+    __slots__ = ("_headers", "_written")
+
+    def __init__(self) -> None:
+        self._headers: tuple[tuple[str, bytes | None], ...] = ()
+        self._written: bytes | None = None
+
+    def read(self, data: bytes, position: int, end: int) -> tuple[tuple[str, bytes | None], ...]:
+        """The headers, which reach exactly to `end`."""
+        written = data[position:end]
+        if written != self._written:
+            self._headers = _read_headers(data, position, end)
+            self._written = written
+        return self._headers
 
 
 def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[str, bytes | None], ...]:

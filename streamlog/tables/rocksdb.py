@@ -58,6 +58,10 @@ FILLING_BUFFERS_MAX = 4
 """Of a store that is filled: with two, a write waits for the disk now and then, and holds the
 interpreter's lock meanwhile (95 ms were seen; 9 ms with four)."""
 
+FILLING_TABLES_MAX = 20
+"""Flushed buffers that wait to be merged, 300 MiB in all: merging them can wait until the task
+runs, and took as much time as everything else (measured). Beyond that it would be too many."""
+
 OPEN_FILES_MAX = 128
 """Per task: a worker with a hundred tasks stays below the usual limits of a machine."""
 
@@ -346,6 +350,9 @@ def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) 
         options.set_memtable_factory(MemtableFactory.vector())
         options.set_allow_concurrent_memtable_write(allow=False)
         options.set_max_write_buffer_number(FILLING_BUFFERS_MAX)
+        options.set_level_zero_file_num_compaction_trigger(FILLING_TABLES_MAX)
+        options.set_level_zero_slowdown_writes_trigger(2 * FILLING_TABLES_MAX)
+        options.set_level_zero_stop_writes_trigger(3 * FILLING_TABLES_MAX)
     return options
 
 

@@ -23,7 +23,7 @@ from streamlog.client.offsets import Isolation
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.columns import RecordColumns
 from streamlog.tables.changelog import Restoration
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
@@ -47,7 +47,7 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 class Admission(Protocol):
     """Tells which changes in a changelog count."""
 
-    def admit(self, records: Sequence[Record]) -> list[Change]:
+    def admit(self, records: RecordColumns) -> Sequence[Change]:
         """What is to be applied of these records, which come in the order of the log."""
 
 
@@ -146,14 +146,14 @@ class Follower:
 
     async def step(self, *, timeout_ms: int) -> bool:
         """Apply what has come, waiting so long for it; whether the position has moved."""
-        polled = await self._consumer.poll(timeout_ms=timeout_ms, max_records=SLICE_RECORDS)
+        polled = await self._consumer.poll_columns(timeout_ms=timeout_ms, max_records=SLICE_RECORDS)
         next_offset = self._consumer.positions()[self._changelog]
         if next_offset == self.position:
             return False
-        self.apply(polled.get(self._changelog, ()), next_offset=next_offset)
+        self.apply(polled.get(self._changelog, RecordColumns()), next_offset=next_offset)
         return True
 
-    def apply(self, records: Sequence[Record], *, next_offset: int) -> None:
+    def apply(self, records: RecordColumns, *, next_offset: int) -> None:
         """Take in the records from `position` up to, but not including, `next_offset`.
 
         With the garbage collector at rest: it would walk thousands of records after every few

@@ -18,7 +18,7 @@ import logging
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
@@ -26,6 +26,7 @@ from streamlog.clock import Clock
 from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost
 from streamlog.log import Log
 from streamlog.records.batch import Record
+from streamlog.records.columns import RecordColumns
 from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
@@ -92,12 +93,12 @@ class Fences:
 
     def admit(self, records: Iterable[Record]) -> list[Change]:
         """The changes to apply: fences as their offset, nothing by a former owner."""
-        records = list(records)
-        if not self.late and self._are_all_own(records):
-            return [(record.key or b"", record.value) for record in records]
+        columns = RecordColumns.of(records)
+        if not self.late and self._are_all_own(columns):
+            return list(zip(cast("list[bytes]", columns.keys), columns.values, strict=True))
         changes: list[Change] = []
         before = frozenset(self.late)
-        for record in records:
+        for record in columns:
             if record.key is None:
                 raise CorruptData(f"changelog record {record.offset} has no key")
             epoch = next((v for name, v in record.headers if name == EPOCH_HEADER), None)
@@ -113,19 +114,17 @@ class Fences:
             changes.append((LATE_KEY, _pack_keys(self.late)))
         return changes
 
-    def _are_all_own(self, records: list[Record]) -> bool:
+    def _are_all_own(self, columns: RecordColumns) -> bool:
         """Whether these are checkpoints of the last owner, as almost always, and nothing else."""
-        keys, own = [record.key for record in records], epoch_headers(self.owner)
-        if None in keys or OWNER_KEY in keys:
+        if not columns or None in columns.keys or OWNER_KEY in columns.keys:
             return False
-        known: Headers = own
-        for record in records:
-            # Of one batch they are the very same object.
-            if record.headers is not known:
-                known = record.headers
-                if known and known != own:
-                    return False
-        return True
+        headers = columns.headers
+        if headers is None:
+            return True
+        # Of one batch they are the very same object, which `count` sees at once.
+        first = headers[0]
+        is_own = not first or first == epoch_headers(self.owner)
+        return is_own and headers.count(first) == len(headers)
 
 
 class Restorer:

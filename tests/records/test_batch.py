@@ -378,3 +378,13 @@ def test_noise_is_records_or_corrupt(payload: bytes, count: int, delta: int) -> 
     coded = batch_of(payload, record_count=count, last_offset_delta=delta)
     with contextlib.suppress(CorruptData):
         assert len(RecordBatch(coded).records()) == count
+
+
+def test_headers_like_those_of_the_record_before_are_the_same_object() -> None:
+    own, other = (("epoch", b"\x01"),), (("epoch", b"\x02"),)
+    order = [own, own, (), own, other, other, own]
+    batch = RecordBatch(encode_batch([(0, b"k", b"v", headers) for headers in order]))
+    found = [record.headers for record in batch.records()]
+    assert found == order
+    assert found[0] is found[1] is found[3]
+    assert found[4] is found[5]

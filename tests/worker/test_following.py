@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.clock import SystemClock
 from streamlog.log import Log
-from streamlog.records.batch import Record
+from streamlog.records.columns import RecordColumns
 from streamlog.tables.changelog import OFFSET_KEY, changelog_offset
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
@@ -27,7 +27,7 @@ WAIT_MS = 5_000
 class Everything:
     """Every record counts."""
 
-    def admit(self, records: Sequence[Record]) -> list[Change]:
+    def admit(self, records: RecordColumns) -> list[Change]:
         return [(record.key or b"", record.value) for record in records]
 
 
@@ -155,7 +155,7 @@ def test_one_that_is_cancelled_in_the_middle_leaves_a_store_to_go_on_with(
         async with following_it(log, tmp_path) as (follower, _):
             applied = follower.apply
 
-            def apply(records: Sequence[Record], *, next_offset: int) -> None:
+            def apply(records: RecordColumns, *, next_offset: int) -> None:
                 nonlocal slices
                 applied(records, next_offset=next_offset)
                 slices -= 1
