@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from streamlog.dsl.access import TableAccess
 from streamlog.dsl.agent import Agent, AgentRef
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from streamlog.client.producer import Producer
     from streamlog.testing import TestDriver
     from streamlog.transport.security import Security
-    from streamlog.worker.worker import Program
+    from streamlog.worker.program import Program
 
 K = TypeVar("K")
 """A key."""
@@ -56,6 +56,8 @@ CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None
 AgentFunction = Callable[[Stream[K, V]], Any]
 """`async def`, which may yield."""
 
+Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
+GUARANTEES: Final = ("exactly_once", "at_least_once")
 SETTINGS = (
     "log",
     "security",
@@ -67,6 +69,7 @@ SETTINGS = (
     "on_error",
     "watchdog",
     "watchdog_exit",
+    "guarantee",
     "web",
 )
 
@@ -94,6 +97,7 @@ class App:
         on_error: ErrorPolicy = on_error.FAIL,
         watchdog: Dur = "30s",
         watchdog_exit: Dur | None = None,
+        guarantee: Guarantee = "exactly_once",
         web: str | None = None,
         **unknown: object,
     ) -> None:
@@ -111,7 +115,11 @@ class App:
             state_cleanup_delay: the state of a task that has moved to another machine is removed
                 after this, unless the task comes back.
             timezone: of crontabs.
-            commit_interval: what is repeated after a crash is at most this long.
+            commit_interval: what is repeated after a crash is at most this long; and exactly once,
+                so long a row waits until it can be read.
+            guarantee: "exactly_once": what tasks write, their state and how far they have read
+                count together or not at all. "at_least_once": rows are written at once, and again
+                after a crash.
             on_error: what becomes of records that can't be read, on which a function fails or that
                 can't be written, where operator or agent say nothing of their own.
             watchdog: a task or agent that is behind and has not moved for so long is told of, with
@@ -148,6 +156,7 @@ class App:
         if not self.watchdog_ms:
             raise ConfigError("watchdog must be longer than 0 ms")
         self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
+        self.guarantee = _guarantee(guarantee)
         self.web = web
         self.outlet = Outlet()
         """What `Topic.send` goes through while the app runs."""
@@ -391,8 +400,8 @@ class App:
 
     def program(self) -> Program:
         """The app as a worker runs it."""
+        from streamlog.worker.program import Program  # noqa: PLC0415 - the same
         from streamlog.worker.watching import Limits  # noqa: PLC0415 - brings the whole log in
-        from streamlog.worker.worker import Program  # noqa: PLC0415 - the same
 
         topology = self.topology()
         return Program(
@@ -407,6 +416,7 @@ class App:
             crontabs=self.crontabs,
             commit_interval_ms=self.commit_interval_ms,
             limits=Limits(self.watchdog_ms, self.watchdog_exit_ms),
+            guarantee=self.guarantee,
             web=self.web,
             bind=self._bind,
             bind_tables=self._bind_tables,
@@ -445,6 +455,12 @@ class App:
 
     def _place(self, node: str, spec: TopicSpec) -> Place:
         return Place(self._builder, node, Shape(given=spec.key), Shape(given=spec.value))
+
+
+def _guarantee(guarantee: Guarantee) -> Guarantee:
+    if guarantee not in GUARANTEES:
+        raise ConfigError(f"guarantee is {guarantee!r}: it is one of {', '.join(GUARANTEES)}")
+    return guarantee
 
 
 def _check_on(on: str) -> None:

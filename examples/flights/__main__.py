@@ -38,6 +38,7 @@ from examples.flights.app import (
     too_late,
 )
 from streamlog.assignors import TopicPartition
+from streamlog.client.consumer import Consumer
 from streamlog.log import Log
 from streamlog.records.batch import Record
 
@@ -160,7 +161,7 @@ async def follow(run: Run, log: Log, bars: Progress, bar: TaskID) -> None:
     """Show rows as they come, kill the worker on the way if told to, end with the last row."""
     partitions = [TopicPartition(hourly_delays.name, n) for n in range(PARTITIONS)]
     newest = perf_counter()
-    async with log.consumer(auto_offset_reset="earliest") as consumer:
+    async with committed(log) as consumer:
         consumer.assign(partitions)
         while len(run.rows) < len(run.expected) and perf_counter() - newest < STALLED_S:
             # In small steps, or a fast worker would be through before it is killed.
@@ -211,17 +212,30 @@ async def work(run: Run) -> None:
 async def read_again() -> tuple[Rows, int, int]:
     """All rows from the log's own files, rows repeated after a kill, and late flights."""
     rows: Rows = {}
-    read = 0
-    async with Log.open(app.log) as log, log.consumer(auto_offset_reset="earliest") as consumer:
-        partitions = [TopicPartition(hourly_delays.name, n) for n in range(PARTITIONS)]
-        late = [TopicPartition(too_late.name, n) for n in range(PARTITIONS)]
-        ends = await consumer.end_offsets([*partitions, *late])
+    read = late = 0
+    reading = Log.open(app.log)
+    async with reading as log, committed(log) as consumer:
+        partitions = [
+            TopicPartition(topic.name, n)
+            for topic in (hourly_delays, too_late)
+            for n in range(PARTITIONS)
+        ]
+        ends = await consumer.end_offsets(partitions)
         consumer.assign(partitions)
-        while read < sum(ends[partition] for partition in partitions):
-            for polled in (await consumer.poll(timeout_ms=1_000)).values():
+        # The last thing in a partition is what ends a transaction.
+        while any([await consumer.position(part) < ends[part] for part in partitions]):
+            for partition, polled in (await consumer.poll(timeout_ms=1_000)).items():
+                if partition.topic == too_late.name:
+                    late += len(polled)
+                    continue
                 keep(rows, polled)
                 read += len(polled)
-    return rows, read - len(rows), sum(ends[partition] for partition in late)
+    return rows, read - len(rows), late
+
+
+def committed(log: Log) -> Consumer:
+    """Reads what counts."""
+    return log.consumer(auto_offset_reset="earliest", isolation_level="read_committed")
 
 
 def conclude(run: Run, rows: Rows, repeated: int, late: int) -> int:

@@ -49,7 +49,7 @@ from streamlog.serdes import Serde, from_text
 from streamlog.topology import TopicSpec
 
 if TYPE_CHECKING:
-    from streamlog.worker.worker import Start
+    from streamlog.worker.program import Start
 
 EXIT_BUG = 1
 DEFAULT_LOG = "embedded:./.streamlog/log"

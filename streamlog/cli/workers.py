@@ -25,10 +25,11 @@ from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, collect_rarely, serve
 from streamlog.errors import UsageError
 from streamlog.log import EMBEDDED, Log
 from streamlog.transport.security import Security
+from streamlog.worker.program import Program, Start
 from streamlog.worker.slots import SLOT_VARIABLE, Slot
 from streamlog.worker.supervisor import Launch, Supervisor, Write
 from streamlog.worker.topics import ensure_topics
-from streamlog.worker.worker import Program, Start, Worker
+from streamlog.worker.worker import Worker
 
 AUTO = "auto"
 WORKERS_MAX = 256

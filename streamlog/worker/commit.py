@@ -1,4 +1,4 @@
-"""Writes what tasks give: sinks at once, and checkpoints in an order no crash can break.
+"""Writes what tasks give at least once: sinks at once, checkpoints in an order no crash can break.
 
 A commit of all tasks: (a) wait until every sink record is acknowledged; (b) write each
 task's checkpoint, all state changes and its progress, as ONE record batch to its changelog;
@@ -6,7 +6,7 @@ task's checkpoint, all state changes and its progress, as ONE record batch to it
 to the group (`worker`). A crash before (b) reads the inputs again and repeats sink records;
 after (b) the changelog restores the rest. (d) is for lag tools and for tasks without state.
 Why one batch: `docs/decisions/001-one-changelog-batch-per-commit.md`. Not done here:
-transactions.
+transactions (`exactly_once`), for which sinks are held back here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.partitioner import partitions_of_keys
@@ -28,6 +29,7 @@ from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
 from streamlog.records.columns import FieldColumns
+from streamlog.tables.store import Change
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.following import STALL_MS
 from streamlog.worker.restore import Fences, TaskState, epoch_headers, write_again
@@ -35,6 +37,30 @@ from streamlog.worker.restore import Fences, TaskState, epoch_headers, write_aga
 logger = logging.getLogger(__name__)
 
 POLL_MS = 500
+
+
+OnStep = Callable[[str], None]
+"""Called at each place where a commit can be cut off by a crash, by name, in this order:
+
+- `checkpointed`: the tasks have said what has changed; nothing has left the process.
+- `begun`: the transaction is open, for this process only.
+- `handed over`: the records are on their way, in whatever order.
+- `changelogs written`, `sinks written`: acknowledged, and invisible to who reads what is committed.
+- `offsets sent`: the group's coordinator has taken them into the transaction.
+- `committed`: it counts. The stores do not have it yet.
+- `stored`: the stores of all tasks have it, as far as RocksDB's memory goes.
+
+At least once, there are `checkpointed`, `sinks written`, `changelogs written`, `stored` for each
+task of its own, and `offsets sent` once the group has them.
+"""
+
+
+RECORD_BYTES = 150
+"""What a record costs beside its key and value."""
+
+
+def unheard(_step: str) -> None:
+    """An `OnStep` that does nothing."""
 
 
 class Fenced(Exception):
@@ -89,14 +115,57 @@ class SinkWriter:
         return self._partitions[topic]
 
 
+class HeldSinks:
+    """Keeps sink records until they are written in a transaction, with all else of a commit."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        """What they take in memory, by estimate."""
+        self._batches: list[SinkBatch] = []
+
+    async def write(self, batches: Iterable[SinkBatch]) -> None:
+        """Keep them."""
+        for batch in batches:
+            self._batches.append(batch)
+            sizes = map(len, filter(None, chain(batch.keys, batch.values)))
+            self.held_bytes += RECORD_BYTES * len(batch.values) + sum(sizes)
+
+    def take(self) -> list[SinkBatch]:
+        """All that there are, in the order in which they came; keeps none of them."""
+        taken, self._batches, self.held_bytes = self._batches, [], 0
+        return taken
+
+
+def sendable(changes: Sequence[Change], state: TaskState, *, wall_ms: int) -> FieldColumns:
+    """A checkpoint as records of its changelog."""
+    headers = epoch_headers(state.epoch)
+    records = FieldColumns()
+    records.extend(
+        [wall_ms] * len(changes),
+        [key for key, _ in changes],
+        [value for _, value in changes],
+        [headers] * len(changes),
+    )
+    return records
+
+
 class Checkpoints:
     """Writes the checkpoints of tasks to their changelogs, then to their stores."""
 
-    def __init__(self, log: Log, producer: Producer, clock: Clock, engine: EngineThread) -> None:
+    def __init__(
+        self,
+        log: Log,
+        producer: Producer,
+        clock: Clock,
+        engine: EngineThread,
+        *,
+        on_step: OnStep = unheard,
+    ) -> None:
         self._log = log
         self._producer = producer
         self._clock = clock
         self._engine = engine
+        self._on_step = on_step
 
     async def write(self, task: Task, state: TaskState) -> int:
         """Make what the task has done durable; returns the number of records written.
@@ -107,15 +176,9 @@ class Checkpoints:
         changes = await self._engine.call(task.id, task.checkpoint)
         if not changes:
             return 0
+        self._on_step("checkpointed")
         now_ms = self._clock.wall_ms()
-        headers = epoch_headers(state.epoch)
-        batch = FieldColumns()
-        batch.extend(
-            [now_ms] * len(changes),
-            [key for key, _ in changes],
-            [value for _, value in changes],
-            [headers] * len(changes),
-        )
+        batch = sendable(changes, state, wall_ms=now_ms)
         sent = await self._producer.send_atomic(*state.changelog, batch)
         first_offset = sent.offset - len(batch) + 1
         if first_offset != state.next_offset:
@@ -130,10 +193,12 @@ class Checkpoints:
                 epoch=state.epoch,
                 wall_ms=now_ms,
             )
+        self._on_step("changelogs written")
         state.next_offset = sent.offset + 1
         await self._engine.call(
             task.id, partial(task.committed, changes, next_offset=state.next_offset)
         )
+        self._on_step("stored")
         now_ms = self._clock.now_ms()
         if state.directory.is_snapshot_due(state.store, now_ms):
             await asyncio.to_thread(state.directory.snapshot, state.store, now_ms)

@@ -216,6 +216,9 @@ class Restorer:
             changelog=self.changelog,
             admission=Fences.stored,
             clock=self._clock,
+            # Our fence lies behind all that a former owner can have written. Up to there, what it
+            # was about to commit is waited for.
+            isolation="read_committed",
         )
         async with follower:
             self._follower = follower

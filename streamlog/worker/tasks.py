@@ -23,6 +23,7 @@ from streamlog.agents.offsets import TASK
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
+from streamlog.client.offset_metadata import Offsets
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SteadyWall
 from streamlog.log import Log
@@ -34,9 +35,10 @@ from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import NotHere
 from streamlog.worker.calls import Calls
-from streamlog.worker.commit import Checkpoints, Fenced, SinkWriter
+from streamlog.worker.commit import Checkpoints, Fenced, HeldSinks, OnStep, SinkWriter, sendable
 from streamlog.worker.drops import Drops
 from streamlog.worker.engine import EngineThread
+from streamlog.worker.exactly_once import Transactor
 from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer, TaskState
@@ -55,6 +57,8 @@ COMMIT_EARLY_BYTES_SUM = 4 * COMMIT_EARLY_BYTES
 """The same of all tasks together, as they are in memory until then."""
 RESTORING_MAX = 4
 """Tasks that are restored at the same time: each has buffers of its own, outside the budget."""
+HELD_BYTES = 16 * 1024 * 1024
+"""Sink records that wait for the transaction of their commit."""
 IDLE_PROCESS_MS = 100
 """Tasks are asked this often even if nothing came: quiet sources let windows close."""
 CLOSE_WAIT_MS = 5_000
@@ -84,6 +88,10 @@ class Surroundings:
     """Which state the app has let go of."""
     engine: EngineThread
     """Does all that tasks do."""
+    transactor: Transactor | None
+    """Writes commits as transactions: exactly once. None: at least once."""
+    on_step: OnStep
+    """Told how far a commit is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +160,15 @@ class Tasks:
         self._wall = SteadyWall(surroundings.clock)
         self._pauses = pauses
         self._sinks = SinkWriter(surroundings.producer)
+        self._held = HeldSinks()
+        self._transactor = surroundings.transactor
         self._engine = surroundings.engine
         self._checkpoints = Checkpoints(
-            surroundings.log, surroundings.producer, surroundings.clock, surroundings.engine
+            surroundings.log,
+            surroundings.producer,
+            surroundings.clock,
+            surroundings.engine,
+            on_step=surroundings.on_step,
         )
         self._budget = RocksBudget(surroundings.state_memory_bytes)
         self._restoring = asyncio.Semaphore(RESTORING_MAX)
@@ -266,6 +280,8 @@ class Tasks:
     @property
     def is_large(self) -> bool:
         """Whether so much has changed that it should be committed now."""
+        if self._held.held_bytes > HELD_BYTES:
+            return True
         sizes = [running.task.state_bytes for running in self._running.values()]
         return max(sizes, default=0) > COMMIT_EARLY_BYTES or sum(sizes) > COMMIT_EARLY_BYTES_SUM
 
@@ -323,9 +339,53 @@ class Tasks:
                 await self._took(running, outbox)
         self._drops.tell(now_ms)
 
+    async def commit_whole(self, transactor: Transactor, offsets: Offsets) -> None:
+        """Write everything that was processed, and where the group goes on, as one transaction.
+
+        Raises:
+            Undone: nothing of it counts, or it is not known: `drop` all tasks.
+        """
+        stateful = [each for each in self._running.values() if each.state is not None]
+        works = [(each.task.id, each.task.checkpoint) for each in stateful]
+        found = zip(stateful, await self._engine.call_each(works), strict=True)
+        changed = [(each, each.state, changes) for each, changes in found if each.state and changes]
+        sinks = self._held.take()
+        if not (sinks or changed or offsets):
+            return
+        self._with.on_step("checkpointed")
+        wall_ms = self._with.clock.wall_ms()
+        next_offsets = await transactor.write(
+            sinks,
+            [
+                (state.changelog, sendable(changes, state, wall_ms=wall_ms))
+                for _, state, changes in changed
+            ],
+            offsets or self._positions(),
+            consumer=self._with.consumer,
+        )
+        stores = [
+            (each.task.id, partial(each.task.committed, changes, next_offset=next_offset))
+            for (each, _, changes), next_offset in zip(changed, next_offsets, strict=True)
+        ]
+        await self._engine.call_each(stores)
+        self._with.on_step("stored")
+        now_ms = self._with.clock.now_ms()
+        for _, state, _ in changed:
+            if state.directory.is_snapshot_due(state.store, now_ms):
+                await asyncio.to_thread(state.directory.snapshot, state.store, now_ms)
+
+    async def drop(self) -> None:
+        """Forget all that is not committed, and every task with it."""
+        for task_id in [*self._opening]:
+            await self._stop_opening(task_id)
+        for task_id in [*self._running, *self._opened]:
+            await self._close(task_id)
+        self._held.take()
+
     async def commit(self) -> None:
         """Make everything durable that was processed: sinks, then state."""
         await self._sinks.flush()
+        self._with.on_step("sinks written")
         stateful = [
             (running.task, running.state)
             for running in self._running.values()
@@ -362,30 +422,39 @@ class Tasks:
         for task_id in [*self._opening]:
             await self._stop_opening(task_id)
         if not self._engine.is_closed:
-            for task_id in [*self._running, *self._opened]:
-                await self._close(task_id)
+            await self.drop()
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """Where all tasks stand in their inputs."""
+        return {
+            TopicPartition(*place): offset
+            for running in self._running.values()
+            for place, offset in running.task.positions.items()
+        }
 
     def _work(self, running: _Running, now_ms: int) -> Callable[[], Outbox]:
         """What there is to do for a task."""
-        consumer = self._with.consumer
         arrived, running.arrived = running.arrived, {}
         running.processed_ms = now_ms
         figures = self._with.figures
         figures.taken[str(running.task.id)] += sum(map(len, arrived.values()))
+        ends: dict[tuple[str, int], int] = {}
+        consumer, positions = self._with.consumer, self._with.consumer.positions()
         for place in running.inputs:
-            high_watermark = consumer.high_watermark(place)
-            if high_watermark is not None:
-                running.ends[place] = max(high_watermark, running.ends[place])
+            lag, records = consumer.lag(place), arrived.get(place)
+            if lag is not None and place in positions:
+                running.ends[place] = max(positions[place] + lag, running.ends[place])
+            # What ends a transaction is behind the last record that there is.
+            is_all = bool(records) and positions.get(place) == running.ends[place]
+            ends[place] = records.offsets[-1] + 1 if records and is_all else running.ends[place]
         results = self._calls.take(running.task.id)
         wall_ms = self._wall.now_ms()
-        return partial(running.task.process, arrived, wall_ms, ends=running.ends, results=results)
+        return partial(running.task.process, arrived, wall_ms, ends=ends, results=results)
 
     async def _took(self, running: _Running, outbox: Outbox) -> None:
         """A task has taken in what had arrived: pass on what has come of it."""
         self._calls.start(running.task.id, outbox.calls)
-        await self._sinks.write(outbox.writes)
-        for (topic, partition), offset in outbox.offsets.items():
-            self._offsets[TopicPartition(topic, partition)] = offset
+        await (self._sinks if self._transactor is None else self._held).write(outbox.writes)
         self._with.figures.wrote(outbox.writes)
         self._with.figures.left_out(outbox.drops)
         self._drops.count(outbox.drops)
@@ -394,6 +463,9 @@ class Tasks:
         running.task.start_at(
             {place: positions[place] for place in running.inputs if place in positions}
         )
+        done = running.task.positions
+        for topic, partition in outbox.offsets:
+            self._offsets[TopicPartition(topic, partition)] = done[topic, partition]
         self._hold_back(running)
 
     def _hold_back(self, running: _Running) -> None:
@@ -463,7 +535,7 @@ class Tasks:
             level = logging.INFO if restorer.records else logging.DEBUG
             logger.log(level, "task %s: restored %d records", task_id, restorer.records)
         store = None if state is None else state.front
-        # Without transactions a crash sends again, and only the order of the log is the same then.
+        # In the order of the log: what is sent again after a crash comes in no other.
         task = Task(
             sub,
             task_id,

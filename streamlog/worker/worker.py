@@ -20,53 +20,50 @@ from contextlib import (
     AsyncExitStack,
     closing,
 )
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from streamlog.agents.offsets import TASK, metadata_of, offset_of, places_of
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
+from streamlog.client.group_metadata import NO_GENERATION
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
-from streamlog.dsl.access import TableAccess
-from streamlog.dsl.agent import Agent
-from streamlog.dsl.schedule import Crontab, Timer
 from streamlog.errors import ConfigError, LogError, ProcessingError, TopologyError
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.rows import tables_of
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.tables.cache_budget import MEMORY_BYTES
-from streamlog.topology import TopicSpec, Topology
+from streamlog.tables.worker_identity import WorkerIdentity
 from streamlog.transport.security import Security
-from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS, remove_abandoned
+from streamlog.worker.abandoned import remove_abandoned
 from streamlog.worker.access.local import LocalRows
 from streamlog.worker.access.questions import Holder
 from streamlog.worker.access.routed import Reach, RoutedTables
 from streamlog.worker.agents import Agents
 from streamlog.worker.cron import CronScheduler
 from streamlog.worker.engine import EngineThread
+from streamlog.worker.exactly_once import Transactor, Undone
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.pauses import Pauses
-from streamlog.worker.placement import Placement, together
+from streamlog.worker.program import Program, Start
 from streamlog.worker.tasks import Place, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
-from streamlog.worker.versions import Change, Versions
+from streamlog.worker.versions import Versions
 from streamlog.worker.watchdog import Sight
-from streamlog.worker.watching import Limits, Watching
+from streamlog.worker.watching import Watching
 
 if TYPE_CHECKING:
     from streamlog.worker.web.door import Door
 
 logger = logging.getLogger(__name__)
 
-COMMIT_INTERVAL_MS = 500
-"""Default. What a crash repeats; sinks do not wait for it, as there are no transactions."""
+UNDONE_MAX = 5
+"""So many commits in a row that do not count, and the worker ends with the reason."""
 POLL_MS = 100
 """Longest wait for records, and so the longest a stop or a full feed goes unnoticed."""
 POLL_HELD_MS = 10
@@ -96,69 +93,6 @@ MOVED_ON = frozenset(
     }
 )
 """The group has given our partitions to others, who read again what is not committed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What a worker runs: an app, ready-made."""
-
-    app_id: str
-    topology: Topology
-    topics: Mapping[str, TopicSpec]
-    """Declared ones, by name."""
-    state_dir: str
-    """Each app has a directory of its own in it."""
-    agents: Sequence[Agent[Any, Any]] = ()
-    timers: Sequence[Timer] = ()
-    crontabs: Sequence[Crontab] = ()
-    state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
-    state_memory_bytes: int = MEMORY_BYTES
-    commit_interval_ms: int = COMMIT_INTERVAL_MS
-    web: str | None = None
-    """HOST:PORT of the worker's HTTP server, if it is to have one."""
-    limits: Limits = field(default_factory=Limits)
-    """Of the watchdog."""
-    accept_state_loss: bool = False
-    """Go on without state that this program can't use (see `versions`)."""
-    bind: Callable[[Producer], None] = field(default=lambda _producer: None)
-    """Told which producer `Topic.send` is to use."""
-    bind_tables: Callable[[TableAccess], None] = field(default=lambda _tables: None)
-    """Told what the rows of tables are asked through."""
-
-    @property
-    def state_path(self) -> str:
-        """The app's own state directory."""
-        return f"{self.state_dir}/{self.app_id}"
-
-    @property
-    def sources(self) -> list[str]:
-        """The topics that are read, internal ones included."""
-        read = {topic for sub in self.topology.subtopologies for topic in sub.inputs}
-        return sorted(read | {agent.topic.name for agent in self.agents})
-
-    @property
-    def placement(self) -> Placement:
-        """Which topics one worker has to read together, and for which tasks."""
-        tasks = {sub.number: sub.inputs for sub in self.topology.subtopologies}
-        agents = [(agent.topic.name,) for agent in self.agents]
-        return Placement(tuple(together([*tasks.values(), *agents])), tasks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """What a worker says of itself before it joins its group."""
-
-    program: Program
-    log: Log
-    log_url: str
-    counts: Mapping[str, int]
-    """Partitions of every topic that the app reads or writes."""
-    tasks: int
-    """Of the whole app: all its workers share them."""
-    web: str | None = None
-    """HOST:PORT at which this worker answers, if it does."""
-    change: Change
-    """Of the topology, since the version that ran before."""
 
 
 class Worker:
@@ -200,6 +134,7 @@ class Worker:
             self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
+            transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))
             program.bind(producer)
@@ -215,6 +150,8 @@ class Worker:
                 background=background,
                 figures=Figures(),
                 engine=stack.enter_context(closing(EngineThread(self._clock))),
+                transactor=transactor,
+                on_step=program.on_step,
             )
             shift = _Shift(program, start.counts, surroundings)
             tables = self._tables(start.counts, producer, shift.rows)
@@ -223,10 +160,20 @@ class Worker:
                 await stack.enter_async_context(shift.opened(door, tables))
             await shift.work(stop)
 
+    async def _transactor(self, log: Log, stack: AsyncExitStack) -> Transactor | None:
+        """Who writes commits as transactions, under this worker's name."""
+        program = self._program
+        if not program.is_transactional:
+            return None
+        identity = stack.enter_context(WorkerIdentity(program.app_id, program.state_path))
+        transactor = Transactor(log, identity.transactional_id, on_step=program.on_step)
+        return await stack.enter_async_context(transactor)
+
     def _consumer(self, log: Log) -> Consumer:
         return log.consumer(
             group_id=self._program.app_id,
             auto_offset_reset="earliest",
+            isolation_level="read_committed",
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
@@ -336,6 +283,15 @@ class _Shift:
             clock=surroundings.clock,
             is_leader=lambda: surroundings.consumer.is_leader,
         )
+        self._transactor = surroundings.transactor
+        self._on_step = surroundings.on_step
+        self._undone = 0
+        """Commits in a row that do not count."""
+        self._is_over = False
+        """Everything is committed and closed; only the group is still to be left."""
+        self._starts_over = False
+        """All tasks were dropped, to be opened again from what the log has."""
+        self._generation = NO_GENERATION
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._task_starts: dict[TopicPartition, int] = {}
         """Where tasks began that have not taken anything yet."""
@@ -359,6 +315,7 @@ class _Shift:
                 self._program.sources,
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
+                on_lost=self._on_revoked if self._transactor is None else self._on_lost,
             )
             self._agents.start(self._background)
             self._background.create_task(self._cron.run(), name="schedules")
@@ -371,6 +328,7 @@ class _Shift:
         finally:
             for watch in watches:
                 watch.cancel()
+            self._is_over = True
             await self._tasks.close()
 
     def opened(self, door: Door, tables: RoutedTables) -> AbstractAsyncContextManager[None]:
@@ -442,6 +400,8 @@ class _Shift:
         due_ms = self._committed_ms + self._program.commit_interval_ms
         if self._assigned and (self._tasks.is_large or self._clock.now_ms() >= due_ms):
             await self._commit()
+        if self._starts_over and self._assigned and self._consumer.is_member:
+            await self._start_over()
 
     def _tell_if_waiting(self) -> None:
         """Say once, after each rebalance that takes its time, what is being waited for."""
@@ -463,15 +423,52 @@ class _Shift:
     async def _commit_all(self) -> None:
         # What agents handle from here on belongs to the next commit: what they have sent until
         # now is flushed before their offsets are stored.
+        if self._starts_over or self._is_over:
+            return
         started_ms = self._clock.now_ms()
         offsets = self._offsets()
         await self._agents.flush()
-        await self._tasks.commit()
         moved = {p: at for p, at in offsets.items() if self._committed.get(p) != at}
-        if moved:
-            await self._commit_offsets(moved)
+        if self._transactor is not None:
+            await self._commit_whole(self._transactor, moved)
+        else:
+            await self._tasks.commit()
+            if moved:
+                await self._commit_offsets(moved)
         self._committed_ms = self._clock.now_ms()
         self._figures.commits.add(self._committed_ms - started_ms)
+
+    async def _commit_whole(
+        self, transactor: Transactor, moved: dict[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        try:
+            await self._tasks.commit_whole(transactor, moved)
+        except Undone as undone:
+            self._undone += 1
+            if self._undone >= UNDONE_MAX:
+                raise undone.__cause__ or undone from None
+            logger.warning("a commit does not count, its tasks go back to the last one: %s", undone)
+            self._starts_over = True
+            await self._tasks.drop()
+        else:
+            self._undone = 0
+            self._committed.update(moved)
+
+    async def _start_over(self) -> None:
+        """Open all tasks again, where the log says that they are."""
+        places = await self._look_up(frozenset(self._consumer.assignment()))
+        self._starts_over = False
+        # Agents leave out what they have been given already.
+        self._go_to(places)
+        await self._tasks.assign(places)
+
+    def _go_to(self, places: Mapping[TopicPartition, Place]) -> None:
+        self._committed.clear()
+        for partition, place in places.items():
+            self._consumer.seek(partition, place.committed)
+        self._task_starts = {
+            part: place.task_at for part, place in places.items() if self._tasks.of([part])
+        }
 
     async def _commit_offsets(self, moved: dict[TopicPartition, OffsetAndMetadata]) -> None:
         try:
@@ -482,6 +479,7 @@ class _Shift:
             logger.info("offsets not committed, the group has moved on: %s", error)
         else:
             self._committed.update(moved)
+            self._on_step("offsets sent")
             logger.debug("committed %d offsets", len(moved))
 
     def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -503,17 +501,29 @@ class _Shift:
         await self._agents.revoke()
         await self._commit()
 
+    async def _on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """What others have by now can't be committed any more."""
+        logger.info("the group has given %d partitions to others", len(partitions))
+        self._assigned = self._told = False
+        self._joining_ms = self._clock.now_ms()
+        self._tasks.suspend()
+        await self._agents.revoke()
+        await self._tasks.drop()
+
+    async def _keep_or_drop(self) -> None:
+        """Keep the tasks from before the rebalance, unless others may have had them meanwhile."""
+        before, self._generation = self._generation, self._consumer.group_metadata().generation_id
+        if self._transactor is not None and self._generation not in {before, before + 1}:
+            await self._tasks.drop()
+        self._starts_over = False
+
     async def _on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         self._refuse_growth(partitions)
+        await self._keep_or_drop()
         self._assigned = True
         self._pauses.clear()
-        self._committed.clear()
         places = await self._look_up(partitions)
-        for partition, place in places.items():
-            self._consumer.seek(partition, place.committed)
-        self._task_starts = {
-            part: place.task_at for part, place in places.items() if self._tasks.of([part])
-        }
+        self._go_to(places)
         self._agents.assign(
             {part: place.committed for part, place in places.items()},
             {part: place.ahead for part, place in places.items()},

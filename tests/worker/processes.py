@@ -125,10 +125,14 @@ def attached(url: str, story: Callable[[Log], Coroutine[object, object, T]]) -> 
 async def read_until(
     log: Log, topic: str, enough: Callable[[list[tuple[int, Record]]], bool]
 ) -> list[tuple[int, Record]]:
-    """Read a topic from its beginning until there is enough: partition and record each."""
+    """Read what is committed of a topic, from its beginning, until there is enough.
+
+    Partition and record each.
+    """
     found: list[tuple[int, Record]] = []
     (described,) = await log.admin().describe_topics([topic])
-    async with asyncio.timeout(DEADLINE_S), log.consumer(auto_offset_reset="earliest") as consumer:
+    reading = log.consumer(auto_offset_reset="earliest", isolation_level="read_committed")
+    async with asyncio.timeout(DEADLINE_S), reading as consumer:
         consumer.assign([TopicPartition(topic, n) for n in range(described.partitions)])
         while not enough(found):
             for (_, partition), records in (await consumer.poll(timeout_ms=200)).items():

@@ -66,7 +66,8 @@ def stored_records(stored: StoredLog, place: TopicPartition) -> Iterator[Record]
         for record in batch.records():
             assert record.offset > previous
             previous = record.offset
-            yield record
+            if not batch.is_control:
+                yield record
 
 
 class Reader:

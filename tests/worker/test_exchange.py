@@ -11,7 +11,8 @@ from streamlog.log import Log
 from streamlog.processing.task import TaskId
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.placement import Placement
-from streamlog.worker.worker import Start, Worker
+from streamlog.worker.program import Start
+from streamlog.worker.worker import Worker
 
 # Sub-topology 0 reads "in", 1 reads "mid" and "names".
 PLACEMENT = Placement((("in",), ("mid", "names")), {0: ("in",), 1: ("mid", "names")})

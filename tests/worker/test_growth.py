@@ -11,7 +11,8 @@ from streamlog import App
 from streamlog.errors import TopologyError
 from streamlog.log import Log
 from streamlog.worker.exchange import Exchange
-from streamlog.worker.worker import Start, Worker
+from streamlog.worker.program import Start
+from streamlog.worker.worker import Worker
 
 
 def test_a_worker_whose_source_has_grown_says_so_instead_of_reading_it_by_halves(

@@ -43,6 +43,7 @@ ALLOWED = [
         acl(TOPIC, "counting-", each, prefixed=True)
         for each in (OP.CREATE, OP.READ, OP.WRITE, OP.DESCRIBE_CONFIGS)
     ),
+    acl(ResourceType.TRANSACTIONAL_ID, "counting-", OP.WRITE, prefixed=True),
 ]
 
 

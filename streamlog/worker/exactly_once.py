@@ -1,0 +1,132 @@
+"""Transactor: one commit of a worker is one transaction: sinks, changelogs and offsets, or nothing.
+
+Written at once, after the work of an interval is done: a function that blocks for a minute keeps
+no transaction open, and so none of its readers waiting. The order within: every record is
+acknowledged before the offsets are sent, and the group's coordinator takes these only from a
+member of its present generation (KIP-447). So whoever has the tasks next, in a later generation,
+finds all of the transaction before its own fence, up to which it reads what is committed, waiting
+for the transaction to be settled; or the transaction never counts. A store takes the changes only
+after the commit; what it lacks after a crash is in the changelog. Why: `docs/decisions/005`.
+Not done here: what to do if nothing counts (`worker`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.consumer import Consumer
+from streamlog.client.offset_metadata import Offsets
+from streamlog.client.producer import Producer
+from streamlog.errors import (
+    ProducerFenced,
+    RebalanceInProgress,
+    TransactionAborted,
+    UnknownMember,
+)
+from streamlog.log import Log
+from streamlog.processing.outbox import SinkBatch
+from streamlog.records.columns import FieldColumns
+from streamlog.worker.commit import OnStep, SinkWriter
+
+TRANSACTION_TIMEOUT_MS = 10_000
+"""Of a worker that is gone and does not come back under its name: so long its readers wait."""
+
+
+class Undone(Exception):
+    """The commit does not count, or nobody knows: go on from what the log has."""
+
+
+class Transactor:
+    """Writes commits as transactions. Use it in an `async with` block."""
+
+    def __init__(self, log: Log, transactional_id: str, *, on_step: OnStep) -> None:
+        self._log = log
+        self._transactional_id = transactional_id
+        self._on_step = on_step
+        self._producer: Producer | None = None
+
+    async def __aenter__(self) -> Self:
+        """Take over the name: what a killed worker has left open under it is aborted."""
+        await self._opened()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    async def write(
+        self,
+        sinks: Sequence[SinkBatch],
+        checkpoints: Sequence[tuple[TopicPartition, FieldColumns]],
+        offsets: Offsets,
+        *,
+        consumer: Consumer,
+    ) -> list[int]:
+        """Write all of it, in one transaction.
+
+        Args:
+            sinks: what goes to topics.
+            checkpoints: changelog and records, each as one batch.
+            offsets: where the group goes on; at least one, as by them the group checks us.
+            consumer: the member that has read what this came of.
+
+        Returns:
+            For each checkpoint the changelog's offset behind it.
+
+        Raises:
+            Undone: nothing counts, or it is not known.
+            StreamlogError: it can't be written, and another attempt would not help.
+        """
+        try:
+            return await self._written(sinks, checkpoints, offsets, consumer)
+        except (TransactionAborted, UnknownMember, RebalanceInProgress) as error:
+            raise Undone(str(error)) from error
+        except ProducerFenced as error:
+            await self._close()
+            raise Undone(str(error)) from error
+
+    async def _written(
+        self,
+        sinks: Sequence[SinkBatch],
+        checkpoints: Sequence[tuple[TopicPartition, FieldColumns]],
+        offsets: Offsets,
+        consumer: Consumer,
+    ) -> list[int]:
+        producer = self._producer or await self._opened()
+        async with producer.transaction() as transaction:
+            self._on_step("begun")
+            writer = SinkWriter(producer)
+            await writer.write(sinks)
+            self._on_step("handed over")
+            sent = await asyncio.gather(
+                *(producer.send_atomic(*place, records) for place, records in checkpoints)
+            )
+            self._on_step("changelogs written")
+            await writer.flush()
+            self._on_step("sinks written")
+            await transaction.send_offsets(offsets, consumer.group_metadata())
+            self._on_step("offsets sent")
+        self._on_step("committed")
+        return [each.offset + 1 for each in sent]
+
+    async def _opened(self) -> Producer:
+        producer = self._log.producer(
+            linger_ms=0,
+            transactional_id=self._transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+        )
+        self._producer = await producer.__aenter__()
+        return producer
+
+    async def _close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.__aexit__(None, None, None)

@@ -1,0 +1,100 @@
+"""Program: what a worker runs, as an app declares it; Start: what the worker says of it.
+
+Values without a loop or a thread. What follows from the declaration alone is worked out here: the
+topics that are read, who has to read which of them together, where the state is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from streamlog.client.producer import Producer
+from streamlog.dsl.access import TableAccess
+from streamlog.dsl.agent import Agent
+from streamlog.dsl.schedule import Crontab, Timer
+from streamlog.log import Log
+from streamlog.tables.cache_budget import MEMORY_BYTES
+from streamlog.topology import TopicSpec, Topology
+from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS
+from streamlog.worker.commit import OnStep, unheard
+from streamlog.worker.placement import Placement, together
+from streamlog.worker.versions import Change
+from streamlog.worker.watching import Limits
+
+Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
+EXACTLY_ONCE: Final = "exactly_once"
+COMMIT_INTERVAL_MS = 500
+"""Default. What a crash repeats; exactly once, sinks are written by then, at least once at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What a worker runs: an app, ready-made."""
+
+    app_id: str
+    topology: Topology
+    topics: Mapping[str, TopicSpec]
+    """Declared ones, by name."""
+    state_dir: str
+    """Each app has a directory of its own in it."""
+    agents: Sequence[Agent[Any, Any]] = ()
+    timers: Sequence[Timer] = ()
+    crontabs: Sequence[Crontab] = ()
+    state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
+    state_memory_bytes: int = MEMORY_BYTES
+    commit_interval_ms: int = COMMIT_INTERVAL_MS
+    guarantee: Guarantee = EXACTLY_ONCE
+    on_step: OnStep = unheard
+    """Told how far each commit is; for tests that end the process there."""
+    web: str | None = None
+    """HOST:PORT of the worker's HTTP server, if it is to have one."""
+    limits: Limits = field(default_factory=Limits)
+    """Of the watchdog."""
+    accept_state_loss: bool = False
+    """Go on without state that this program can't use (see `versions`)."""
+    bind: Callable[[Producer], None] = field(default=lambda _producer: None)
+    """Told which producer `Topic.send` is to use."""
+    bind_tables: Callable[[TableAccess], None] = field(default=lambda _tables: None)
+    """Told what the rows of tables are asked through."""
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether commits are transactions: agents alone have nothing to write in one."""
+        return self.guarantee == EXACTLY_ONCE and bool(self.topology.subtopologies)
+
+    @property
+    def state_path(self) -> str:
+        """The app's own state directory."""
+        return f"{self.state_dir}/{self.app_id}"
+
+    @property
+    def sources(self) -> list[str]:
+        """The topics that are read, internal ones included."""
+        read = {topic for sub in self.topology.subtopologies for topic in sub.inputs}
+        return sorted(read | {agent.topic.name for agent in self.agents})
+
+    @property
+    def placement(self) -> Placement:
+        """Which topics one worker has to read together, and for which tasks."""
+        tasks = {sub.number: sub.inputs for sub in self.topology.subtopologies}
+        agents = [(agent.topic.name,) for agent in self.agents]
+        return Placement(tuple(together([*tasks.values(), *agents])), tasks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a worker says of itself before it joins its group."""
+
+    program: Program
+    log: Log
+    log_url: str
+    counts: Mapping[str, int]
+    """Partitions of every topic that the app reads or writes."""
+    tasks: int
+    """Of the whole app: all its workers share them."""
+    web: str | None = None
+    """HOST:PORT at which this worker answers, if it does."""
+    change: Change
+    """Of the topology, since the version that ran before."""

@@ -1,0 +1,161 @@
+"""Every row once: a worker is killed at each step of its commits, over and over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from streamlog.client.producer import Producer
+from streamlog.errors import LogDirectoryError
+from streamlog.log import Log
+from streamlog.tables.worker_identity import WorkerIdentity
+from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
+
+STEPS: tuple[str, ...] = (
+    "checkpointed",
+    "begun",
+    "handed over",
+    "changelogs written",
+    "sinks written",
+    "offsets sent",
+    "committed",
+    "stored",
+)
+if os.environ.get("STREAMLOG_PROFILE") != "thorough":
+    STEPS = ("checkpointed", "changelogs written", "offsets sent", "committed")
+WORDS = ("ada", "bob", "cy", "dee", "eve")
+PARTITIONS = 2
+
+# A static member: the next one has its place at once, not after the session.
+COUNTING = """
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+
+from streamlog import App
+from streamlog.worker.worker import Worker
+
+app = App("counting", state_dir="./state", commit_interval="20ms")
+words = app.topic("words", key=str, value=str, partitions=2)
+lines = app.topic("lines", key=str, value=str, partitions=2)
+counts = app.topic("counts", key=str, value=str, partitions=2)
+stream = app.stream(words)
+stream.map_values(lambda line: line.upper()).to(lines)
+(
+    stream.group_by(lambda _, line: line.split()[0], name="by-word")
+    .count(name="n")
+    .changes()
+    .map(lambda word, n: (word, f"{word} {n}"))
+    .to(counts)
+)
+
+url, step, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
+left = times
+
+def on_step(name: str) -> None:
+    global left
+    left -= name == step
+    if name == step and left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def main() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    program = replace(app.program(), on_step=on_step)
+    worker = Worker(program, log_url=url, announce=lambda _: print("up"), instance_id="one")
+    await worker.run(stop)
+
+asyncio.run(main())
+"""
+
+
+async def say(producer: Producer, lines: Sequence[str]) -> None:
+    for number, line in enumerate(lines):
+        await producer.send("words", line.encode(), partition=number % PARTITIONS)
+    await producer.flush()
+
+
+def test_a_commit_counts_once_wherever_it_is_cut_off(tmp_path: Path) -> None:
+    """The topics hold each line and each count exactly once, in their order."""
+    (tmp_path / "counting.py").write_text(COUNTING)
+    portions = [
+        [f"{WORDS[number % len(WORDS)]} {portion}-{number}" for number in range(40)]
+        for portion in range(len(STEPS) + 1)
+    ]
+    lines = [line for portion in portions for line in portion]
+    totals = Counter(line.split()[0] for line in lines)
+    with ExitStack() as stack:
+        listen = ("broker", "--data", "log", "--listen", "127.0.0.1:0")
+        broker = stack.enter_context(running(*STREAMLOG, *listen, cwd=tmp_path))
+        url = "kafka://" + broker.line(r"listening on (\S+)").group(1)
+
+        def worker(step: str, times: int) -> Process:
+            command = (sys.executable, "counting.py", url, step, str(times))
+            return stack.enter_context(running(*command, cwd=tmp_path))
+
+        async def story(log: Log) -> tuple[list[str], list[str]]:
+            last = worker("none", 0)
+            await asyncio.to_thread(last.line, "^up$")
+            assert await asyncio.to_thread(last.stop) == 0
+            async with log.producer() as producer:
+                for number, step in enumerate(STEPS):
+                    await say(producer, portions[number])
+                    # At the first commit, the second, the third.
+                    assert await asyncio.to_thread(worker(step, number % 2).wait) == -9
+                last = worker("none", 0)
+                await say(producer, portions[-1])
+            found = [
+                await read_until(log, topic, lambda records: len(records) >= len(lines))
+                for topic in ("lines", "counts")
+            ]
+            # What would come again would come before what is committed behind it.
+            assert await asyncio.to_thread(last.stop) == 0
+            written, counted = [[(r.value or b"").decode() for _, r in each] for each in found]
+            return written, counted
+
+        written, counted = attached(url, story)
+    assert Counter(written) == Counter(line.upper() for line in lines)
+    for word, total in totals.items():
+        assert [line for line in counted if line.split()[0] == word] == [
+            f"{word} {number}" for number in range(1, total + 1)
+        ]
+
+
+def test_workers_on_one_state_directory_have_names_of_their_own_that_come_back(
+    tmp_path: Path,
+) -> None:
+    def identity() -> WorkerIdentity:
+        return WorkerIdentity("app", str(tmp_path / "state"))
+
+    with identity() as first, identity() as second:
+        names = [first.transactional_id, second.transactional_id]
+    assert len({*names}) == len(names)
+    assert all(name.startswith("app-") for name in names)
+    with identity() as first, identity() as second, identity() as third:
+        assert [first.transactional_id, second.transactional_id] == names
+        assert third.transactional_id not in names
+    # A name that was written in part is made anew.
+    (tmp_path / "state/workers/0.name").write_bytes(b"abc")
+    with identity() as first:
+        name = first.transactional_id
+        assert name not in names
+    with identity() as first:
+        assert first.transactional_id == name
+
+
+def test_a_state_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with (
+        pytest.raises(LogDirectoryError, match="can't be used"),
+        WorkerIdentity("app", str(tmp_path / "state")),
+    ):
+        pass
