@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import MappingProxyType
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from streamlog.client.producer import Producer
     from streamlog.testing import TestDriver
     from streamlog.transport.security import Security
+    from streamlog.worker.moves import Policy
     from streamlog.worker.program import Program
 
 K = TypeVar("K")
@@ -64,6 +65,9 @@ SETTINGS = (
     "state_dir",
     "state_memory_bytes",
     "state_cleanup_delay",
+    "standby_replicas",
+    "warmup_replicas",
+    "acceptable_lag",
     "timezone",
     "commit_interval",
     "on_error",
@@ -92,6 +96,9 @@ class App:
         state_dir: str = "./.streamlog/state",
         state_memory_bytes: int = MEMORY_BYTES,
         state_cleanup_delay: Dur = "10m",
+        standby_replicas: int = 0,
+        warmup_replicas: int = 2,
+        acceptable_lag: int = 10_000,
         timezone: str = "UTC",
         commit_interval: Dur = "500ms",
         on_error: ErrorPolicy = on_error.FAIL,
@@ -114,6 +121,11 @@ class App:
                 and what is not on disk yet; by default 192 MiB.
             state_cleanup_delay: the state of a task that has moved to another machine is removed
                 after this, unless the task comes back.
+            standby_replicas: so many workers on other disks follow the state of each task, to take
+                over at once.
+            warmup_replicas: so many moves of state get ready at the same time, of all workers.
+            acceptable_lag: a task moves to a worker whose copy of its state is at most so many
+                records behind.
             timezone: of crontabs.
             commit_interval: what is repeated after a crash is at most this long; and exactly once,
                 so long a row waits until it can be read.
@@ -134,10 +146,7 @@ class App:
             ConfigError: a setting is unknown or out of range.
             TopologyError: the id can't be a part of a topic's name.
         """
-        for name in unknown:
-            near = difflib.get_close_matches(name, SETTINGS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(SETTINGS)}"
-            raise ConfigError(f"App has no setting {name!r}: {hint}")
+        _refuse(unknown)
         self.id = id
         self.log = log
         self.security = _security(security)
@@ -148,6 +157,7 @@ class App:
             )
         self.state_memory_bytes = state_memory_bytes
         self.state_cleanup_delay_ms = duration_ms(state_cleanup_delay)
+        self.policy = _policy(standby_replicas, warmup_replicas, acceptable_lag)
         self.timezone = timezone
         self.commit_interval_ms = duration_ms(commit_interval)
         if not self.commit_interval_ms:
@@ -416,6 +426,7 @@ class App:
             crontabs=self.crontabs,
             commit_interval_ms=self.commit_interval_ms,
             limits=Limits(self.watchdog_ms, self.watchdog_exit_ms),
+            policy=self.policy,
             guarantee=self.guarantee,
             web=self.web,
             bind=self._bind,
@@ -461,6 +472,32 @@ def _guarantee(guarantee: Guarantee) -> Guarantee:
     if guarantee not in GUARANTEES:
         raise ConfigError(f"guarantee is {guarantee!r}: it is one of {', '.join(GUARANTEES)}")
     return guarantee
+
+
+def _refuse(unknown: Iterable[str]) -> None:
+    """Raises ConfigError for the first of them, if there is one."""
+    for name in unknown:
+        near = difflib.get_close_matches(name, SETTINGS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(SETTINGS)}"
+        raise ConfigError(f"App has no setting {name!r}: {hint}")
+
+
+def _policy(standby_replicas: int, warmup_replicas: int, acceptable_lag: int) -> Policy:
+    """How tasks move between workers.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+    from streamlog.worker.moves import Policy  # noqa: PLC0415 - not for who only wants the topology
+
+    least = {"standby_replicas": 0, "warmup_replicas": 1, "acceptable_lag": 0}
+    given = (standby_replicas, warmup_replicas, acceptable_lag)
+    for (name, minimum), value in zip(least.items(), given, strict=True):
+        if value < minimum:
+            raise ConfigError(f"{name} is {value}: it has to be {minimum} or more")
+    return Policy(
+        acceptable_lag=acceptable_lag, warmups_max=warmup_replicas, standbys=standby_replicas
+    )
 
 
 def _check_on(on: str) -> None:

@@ -32,6 +32,14 @@ def test_settings_have_units_and_bounds() -> None:
         App("a", commit_interval="0s")
 
 
+def test_moves_of_tasks_have_bounds() -> None:
+    assert App("shop", standby_replicas=1).policy.standbys == 1
+    with pytest.raises(ConfigError, match="standby_replicas is -1: it has to be 0 or more"):
+        App("shop", standby_replicas=-1)
+    with pytest.raises(ConfigError, match="warmup_replicas is 0"):
+        App("shop", warmup_replicas=0)
+
+
 def test_security_is_checked_where_it_is_declared() -> None:
     settings = {
         "security.protocol": "sasl_ssl",

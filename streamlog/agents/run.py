@@ -118,10 +118,13 @@ class AgentRun:
             self._idle.set()
 
     def assign(self, places: Mapping[TopicPartition, Place]) -> None:
-        """Read exactly these partitions, as far as they are of the agent's topic, from there on."""
-        topic = self.agent.topic
+        """Read exactly these partitions, as far as they are of the agent's topic, from there on.
+
+        Those that it reads already go on undisturbed, unless it was suspended.
+        """
+        topic, live = self.agent.topic, {} if self._suspended else self._parts
         self._parts = {
-            at: Part(topic, at.partition, Progress(place.position, place.ranges))
+            at: live.get(at) or Part(topic, at.partition, Progress(place.position, place.ranges))
             for at, place in places.items()
             if at.topic == topic.name
         }

@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -190,6 +191,28 @@ class Consumer:
         """The topics that this consumer shares with its group: of a pattern those found so far."""
         member = self._group.member if self._group is not None else None
         return set() if member is None else set(member.topics)
+
+    def enforce_rebalance(self) -> None:
+        """Ask the group for another round, in which it is assigned anew (KIP-568).
+
+        With `group_protocol="consumer"` there are no rounds, and nothing happens.
+
+        Raises:
+            ConfigError: there is no `group_id`.
+        """
+        self._need_group().on_request()
+
+    def staying(self) -> AbstractContextManager[bool]:
+        """Do something that takes several requests within one generation of the group.
+
+        For transactions: while the block runs, a cooperative member does not join the next
+        round, which waits for it as long as for a poll. Whether the group takes commits just
+        now is the value of the block; if not, the member is between two generations.
+
+        Raises:
+            ConfigError: there is no `group_id`.
+        """
+        return self._need_group().staying()
 
     def assignment(self) -> set[TopicPartition]:
         """What this consumer reads now."""

@@ -223,6 +223,9 @@ class ConsumerMember:
         """The owner wants other topics; the next heartbeat, which is due now, tells it."""
         self._topics = tuple(sorted(set(topics)))
 
+    def on_request(self) -> None:
+        """There are no rounds to ask for: the coordinator assigns whenever something changes."""
+
     def on_counts(self, partitions: Mapping[str, int]) -> None:
         """How many partitions topics have is for the coordinator to see."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 from uuid import uuid4
 
@@ -84,6 +85,26 @@ class GroupSession:
         else:
             self.member.on_subscription(topics)
         self._look.set()
+
+    def on_request(self) -> None:
+        """The owner asks for a round."""
+        if self.member is not None:
+            self.member.on_request()
+        self._look.set()
+
+    @contextmanager
+    def staying(self) -> Iterator[bool]:
+        """Stay in this generation; whether the group is in one, and takes commits."""
+        member = self.member
+        if not isinstance(member, GroupMember):
+            yield self.may_commit()
+            return
+        member.is_held = True
+        try:
+            yield member.may_commit and member.is_known
+        finally:
+            member.is_held = False
+            self._look.set()
 
     def on_counts(self, partitions: Mapping[str, int]) -> None:
         """So many partitions the group's topics have now."""

@@ -200,6 +200,9 @@ class GroupMember:
         """What is to be given up is another's already: nothing can be committed for it."""
         self.absence = ""
         """Why it has left by itself, until it is a member again."""
+        self.is_held = False
+        """The owner is in the middle of something that belongs to this generation."""
+        self._asks_for_round = False
         self._settings = settings
         self._assignor = assignor
         self._topics = tuple(sorted(set(topics)))
@@ -230,11 +233,11 @@ class GroupMember:
         match self.phase:
             case Phase.REVOKING if not self.member_id:
                 action = Wait(None)  # The group knows nobody who could be alive.
-            case Phase.UNJOINED if now_ms >= self._not_before_ms:
+            case Phase.UNJOINED if now_ms >= self._not_before_ms and not self.is_held:
                 self.phase = Phase.JOINING
                 action = Join(self._join_request())
             case Phase.UNJOINED:
-                action = Wait(self._not_before_ms)
+                action = Wait(None if self.is_held else self._not_before_ms)
             case Phase.ASSIGNING:
                 action = CountPartitions(self.read_together)
             case Phase.SYNCING:
@@ -406,6 +409,10 @@ class GroupMember:
         self._has_other_counts = self._counts is not None and self._counts != partitions
         self._counts = dict(partitions)
 
+    def on_request(self) -> None:
+        """The owner asks for a round, as soon as none is held any more (KIP-568)."""
+        self._asks_for_round = True
+
     def on_subscription(self, topics: Sequence[str]) -> None:
         """The owner wants other topics: the member joins again as soon as it can."""
         self._topics = tuple(sorted(set(topics)))
@@ -430,7 +437,8 @@ class GroupMember:
     @property
     def _is_outdated(self) -> bool:
         """Whether the group was assigned for other topics than there are by now."""
-        return self._has_other_counts or self._joined_topics != self._topics
+        is_other = self._has_other_counts or self._joined_topics != self._topics
+        return is_other or self._asks_for_round
 
     def _step_aside(self) -> Action:
         """Leave what others can read meanwhile; the owner gives it up when it is back."""
@@ -498,6 +506,7 @@ class GroupMember:
     def _join_request(self) -> wire.JoinGroupRequest:
         owned = self.assignment if self._is_cooperative else self._owned
         self._joined_topics, self._has_other_counts = self._topics, False
+        self._asks_for_round = False
         subscription = wire.ConsumerProtocolSubscription(
             topics=list(self._topics),
             user_data=self._user_data(owned),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.agents.offsets import Place
@@ -103,17 +103,19 @@ class Agents:
         self,
         starts: Mapping[TopicPartition, int],
         ahead: Mapping[TopicPartition, Mapping[str, Place]],
+        kept: Collection[TopicPartition] = (),
     ) -> None:
-        """These partitions are read now, each from its offset on.
+        """Read these partitions, each from its offset on, and go on with those that are kept.
 
         `ahead` has, by name, the agents that have handled something behind it.
         """
-        self._held.clear()
         for run in self._runs:
             name = run.agent.name
-            run.assign(
-                {part: ahead.get(part, {}).get(name, Place(at)) for part, at in starts.items()}
-            )
+            own = {part: place for part, place in run.places.items() if part in kept}
+            fresh = {part: ahead.get(part, {}).get(name, Place(at)) for part, at in starts.items()}
+            run.assign({**own, **fresh})
+            if run in self._held:
+                self._pauses.hold(run, run.partitions)
 
     async def revoke(self) -> None:
         """Drop what waits, and let every agent finish the records in hand."""

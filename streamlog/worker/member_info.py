@@ -24,6 +24,9 @@ DIRECTORIES_BYTES_MAX = 512 * 1024
 """Of the directories of all members together: the coordinator keeps them in one record, whose
 limit is 1 MiB by default. A larger fleet is told addresses, but not who runs what."""
 
+LAGS_MAX = 4_000
+"""Tasks whose state one worker tells of."""
+
 Tasks = dict[int, list[int]]
 """Sub-topology to partitions: tasks, put shortly."""
 
@@ -36,6 +39,13 @@ class MemberInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Names the worker, the same for as long as it runs."""
     endpoint: str = ""
     """HOST:PORT of its HTTP server; empty if it has none."""
+    host: str = ""
+    """Names its state directory: workers with the same one open each other's state."""
+    lags: list[tuple[int, int, int]] = []
+    """Sub-topology, partition, and how far the state is behind that it has of the task; -1: nobody
+    has looked. Of tasks that it runs only if they are still being restored."""
+    following: Tasks = {}
+    """Those of them that it follows."""
 
 
 class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,6 +64,10 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     version: int = VERSION
     peers: list[PeerInfo] = []
+    standby: Tasks = {}
+    """What the reader is to follow."""
+    warmup: Tasks = {}
+    """What it is to follow until it may have it."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,8 +76,8 @@ _directory = msgspec.msgpack.Decoder(Directory).decode
 
 
 def encode_member_info(info: MemberInfo) -> bytes:
-    """As user data of a subscription."""
-    return _encode(info)
+    """As user data of a subscription; of more state than fits the rest is left out."""
+    return _encode(msgspec.structs.replace(info, lags=info.lags[:LAGS_MAX]))
 
 
 def decode_member_info(user_data: bytes) -> MemberInfo:
@@ -81,7 +95,7 @@ def encode_directory(directory: Directory, *, members: int) -> bytes:
     if len(data) * members <= DIRECTORIES_BYTES_MAX:
         return data
     plain = [PeerInfo(process=each.process, endpoint=each.endpoint) for each in directory.peers]
-    return _encode(Directory(peers=plain))
+    return _encode(msgspec.structs.replace(directory, peers=plain))
 
 
 def decode_directory(user_data: bytes) -> Directory:

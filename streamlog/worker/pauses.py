@@ -33,9 +33,10 @@ class Pauses:
             if not holders and self._holders.pop(partition, None) is not None:
                 self._consumer.resume(partition)
 
-    def clear(self) -> None:
-        """A new assignment has begun: nothing is held back."""
-        self._holders.clear()
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are not read here any more."""
+        for partition in partitions:
+            self._holders.pop(partition, None)
 
     def __len__(self) -> int:
         return len(self._holders)

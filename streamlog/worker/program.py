@@ -19,6 +19,7 @@ from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import TopicSpec, Topology
 from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS
 from streamlog.worker.commit import OnStep, unheard
+from streamlog.worker.moves import Policy
 from streamlog.worker.placement import Placement, together
 from streamlog.worker.versions import Change
 from streamlog.worker.watching import Limits
@@ -48,6 +49,8 @@ class Program:
     guarantee: Guarantee = EXACTLY_ONCE
     on_step: OnStep = unheard
     """Told how far each commit is; for tests that end the process there."""
+    policy: Policy = field(default_factory=Policy)
+    """How tasks move between workers."""
     web: str | None = None
     """HOST:PORT of the worker's HTTP server, if it is to have one."""
     limits: Limits = field(default_factory=Limits)
@@ -80,7 +83,8 @@ class Program:
         """Which topics one worker has to read together, and for which tasks."""
         tasks = {sub.number: sub.inputs for sub in self.topology.subtopologies}
         agents = [(agent.topic.name,) for agent in self.agents]
-        return Placement(tuple(together([*tasks.values(), *agents])), tasks)
+        stateful = [sub.number for sub in self.topology.subtopologies if sub.changelog_topic]
+        return Placement(tuple(together([*tasks.values(), *agents])), tasks, stateful)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

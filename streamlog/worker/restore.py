@@ -165,7 +165,7 @@ class Restorer:
         """
         store = await self._opened_store()
         try:
-            self._check_cluster(store)
+            check_cluster(self._log, store, self._path)
             epoch = await self._fence()
             late = await self._replay(store, end_offset=epoch + 1)
             now_ms = self._clock.wall_ms()
@@ -193,17 +193,6 @@ class Restorer:
             except LogDirectoryLocked:
                 await asyncio.sleep(LOCK_RETRY_MS / 1000)
 
-    def _check_cluster(self, store: RocksStore) -> None:
-        here, stored = self._log.cluster_id.encode(), store.get(CLUSTER_KEY)
-        if stored is None:
-            store.put(CLUSTER_KEY, here)
-        elif stored != here:
-            raise LogDirectoryLost(
-                f"the state in {self._path} belongs to log {stored.decode(errors='replace')}, but "
-                f"this is log {self._log.cluster_id}: was the log's directory deleted or moved? "
-                "Bring it back, or delete the state directory to start from what this log has"
-            )
-
     async def _fence(self) -> int:
         fence = (self._clock.wall_ms(), OWNER_KEY, b"", ())
         sent = await self._producer.send_atomic(*self.changelog, [fence])
@@ -228,6 +217,23 @@ class Restorer:
             await follower.reach(end_offset)
         self.records = follower.records - 1  # Our own fence.
         return Fences.stored(store).late
+
+
+def check_cluster(log: Log, store: RocksStore, path: str) -> None:
+    """Make sure that the state is of this log; a store that is new belongs to it from now on.
+
+    Raises:
+        LogDirectoryLost: it belongs to another one.
+    """
+    here, stored = log.cluster_id.encode(), store.get(CLUSTER_KEY)
+    if stored is None:
+        store.put(CLUSTER_KEY, here)
+    elif stored != here:
+        raise LogDirectoryLost(
+            f"the state in {path} belongs to log {stored.decode(errors='replace')}, but "
+            f"this is log {log.cluster_id}: was the log's directory deleted or moved? "
+            "Bring it back, or delete the state directory to start from what this log has"
+        )
 
 
 async def write_again(

@@ -1,13 +1,11 @@
 """The tasks that this worker runs: opened, fed, committed, given up.
 
 A task is opened in the background, so that the worker goes on polling (and stays in its
-group) while a long changelog is replayed; its inputs stay paused until then. A rebalance of
-the eager protocol takes everything away and gives most of it back a moment later, so tasks
-stay open in between and are closed only when the new assignment lacks them. Rules of the
-file: a task's inputs are read on from where the task stands, not from where the consumer or
-the group believes it to be; what a task itself does is done by the engine thread (`engine`),
-and the task is looked at from here only while it is not at work. Not done here: polling
-(`worker`), who runs what (`placement`).
+group) while a long changelog is replayed; its inputs stay paused until then. A rebalance
+disturbs only the tasks that come and go. Rules of the file: a task's inputs are read on from
+where the task stands, not from where the consumer or the group believes it to be; what a task
+itself does is done by the engine thread (`engine`), and the task is looked at from here only
+while it is not at work. Not done here: polling (`worker`), who runs what (`placement`).
 """
 
 from __future__ import annotations
@@ -170,15 +168,16 @@ class Tasks:
             surroundings.engine,
             on_step=surroundings.on_step,
         )
-        self._budget = RocksBudget(surroundings.state_memory_bytes)
+        self.budget = RocksBudget(surroundings.state_memory_bytes)
+        """Shared by all state of this process."""
         self._restoring = asyncio.Semaphore(RESTORING_MAX)
         self._running: dict[TaskId, _Running] = {}
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
         self._restorers: dict[TaskId, Restorer] = {}
         self._opened: dict[TaskId, _Running] = {}
         self._places: Mapping[TopicPartition, Place] = {}
+        self._suspended = False
         self._offsets: dict[TopicPartition, int] = {}
-        self._suspended = True
         self._drops = Drops()
         self._calls = Calls(surroundings.background)
 
@@ -207,7 +206,7 @@ class Tasks:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing is processed until the next assignment."""
+        """Whether nothing is processed for now."""
         return self._suspended
 
     def runs(self, task_id: TaskId) -> bool:
@@ -278,6 +277,12 @@ class Tasks:
         return len(self._calls) > 0
 
     @property
+    def restoring(self) -> dict[TaskId, int]:
+        """Tasks that are being restored: how far their state is still behind, if that is known."""
+        left = {task_id: each.records_left for task_id, each in self._restorers.items()}
+        return {task_id: records for task_id, records in left.items() if records is not None}
+
+    @property
     def is_large(self) -> bool:
         """Whether so much has changed that it should be committed now."""
         if self._held.held_bytes > HELD_BYTES:
@@ -286,28 +291,33 @@ class Tasks:
         return max(sizes, default=0) > COMMIT_EARLY_BYTES or sum(sizes) > COMMIT_EARLY_BYTES_SUM
 
     async def assign(self, places: Mapping[TopicPartition, Place]) -> None:
-        """Keep, open and close tasks so that exactly those of the assignment are here."""
-        self._places = places
-        self._suspended = False
-        wanted = self.of(places)
-        for task_id in {*self._opening}.difference(wanted):
-            await self._stop_opening(task_id)
-        for task_id in {*self._running, *self._opened}.difference(wanted):
-            await self._close(task_id)
-        for task_id in wanted:
+        """Open the tasks that read these partitions, besides those that are here."""
+        self._places = {**self._places, **places}
+        for task_id in self.of(places):
             if task_id in self._running:
                 self._read_on(self._running[task_id])
             else:
                 self._open(task_id)
 
+    async def give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """Close the tasks that read these partitions; what is not committed is forgotten."""
+        gone = self.of(partitions)
+        for task_id in gone:
+            await self._stop_opening(task_id)
+        for task_id in {*self._running, *self._opened}.intersection(gone):
+            await self._close(task_id)
+        self._places = {at: each for at, each in self._places.items() if at not in partitions}
+
     def suspend(self) -> None:
-        """Process nothing until the next assignment: some tasks will be another worker's."""
+        """Process nothing for now: the worker waits for its agents."""
         self._suspended = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self._suspended = False
 
     def admit(self) -> None:
         """Let the tasks that have been opened meanwhile take part."""
-        if self._suspended:
-            return
         opened, self._opened = self._opened, {}
         for task_id, running in opened.items():
             running.task.start_at(self._starts(running))
@@ -399,8 +409,7 @@ class Tasks:
             match result:
                 case Fenced():
                     await self._close(task.id)
-                    if not self._suspended:
-                        self._open(task.id, delay_ms=FENCED_DELAY_MS)
+                    self._open(task.id, delay_ms=FENCED_DELAY_MS)
                 case BaseException():
                     raise result
                 case 0:
@@ -522,7 +531,7 @@ class Tasks:
                 self._with.producer,
                 changelog=TopicPartition(sub.changelog_topic, task_id.partition),
                 path=f"{self._with.state_path}/{task_id}",
-                budget=self._budget,
+                budget=self.budget,
                 clock=self._with.clock,
             )
             self._restorers[task_id] = restorer
@@ -544,7 +553,7 @@ class Tasks:
             era=self._with.era,
             merges=False,
             pause=self._engine.pause,
-            caches=self._budget.caches,
+            caches=self.budget.caches,
         )
         self._opening.pop(task_id, None)
         self._opened[task_id] = _Running(task, state, self.inputs(task_id))

@@ -24,11 +24,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from streamlog.agents.offsets import TASK, metadata_of, offset_of, places_of
+from streamlog.agents.offsets import TASK, metadata_of, offset_of
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
-from streamlog.client.group_metadata import NO_GENERATION
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
@@ -37,6 +36,7 @@ from streamlog.log import EMBEDDED, Log
 from streamlog.processing.rows import tables_of
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.tables.state_host import state_host
 from streamlog.tables.worker_identity import WorkerIdentity
 from streamlog.transport.security import Security
 from streamlog.worker.abandoned import remove_abandoned
@@ -44,6 +44,7 @@ from streamlog.worker.access.local import LocalRows
 from streamlog.worker.access.questions import Holder
 from streamlog.worker.access.routed import Reach, RoutedTables
 from streamlog.worker.agents import Agents
+from streamlog.worker.copies import Copies
 from streamlog.worker.cron import CronScheduler
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor, Undone
@@ -51,6 +52,7 @@ from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.program import Program, Start
+from streamlog.worker.starts import look_up
 from streamlog.worker.tasks import Place, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
 from streamlog.worker.versions import Versions
@@ -82,6 +84,7 @@ MAX_POLL_INTERVAL_MS = 2**31 - 1
 would hang another one as well. To report it is the watchdog's."""
 STOP_WAIT_MS = 30_000
 """A function that is still at work so long after the request to stop is not waited for."""
+LAST_COMMIT_MS = 10_000
 JOIN_NOTICE_MS = 3_000
 LOOK_MS = 500
 """How long a directory that has vanished goes unnoticed."""
@@ -115,7 +118,9 @@ class Worker:
         self._announce = announce
         self._instance_id = instance_id
         self._clock = clock or SystemClock()
-        self.exchange = Exchange(program.placement, process=instance_id or uuid4().hex)
+        self.exchange = Exchange(
+            program.placement, process=instance_id or uuid4().hex, policy=program.policy
+        )
         """What this worker tells the others, and what it knows of them."""
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -153,7 +158,8 @@ class Worker:
                 transactor=transactor,
                 on_step=program.on_step,
             )
-            shift = _Shift(program, start.counts, surroundings)
+            self.exchange.host = state_host(program.state_path)
+            shift = _Shift(program, start.counts, surroundings, self.exchange)
             tables = self._tables(start.counts, producer, shift.rows)
             program.bind_tables(tables)
             if door is not None:
@@ -260,7 +266,11 @@ class _Shift:
     """The worker at work."""
 
     def __init__(
-        self, program: Program, counts: Mapping[str, int], surroundings: Surroundings
+        self,
+        program: Program,
+        counts: Mapping[str, int],
+        surroundings: Surroundings,
+        exchange: Exchange,
     ) -> None:
         self._program = program
         self._counts = counts
@@ -277,6 +287,7 @@ class _Shift:
         self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
         self.rows = LocalRows(program.app_id, self._tasks, surroundings.clock)
         """Of the tables whose tasks run here."""
+        self._copies = Copies(program.topology, surroundings, self._tasks, exchange)
         self._cron = CronScheduler(
             program.timers,
             program.crontabs,
@@ -289,9 +300,10 @@ class _Shift:
         """Commits in a row that do not count."""
         self._is_over = False
         """Everything is committed and closed; only the group is still to be left."""
+        self._is_between = False
+        """The last commit had to wait for the group."""
         self._starts_over = False
         """All tasks were dropped, to be opened again from what the log has."""
-        self._generation = NO_GENERATION
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._task_starts: dict[TopicPartition, int] = {}
         """Where tasks began that have not taken anything yet."""
@@ -310,6 +322,7 @@ class _Shift:
             self._background.create_task(self._end_late(stop), name="late end"),
             self._background.create_task(cleanup, name="state cleanup"),
         ]
+        self._copies.look_at_disk()
         try:
             await self._consumer.subscribe(
                 self._program.sources,
@@ -324,11 +337,12 @@ class _Shift:
             self._cron.stop()
             self._tasks.suspend()
             await self._agents.finish()
-            await self._commit()
+            await self._commit_last()
         finally:
             for watch in watches:
                 watch.cancel()
             self._is_over = True
+            await self._copies.standbys.close()
             await self._tasks.close()
 
     def opened(self, door: Door, tables: RoutedTables) -> AbstractAsyncContextManager[None]:
@@ -389,9 +403,11 @@ class _Shift:
 
     async def _round(self) -> None:
         self._tell_if_waiting()
+        self._copies.look_around()
         polled = await self._consumer.poll_columns(
             timeout_ms=POLL_HELD_MS if self._pauses or self._tasks.awaits_calls else POLL_MS,
-            max_records=POLL_RECORDS_MAX,
+            # What can't be committed yet is not added to.
+            max_records=0 if self._is_between and self._tasks.is_large else POLL_RECORDS_MAX,
         )
         self._agents.take(polled)
         self._tasks.take(polled)
@@ -413,30 +429,43 @@ class _Shift:
                 SESSION_TIMEOUT_MS // 1000,
             )
 
-    async def _commit(self) -> None:
+    async def _commit_last(self) -> None:
+        """Commit what is left; a round that is held just now is waited for, but not for long."""
+        deadline_ms = self._clock.now_ms() + LAST_COMMIT_MS
+        while not await self._commit() and self._clock.now_ms() < deadline_ms:
+            await self._consumer.poll_columns(timeout_ms=POLL_MS, max_records=0)
+
+    async def _commit(self) -> bool:
+        """Commit what is done; False if it can't be now, between two generations of the group."""
         self._is_committing = True
         try:
-            await self._commit_all()
+            return await self._commit_all()
         finally:
             self._is_committing = False
 
-    async def _commit_all(self) -> None:
+    async def _commit_all(self) -> bool:
         # What agents handle from here on belongs to the next commit: what they have sent until
         # now is flushed before their offsets are stored.
         if self._starts_over or self._is_over:
-            return
+            return True
         started_ms = self._clock.now_ms()
         offsets = self._offsets()
         await self._agents.flush()
         moved = {p: at for p, at in offsets.items() if self._committed.get(p) != at}
+        self._is_between = False
         if self._transactor is not None:
-            await self._commit_whole(self._transactor, moved)
+            # The group takes no offsets while it goes from one generation to the next.
+            with self._consumer.staying() as is_staying:
+                self._is_between = not is_staying
+                if is_staying:
+                    await self._commit_whole(self._transactor, moved)
         else:
             await self._tasks.commit()
             if moved:
                 await self._commit_offsets(moved)
         self._committed_ms = self._clock.now_ms()
         self._figures.commits.add(self._committed_ms - started_ms)
+        return not self._is_between
 
     async def _commit_whole(
         self, transactor: Transactor, moved: dict[TopicPartition, OffsetAndMetadata]
@@ -448,8 +477,7 @@ class _Shift:
             if self._undone >= UNDONE_MAX:
                 raise undone.__cause__ or undone from None
             logger.warning("a commit does not count, its tasks go back to the last one: %s", undone)
-            self._starts_over = True
-            await self._tasks.drop()
+            await self._drop_all()
         else:
             self._undone = 0
             self._committed.update(moved)
@@ -463,12 +491,11 @@ class _Shift:
         await self._tasks.assign(places)
 
     def _go_to(self, places: Mapping[TopicPartition, Place]) -> None:
-        self._committed.clear()
         for partition, place in places.items():
+            self._committed.pop(partition, None)
             self._consumer.seek(partition, place.committed)
-        self._task_starts = {
-            part: place.task_at for part, place in places.items() if self._tasks.of([part])
-        }
+            if self._tasks.of([partition]):
+                self._task_starts[partition] = place.task_at
 
     async def _commit_offsets(self, moved: dict[TopicPartition, OffsetAndMetadata]) -> None:
         try:
@@ -494,42 +521,63 @@ class _Shift:
         }
 
     async def _on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Finish and commit; then close what is given up. The rest goes on."""
         logger.debug("rebalance: giving up %d partitions", len(partitions))
-        self._assigned = self._told = False
-        self._joining_ms = self._clock.now_ms()
         self._tasks.suspend()
         await self._agents.revoke()
-        await self._commit()
+        if not await self._commit():
+            # What they have written waits with that of all others: none of it may come later.
+            await self._drop_all()
+        await self._give_up(partitions)
+        self._tasks.resume()
 
     async def _on_lost(self, partitions: frozenset[TopicPartition]) -> None:
         """What others have by now can't be committed any more."""
         logger.info("the group has given %d partitions to others", len(partitions))
-        self._assigned = self._told = False
-        self._joining_ms = self._clock.now_ms()
         self._tasks.suspend()
         await self._agents.revoke()
+        await self._drop_all()
+        await self._give_up(partitions)
+        self._tasks.resume()
+
+    async def _drop_all(self) -> None:
+        self._starts_over = True
         await self._tasks.drop()
 
-    async def _keep_or_drop(self) -> None:
-        """Keep the tasks from before the rebalance, unless others may have had them meanwhile."""
-        before, self._generation = self._generation, self._consumer.group_metadata().generation_id
-        if self._transactor is not None and self._generation not in {before, before + 1}:
-            await self._tasks.drop()
-        self._starts_over = False
+    async def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
+        closed = self._tasks.of(partitions)
+        await self._tasks.give_up(partitions)
+        self._pauses.forget(partitions)
+        for partition in partitions:
+            self._committed.pop(partition, None)
+            self._task_starts.pop(partition, None)
+        if partitions >= self._consumer.assignment():
+            self._assigned = self._told = self._starts_over = False
+            self._joining_ms = self._clock.now_ms()
+        self._copies.look_at_disk(closed)
 
     async def _on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Begin with what is new; the rest goes on, but agents that were interrupted go back."""
         self._refuse_growth(partitions)
-        await self._keep_or_drop()
         self._assigned = True
-        self._pauses.clear()
+        kept = self._consumer.assignment() - partitions
+        done, positions = self._offsets(), self._consumer.positions()
+        for partition in kept & self._agents.places.keys() & positions.keys():
+            if done[partition].offset < positions[partition]:
+                self._consumer.seek(partition, done[partition].offset)
         places = await self._look_up(partitions)
         self._go_to(places)
         self._agents.assign(
             {part: place.committed for part, place in places.items()},
             {part: place.ahead for part, place in places.items()},
+            kept,
         )
+        # What was a standby is closed before it is opened as a task.
+        await self._copies.follow()
         await self._tasks.assign(places)
-        logger.info("rebalance: %s", _described(partitions, self._tasks.of(partitions)))
+        self._copies.look_at_disk()
+        mine = frozenset(self._consumer.assignment())
+        logger.info("rebalance: %s", _described(mine, self._tasks.of(mine)))
 
     def _refuse_growth(self, partitions: frozenset[TopicPartition]) -> None:
         """Tasks are made for as many partitions as there were when the worker started."""
@@ -543,21 +591,8 @@ class _Shift:
                 )
 
     async def _look_up(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Place]:
-        begins = await self._consumer.begin_offsets(partitions)
-        ends = await self._consumer.end_offsets(partitions)
-        committed = await self._consumer.committed_metadata(partitions)
         agents_read = {agent.topic.name for agent in self._program.agents}
-        places = {}
-        for partition in partitions:
-            stored, begin = committed[partition], begins[partition]
-            places[partition] = Place(
-                begin=begin,
-                end=ends[partition],
-                committed=begin if stored is None else stored.offset,
-                has_agent=partition.topic in agents_read,
-                ahead={} if stored is None else places_of(stored.offset, stored.metadata),
-            )
-        return places
+        return await look_up(self._consumer, partitions, agents_read=agents_read)
 
 
 async def _leave(consumer: Consumer, exc_type: type[BaseException] | None, *_: object) -> None:

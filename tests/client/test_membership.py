@@ -416,6 +416,27 @@ def test_a_member_of_a_directed_group_for_which_there_is_nothing_hears_nothing()
     assert (one.offered, assignor.news) == (frozenset(), [b""])
 
 
+def test_whose_owner_asks_for_a_round_joins_once_more() -> None:
+    one = cooperative(T0)
+    one.on_request()
+    assert isinstance(one.next(0), Join)
+    one.on_join(joined("me", leader="other", generation=2), 0)
+    one.next(0)
+    one.on_sync(synced(T0), 0)
+    one.on_assigned(0)
+    assert isinstance(one.next(1), Wait)
+
+
+def test_a_member_that_is_held_goes_on_beating_but_joins_only_when_it_is_let_go() -> None:
+    one = cooperative(T0)
+    one.is_held = True
+    assert isinstance(one.next(100), Heartbeat)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 100)
+    assert one.next(100) == Wait(None)
+    one.is_held = False
+    assert isinstance(one.next(100), Join)
+
+
 # ---- as a static member ----
 
 

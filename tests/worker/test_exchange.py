@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 from streamlog import App
 from streamlog.assignors import Claim, TopicPartition
 from streamlog.log import Log
 from streamlog.processing.task import TaskId
-from streamlog.worker.exchange import Exchange
+from streamlog.worker.exchange import ASK_MS, ASK_MS_MAX, Exchange
+from streamlog.worker.moves import Policy
 from streamlog.worker.placement import Placement
 from streamlog.worker.program import Start
 from streamlog.worker.worker import Worker
 
 # Sub-topology 0 reads "in", 1 reads "mid" and "names".
-PLACEMENT = Placement((("in",), ("mid", "names")), {0: ("in",), 1: ("mid", "names")})
+PLACEMENT = Placement((("in",), ("mid", "names")), {0: ("in",), 1: ("mid", "names")}, {1})
 COUNTS = {"in": 2, "mid": 3, "names": 1}
 TASKS = {TaskId(0, 0), TaskId(0, 1), TaskId(1, 0), TaskId(1, 1), TaskId(1, 2)}
 
 
-def round_of(*exchanges: Exchange, strangers: tuple[str, ...] = ()) -> None:
+Owned = dict[str, list[TopicPartition]]
+
+
+def round_of(
+    *exchanges: Exchange, owned: Owned | None = None, strangers: tuple[str, ...] = ()
+) -> Owned:
     """One round, led by the first; every member hears of it."""
+    before = owned or {}
+    topics = ["in", "mid", "names"]
     claims = {
-        each.peers.process: Claim(["in", "mid", "names"], (), each.told()) for each in exchanges
+        each.peers.process: Claim(topics, before.get(each.peers.process, ()), each.told())
+        for each in exchanges
     }
-    claims |= {name: Claim(["in", "mid", "names"], (), b"\xff") for name in strangers}
+    claims |= {name: Claim(topics, (), b"\xff") for name in strangers}
     shares = exchanges[0].direct(claims, COUNTS)
     for each in exchanges:
         each.heard(shares[each.peers.process].user_data)
+    return {name: list(share.partitions) for name, share in shares.items()}
 
 
 def test_everybody_knows_who_runs_what_and_where_it_answers() -> None:
@@ -61,6 +72,49 @@ def test_a_leader_of_another_kind_tells_nothing() -> None:
     round_of(one)
     one.heard(b"")
     assert (one.peers.all, one.peers.rounds) == ((), 2)
+
+
+def test_who_comes_gets_ready_and_asks_for_a_round_when_it_is() -> None:
+    one, two = Exchange(PLACEMENT, process="one"), Exchange(PLACEMENT, process="two")
+    owned = round_of(one)
+    owned = round_of(one, two, owned=owned)
+    (task,) = two.warmup
+    owner = one.peers.active(task)
+    assert owner is not None
+    assert one.peers.is_me(owner)
+    assert [peer.process for peer in one.peers.standbys(task)] == ["two"]
+    two.lags = {task: 50_000}
+    assert not two.asks(0)
+    two.lags = {task: 10_000}
+    assert two.asks(0)
+    assert not two.asks(ASK_MS - 1)
+    owned = round_of(one, two, owned=owned)
+    assert one.peers.active(task) is None  # Its owner is to give it up first.
+    owned = round_of(one, two, owned=owned)
+    owner = one.peers.active(task)
+    assert owner is not None
+    assert two.peers.is_me(owner)
+    assert not two.warmup
+
+
+def test_who_asks_in_vain_asks_less_and_less_often() -> None:
+    one = Exchange(PLACEMENT, process="one")
+    one.warmup, one.lags = frozenset({TaskId(1, 0)}), {TaskId(1, 0): 0}
+    asked = [now_ms for now_ms in range(0, 1_000_000, 500) if one.asks(now_ms)]
+    pauses = [late - early for early, late in pairwise(asked)]
+    assert pauses[:4] == [ASK_MS, 2 * ASK_MS, 4 * ASK_MS, 8 * ASK_MS]
+    assert max(pauses) == ASK_MS_MAX
+
+
+def test_standbys_are_told_to_those_who_are_to_follow() -> None:
+    policy = Policy(standbys=1)
+    one = Exchange(PLACEMENT, process="one", policy=policy)
+    two = Exchange(PLACEMENT, process="two", policy=policy)
+    round_of(one, two)
+    for task in (TaskId(1, number) for number in range(3)):
+        (follower,) = one.peers.standbys(task)
+        assert (task in one.standby) == one.peers.is_me(follower)
+        assert (task in two.standby) != one.peers.is_me(follower)
 
 
 def test_tasks_are_those_that_read_the_partitions() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from streamlog.processing.task import TaskId
 from streamlog.worker.member_info import (
     DIRECTORIES_BYTES_MAX,
+    LAGS_MAX,
     USER_DATA_BYTES_MAX,
     VERSION,
     Directory,
@@ -24,11 +25,18 @@ from streamlog.worker.member_info import (
 
 task_ids = st.builds(TaskId, st.integers(0, 9), st.integers(0, 99))
 tasks = st.sets(task_ids).map(packed)
-infos = st.builds(MemberInfo, process=st.text(max_size=9), endpoint=st.text(max_size=9))
+infos = st.builds(
+    MemberInfo,
+    process=st.text(max_size=9),
+    endpoint=st.text(max_size=9),
+    host=st.text(max_size=9),
+    lags=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99), st.integers(-1, 2**40))),
+    following=tasks,
+)
 peers = st.builds(
     PeerInfo, process=st.text(max_size=9), endpoint=st.text(), active=tasks, standby=tasks
 )
-directories = st.builds(Directory, peers=st.lists(peers, max_size=5))
+directories = st.builds(Directory, peers=st.lists(peers, max_size=5), standby=tasks, warmup=tasks)
 
 
 @given(infos)
@@ -71,11 +79,18 @@ def test_another_version_means_nothing() -> None:
 def test_a_large_fleet_is_told_addresses_but_not_who_runs_what() -> None:
     many = packed(TaskId(0, partition) for partition in range(2_000))
     fleet = [PeerInfo(process=str(n), endpoint=f"host:{n}", active=many) for n in range(100)]
-    data = encode_directory(Directory(peers=fleet), members=100)
+    mine = packed([TaskId(0, 7)])
+    data = encode_directory(Directory(peers=fleet, standby=mine, warmup=mine), members=100)
     assert len(data) * 100 <= DIRECTORIES_BYTES_MAX
     told = decode_directory(data)
     assert [each.endpoint for each in told.peers] == [each.endpoint for each in fleet]
     assert not any(each.active for each in told.peers)
+    assert (told.standby, told.warmup) == (mine, mine)
+
+
+def test_of_more_state_than_fits_the_rest_is_left_out() -> None:
+    lags = [(0, partition, 1) for partition in range(2 * LAGS_MAX)]
+    assert decode_member_info(encode_member_info(MemberInfo(lags=lags))).lags == lags[:LAGS_MAX]
 
 
 def test_what_is_too_long_is_not_looked_at() -> None:
