@@ -76,10 +76,12 @@ async def figures(directory: Path, _: int) -> AsyncIterator[Reading]:
             if how == "lost":
                 shutil.rmtree(state)
             with _worker(url, state) as worker:
-                began_s = worker.line(REBALANCED)
+                began_s, began_cpu_s = worker.line(REBALANCED), worker.process.cpu_s()
                 took_s = worker.line(READY) - began_s
+                took_cpu_s = worker.process.cpu_s() - began_cpu_s
                 bar = KEPT_BAR_S if how == "kept" else CHANGELOG_BAR_S
                 yield Reading(f"worker, disk {how}: until ready", took_s, "s", bar=bar)
+                yield Reading(f"worker, disk {how}: CPU until ready", took_cpu_s, "s")
                 yield _worker_memory(f"ready, disk {how}", worker)
 
 

@@ -39,7 +39,9 @@ CURRENT_FILE = "CURRENT"
 """RocksDB's: names the file with the list of the others. Written last, it makes them a database."""
 LINKED = ".sst"
 """Files that never change have names that end like this."""
-LEFT_OUT = ("LOCK", "LOG", OWNER_FILE, DAMAGED_FILE)
+STANDBY_FILE = "standby"
+"""In the directory of a store that only follows its changelog, for as long as it likes."""
+LEFT_OUT = ("LOCK", "LOG", OWNER_FILE, DAMAGED_FILE, STANDBY_FILE)
 """What belongs to the directory, not to the database; RocksDB's journals have longer names."""
 
 
@@ -66,12 +68,15 @@ class TaskDirectory:
         self._snapshot_bytes = 0
         self._snapshot_ms: int | None = None
 
-    def open(self, budget: RocksBudget, *, skip_locked: bool = False) -> RocksStore:
+    def open(
+        self, budget: RocksBudget, *, skip_locked: bool = False, is_standby: bool = False
+    ) -> RocksStore:
         """A store in a directory of its own, with the newest state that there is.
 
         Args:
             budget: shared by the stores of the process.
             skip_locked: begin with an older state if another owner still has the newest one.
+            is_standby: the store is for no owner: nobody has to wait until it is closed.
 
         Raises:
             LogDirectoryLocked: another owner has the newest one, here or in another process.
@@ -79,8 +84,9 @@ class TaskDirectory:
         """
         make_directory(f"{self._path}/{SNAPSHOTS}")
         sources = self.sources()
-        if not skip_locked and sources and sources[0].is_store:
-            DirectoryLock.acquire(sources[0].path).release()
+        owned = (s for s in sources if s.is_store and STANDBY_FILE not in _names(s.path))
+        if not skip_locked and (newest := next(owned, None)) is not None:
+            DirectoryLock.acquire(newest.path).release()
         if any(map(_is_damaged, sources)):
             # They share files, and nobody knows which of them.
             logger.warning("state in %s is damaged: the changelog restores it", self._path)
@@ -88,6 +94,8 @@ class TaskDirectory:
             self._is_damaged = True
         path, lock = self._made()
         try:
+            if is_standby:
+                _touch(f"{path}/{STANDBY_FILE}")
             for source in sources:
                 if (store := _taken_over(source, path, lock, budget)) is not None:
                     return store
@@ -276,9 +284,13 @@ def _remove(source: Source) -> None:
         logger.warning("%s can't be removed: %s", source.path, error)
 
 
+def _touch(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
 def _empty(path: str) -> None:
     for name in _names(path):
-        if name != OWNER_FILE:
+        if name not in (OWNER_FILE, STANDBY_FILE):
             os.unlink(f"{path}/{name}")  # noqa: PTH108 - as above
 
 

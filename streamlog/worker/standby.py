@@ -123,7 +123,7 @@ class Standbys:
         path = f"{room.state_path}/{task_id}"
         # Whoever runs the task has another directory, or is on another machine.
         directory = TaskDirectory(path)
-        store = directory.open(room.budget, skip_locked=True)
+        store = directory.open(room.budget, skip_locked=True, is_standby=True)
         try:
             check_cluster(room.log, store, path)
             follower = Follower(

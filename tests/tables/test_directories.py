@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,31 @@ def test_an_owner_that_is_still_there_keeps_its_directory(tmp_path: Path) -> Non
     assert_reaches(store, 150)
     second.remove_old()
     assert epochs(tmp_path) == [2]
+    store.close()
+
+
+def test_nobody_waits_for_a_standby(tmp_path: Path) -> None:
+    """It has the newest directory for as long as it likes; an owner's state is the next one."""
+    directory, owned = opened(tmp_path)
+    write(owned, 0, 100)
+    standby = TaskDirectory(str(tmp_path)).open(BUDGET, skip_locked=True, is_standby=True)
+    assert not list(standby.range())
+    with pytest.raises(LogDirectoryLocked):
+        directory.open(BUDGET)
+    owned.close()
+    directory, store = opened(tmp_path)
+    assert_reaches(store, 100)
+    directory.remove_old()
+    assert epochs(tmp_path) == [2, 3]
+    store.close()
+    # When it is closed it is as good as any other, and what begins with it is no standby.
+    write(standby, 0, 200)
+    standby.close()
+    shutil.rmtree(tmp_path / "3")
+    directory, store = opened(tmp_path)
+    assert_reaches(store, 200)
+    with pytest.raises(LogDirectoryLocked):
+        TaskDirectory(str(tmp_path)).open(BUDGET)
     store.close()
 
 
