@@ -72,7 +72,7 @@ def run_workers(
     running = Worker(
         program,
         log_url=log_url,
-        announce=banner if is_told else lambda _: None,
+        announce=banner if is_told else _address_told,
         security=security,
         instance_id=None if slot is None else slot.instance_id,
     )
@@ -182,6 +182,12 @@ def my_slot() -> Slot | None:
     """What a supervisor has told this process; its own children are not to hear it."""
     text = os.environ.pop(SLOT_VARIABLE, None)
     return None if text is None else Slot.decode(text)
+
+
+def _address_told(start: Start) -> None:
+    """All that differs between the workers of a supervisor."""
+    if start.web is not None:
+        typer.echo(f"web       http://{start.web}")
 
 
 def slot_address(address: str, slot: Slot) -> str:

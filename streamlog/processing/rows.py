@@ -9,12 +9,12 @@ done here: finding the task that has a key's rows, and waiting for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from streamlog.durations import moment, when_ms
-from streamlog.errors import SerdeError, UsageError
+from streamlog.errors import SerdeError, TopologyError, UsageError
 from streamlog.processing.aggregate import RowFormat
 from streamlog.processing.joins import viewed
 from streamlog.record import Windowed
@@ -39,6 +39,9 @@ PAGE_BYTES_MAX = 1024 * 1024
 PAGE_LOOKED_AT_MAX = 10_000
 """Rows that are passed over cost time too: some 20 ms of the task's."""
 
+Scan = Callable[[bytes, bytes | None], Iterator[tuple[bytes, bytes]]]
+"""Keys and values from a key up to another one, in order."""
+
 _WINDOW_BYTES = len(window_key(0, 0, b""))
 
 
@@ -60,19 +63,20 @@ class Page(NamedTuple):
     """None: there are no more."""
 
 
-def page_of(pairs: Iterator[tuple[bytes, bytes]], span: Span, *, cut: int, rows_max: int) -> Page:
+def page_of(scan: Scan, prefix: bytes, span: Span, *, rows_max: int = PAGE_ROWS_MAX) -> Page:
     """The first rows of a scan over a store.
 
     Args:
-        pairs: from `span.low` to `span.high`, under the store's prefix.
+        scan: the store's `range`.
+        prefix: of the table's keys in it.
         span: what is looked for.
-        cut: the length of the prefix.
         rows_max: fewer than `PAGE_ROWS_MAX`.
     """
     rows: list[tuple[bytes, bytes]] = []
     size_bytes = 0
-    for looked_at, (stored, data) in enumerate(pairs):
-        key = stored[cut:]
+    high = prefix_end(prefix) if span.high is None else prefix + span.high
+    for looked_at, (stored, data) in enumerate(scan(prefix + span.low, high)):
+        key = stored[len(prefix) :]
         if len(rows) >= min(rows_max, PAGE_ROWS_MAX) or size_bytes >= PAGE_BYTES_MAX:
             return Page(rows, key)
         if looked_at == PAGE_LOOKED_AT_MAX:
@@ -235,6 +239,18 @@ def tables_of(topology: Topology) -> dict[str, TableRows]:
                 case _:
                     pass
     return found
+
+
+def prefix_of(subtopology: Subtopology, table: str) -> bytes:
+    """What keys of a table begin with in the store of its task.
+
+    Raises:
+        TopologyError: the sub-topology has no such table.
+    """
+    node = subtopology.by_name.get(table)
+    if not isinstance(node, TableSource | Aggregate | WindowedAggregate):
+        raise TopologyError(f"sub-topology {subtopology.number} has no table {table!r}")
+    return node.store.prefix
 
 
 def table_named(tables: Mapping[str, TableRows], name: str) -> TableRows:

@@ -29,7 +29,7 @@ from streamlog.processing.outbox import Outbox
 from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
-from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of
+from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.windowed import WindowedAggregateStep
@@ -43,7 +43,7 @@ from streamlog.tables.changelog import (
     stored_progress,
 )
 from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import Change, KeyValueStore, prefix_end
+from streamlog.tables.store import Change, KeyValueStore
 from streamlog.tables.transaction import StoreTransaction
 from streamlog.topology import (
     Aggregate,
@@ -332,7 +332,7 @@ class Task:
         Raises:
             TopologyError: the task has no such node.
         """
-        at = self._prefix_of(node) + key
+        at = prefix_of(self.subtopology, node) + key
         if committed:
             return self._store.stored(at)
         self._settle_rows(node)
@@ -342,15 +342,11 @@ class Task:
         self, node: str, span: Span, *, committed: bool, rows_max: int = PAGE_ROWS_MAX
     ) -> Page:
         """The first rows of a part of a table, in the order of their keys; see `row`."""
-        prefix = self._prefix_of(node)
-        low = prefix + span.low
-        high = prefix_end(prefix) if span.high is None else prefix + span.high
+        prefix = prefix_of(self.subtopology, node)
         if committed:
-            pairs = self._store.stored_range(low, high)
-        else:
-            self._settle_rows(node)
-            pairs = self._store.range(low, high)
-        return page_of(pairs, span, cut=len(prefix), rows_max=rows_max)
+            return page_of(self._store.stored_range, prefix, span, rows_max=rows_max)
+        self._settle_rows(node)
+        return page_of(self._store.range, prefix, span, rows_max=rows_max)
 
     @property
     def committed_positions(self) -> Offsets:
@@ -369,12 +365,6 @@ class Task:
                 processor.close()
         finally:
             self._store.close()
-
-    def _prefix_of(self, name: str) -> bytes:
-        node = self.subtopology.by_name.get(name)
-        if not isinstance(node, TableSource | Aggregate | WindowedAggregate):
-            raise TopologyError(f"sub-topology {self.id.subtopology} has no table {name!r}")
-        return node.store.prefix
 
     def _settle_rows(self, node: str) -> None:
         """Bring what a step keeps as objects into the transaction."""

@@ -64,6 +64,7 @@ class Exchange:
         self._placement = placement
         self._policy = policy or Policy()
         self._asked_ms: int | None = None
+        self._asked = 0
         self._pause_ms = ASK_MS
 
     def assign(
@@ -90,6 +91,7 @@ class Exchange:
                     for task in sorted(lags, key=lambda task: (task not in following, task))
                 ],
                 following=packed(task for task in following if task in lags),
+                asked=self._asked,
             )
         )
 
@@ -135,15 +137,23 @@ class Exchange:
         self.standby, self.warmup = frozenset(unpacked(directory.standby)), warmup
 
     def asks(self, now_ms: int) -> bool:
-        """Whether to ask for a round now: a task that was to get ready is."""
+        """Whether to ask for a round now.
+
+        A task that was to get ready is; or the others know another address of this worker: that
+        of a process before it, whose place in the group it has taken without a round.
+        """
         ready = any(
             0 <= self.lags.get(task, -1) <= self._policy.acceptable_lag for task in self.warmup
         )
-        if not ready or (self._asked_ms is not None and now_ms < self._asked_ms + self._pause_ms):
+        wanted = ready or any(
+            self.peers.is_me(peer) and peer.endpoint != self.endpoint for peer in self.peers.all
+        )
+        if not wanted or (self._asked_ms is not None and now_ms < self._asked_ms + self._pause_ms):
             return False
         if self._asked_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, ASK_MS_MAX)
         self._asked_ms = now_ms
+        self._asked += 1
         return True
 
     def _described(self, info: MemberInfo, part: Part) -> PeerInfo:

@@ -44,6 +44,8 @@ class Figures:
         """Records that tasks have handed to the producer, by topic."""
         self.dropped: Counter[tuple[str, str]] = Counter()
         """Records that nodes left out, by node and reason."""
+        self.answered: Counter[str] = Counter()
+        """Questions for rows of tables, by who answered: "task" or "standby"."""
         self.restored = 0
         """Records of changelogs that were read."""
         self.commits = Durations(COMMIT_BOUNDS_MS)

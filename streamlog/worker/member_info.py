@@ -46,6 +46,8 @@ class MemberInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     has looked. Of tasks that it runs only if they are still being restored."""
     following: Tasks = {}
     """Those of them that it follows."""
+    asked: int = 0
+    """How many rounds it has asked for: who says the same as before is not given one."""
 
 
 class PeerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

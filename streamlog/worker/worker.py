@@ -15,13 +15,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
     AsyncExitStack,
     closing,
 )
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from streamlog.agents.offsets import TASK, metadata_of, offset_of
@@ -29,11 +26,9 @@ from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
-from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import ConfigError, LogError, ProcessingError, TopologyError
+from streamlog.errors import LogError, ProcessingError, TopologyError
 from streamlog.log import EMBEDDED, Log
-from streamlog.processing.rows import tables_of
 from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.tables.state_host import state_host
@@ -41,8 +36,6 @@ from streamlog.tables.worker_identity import WorkerIdentity
 from streamlog.transport.security import Security
 from streamlog.worker.abandoned import remove_abandoned
 from streamlog.worker.access.local import LocalRows
-from streamlog.worker.access.questions import Holder
-from streamlog.worker.access.routed import Reach, RoutedTables
 from streamlog.worker.agents import Agents
 from streamlog.worker.copies import Copies
 from streamlog.worker.cron import CronScheduler
@@ -52,15 +45,13 @@ from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.program import Program, Start
+from streamlog.worker.reaching import door_at, tables_over
 from streamlog.worker.starts import look_up
 from streamlog.worker.tasks import Place, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
 from streamlog.worker.versions import Versions
 from streamlog.worker.watchdog import Sight
 from streamlog.worker.watching import Watching
-
-if TYPE_CHECKING:
-    from streamlog.worker.web.door import Door
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +122,7 @@ class Worker:
         """
         program = self._program
         async with AsyncExitStack() as stack:
-            door = None if program.web is None else stack.enter_context(_door(program.web))
+            door = stack.enter_context(door_at(program.web))
             if door is not None:
                 self.exchange.endpoint = door.listener.endpoint
             log = await stack.enter_async_context(Log.open(self._log_url, security=self._security))
@@ -160,10 +151,24 @@ class Worker:
             )
             self.exchange.host = state_host(program.state_path)
             shift = _Shift(program, start.counts, surroundings, self.exchange)
-            tables = self._tables(start.counts, producer, shift.rows)
+            tables = tables_over(
+                program.topology,
+                start.counts,
+                peers=self.exchange.peers,
+                local=shift.rows,
+                producer=producer,
+                clock=self._clock,
+            )
             program.bind_tables(tables)
             if door is not None:
-                await stack.enter_async_context(shift.opened(door, tables))
+                await stack.enter_async_context(
+                    door.open(
+                        figures=surroundings.figures,
+                        standing=shift.standing,
+                        rows=shift.rows,
+                        tables=tables,
+                    )
+                )
             await shift.work(stop)
 
     async def _transactor(self, log: Log, stack: AsyncExitStack) -> Transactor | None:
@@ -188,28 +193,6 @@ class Worker:
             group_instance_id=self._instance_id,
         )
 
-    def _tables(
-        self, counts: Mapping[str, int], producer: Producer, local: LocalRows
-    ) -> RoutedTables:
-        async def send(
-            topic: str, value: bytes | None, *, key: bytes | None
-        ) -> tuple[str, int, int, int]:
-            return await (await producer.send(topic, value, key=key))
-
-        program = self._program
-        return RoutedTables(
-            Reach(
-                app_id=program.app_id,
-                tables=tables_of(program.topology),
-                counts=counts,
-                peers=self.exchange.peers,
-                local=local,
-                remote=_peer,
-                send=send,
-                clock=self._clock,
-            )
-        )
-
     async def _prepared(self, log: Log, web: str | None) -> Start:
         """The log as the app needs it: no state would be lost, and all topics are there."""
         program = self._program
@@ -227,39 +210,6 @@ class Worker:
             web=web,
             change=await versions.settle(accept_state_loss=program.accept_state_loss),
         )
-
-
-def _door(address: str) -> AbstractContextManager[Door]:
-    """The worker's HTTP server, not open yet.
-
-    Raises:
-        ConfigError: its libraries are not installed, or the address is none.
-        ListenError: the address is taken.
-    """
-    try:
-        from streamlog.worker.web import door  # noqa: PLC0415 - an extra, for who asks for it
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
-            "pip install 'streamlog[web]'"
-        ) from error
-    return door.bound(address)
-
-
-def _peer(endpoint: str) -> Holder:
-    """Another worker of the app.
-
-    Raises:
-        ConfigError: the library to ask it with is not installed.
-    """
-    try:
-        from streamlog.worker.web.peer_client import PeerRows  # noqa: PLC0415 - as above
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"rows of another worker are asked for over HTTP, which needs an extra that is not "
-            f"installed ({error.name} is missing): pip install 'streamlog[web]'"
-        ) from error
-    return PeerRows(endpoint)
 
 
 class _Shift:
@@ -285,9 +235,15 @@ class _Shift:
             program.agents, self._pauses, surroundings.producer, surroundings.clock
         )
         self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
-        self.rows = LocalRows(program.app_id, self._tasks, surroundings.clock)
-        """Of the tables whose tasks run here."""
         self._copies = Copies(program.topology, surroundings, self._tasks, exchange)
+        self.rows = LocalRows(
+            program.topology,
+            self._tasks,
+            surroundings.clock,
+            figures=surroundings.figures,
+            copy_of=self._copies.standbys.get,
+        )
+        """Of the tables whose tasks run or are followed here."""
         self._cron = CronScheduler(
             program.timers,
             program.crontabs,
@@ -344,14 +300,6 @@ class _Shift:
             self._is_over = True
             await self._copies.standbys.close()
             await self._tasks.close()
-
-    def opened(self, door: Door, tables: RoutedTables) -> AbstractAsyncContextManager[None]:
-        """The HTTP server, as long as the block lasts."""
-        from streamlog.worker.web.door import Inside  # noqa: PLC0415 - an extra, see `_door`
-
-        return door.open(
-            Inside(figures=self._figures, standing=self.standing, rows=self.rows, tables=tables)
-        )
 
     def standing(self) -> Standing:
         """Where this worker stands."""

@@ -97,6 +97,24 @@ def test_who_comes_gets_ready_and_asks_for_a_round_when_it_is() -> None:
     assert not two.warmup
 
 
+def test_who_has_taken_the_place_of_another_process_tells_its_own_address() -> None:
+    before, leader = Exchange(PLACEMENT, process="two"), Exchange(PLACEMENT, process="one")
+    before.endpoint = "here:1"
+    round_of(leader, before)
+    after = Exchange(PLACEMENT, process="two")
+    after.endpoint = "here:2"
+    assert not after.asks(0)
+    round_of(leader, before)
+    after.peers = before.peers  # It is given what was assigned to the one before it.
+    said = after.told()
+    assert after.asks(1)
+    assert after.told() != said
+    assert not after.asks(2)
+    round_of(leader, after)
+    assert [peer.endpoint for peer in leader.peers.all] == ["", "here:2"]
+    assert not after.asks(10 * ASK_MS)
+
+
 def test_who_asks_in_vain_asks_less_and_less_often() -> None:
     one = Exchange(PLACEMENT, process="one")
     one.warmup, one.lags = frozenset({TaskId(1, 0)}), {TaskId(1, 0): 0}

@@ -1,20 +1,23 @@
 """LocalRows: questions about rows, answered by the tasks that run in this worker.
 
-Tasks answer between two batches, one question after the other, from what they have committed.
-Rule of the file: what waits is bounded, in number here and in cost by the pages of a scan; one
-question too many is refused at once, as whoever asks can come again and a task can't.
+Tasks answer between two batches, one question after the other, from what they have committed;
+standby copies, if they are asked, from what they have read, with the time since they last had
+all of it. Rule of the file: what waits is bounded, in number here and in cost by the pages of a
+scan; one question too many is refused at once, as whoever asks can come again and a task can't.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut
-from streamlog.processing.rows import Page
+from streamlog.processing.rows import Page, page_of, prefix_of
 from streamlog.processing.task import Task, TaskId
+from streamlog.tables.store import KeyValueStore
+from streamlog.topology import Topology
 from streamlog.worker.access.questions import (
     Asked,
     NotHere,
@@ -25,9 +28,18 @@ from streamlog.worker.access.questions import (
     RowsAsked,
     RowsFound,
 )
+from streamlog.worker.figures import Figures
 
 T = TypeVar("T")
 """What a task answers."""
+
+
+class _Aged(NamedTuple):
+    """A copy, and how long ago it was like its owner."""
+
+    store: KeyValueStore
+    age_ms: int
+
 
 WAITING_MAX = 256
 """Questions of all who ask that wait for this worker's tasks."""
@@ -49,13 +61,36 @@ class AskedTasks(Protocol):
         """Let a task answer between two batches; NotHere if it does not run here."""
 
 
+class Copy(Protocol):
+    """Port: a task's state that is followed here while the task runs elsewhere."""
+
+    @property
+    def store(self) -> KeyValueStore | None:
+        """What it has; None while it is being made."""
+
+    @property
+    def even_ms(self) -> int | None:
+        """When it last had all that its owner had committed; None before it first did."""
+
+
 class LocalRows:
     """The rows of the tasks that run here."""
 
-    def __init__(self, app_id: str, tasks: AskedTasks, clock: Clock) -> None:
-        self._app_id = app_id
+    def __init__(
+        self,
+        topology: Topology,
+        tasks: AskedTasks,
+        clock: Clock,
+        *,
+        figures: Figures,
+        copy_of: Callable[[TaskId], Copy | None],
+    ) -> None:
+        """`copy_of` gives the standby copies of this worker, to be used from the event loop."""
+        self._topology = topology
         self._tasks = tasks
         self._clock = clock
+        self._figures = figures
+        self._copy_of = copy_of
         self._waiting = 0
 
     def has(self, task_id: TaskId) -> bool:
@@ -68,6 +103,9 @@ class LocalRows:
         def look(task: Task) -> bytes | None:
             return task.row(asked.table, asked.key, committed=True)
 
+        if (copy := self._copy(asked)) is not None:
+            found = copy.store.get(self._prefix(asked) + asked.key)
+            return RowFound(data=found, age_ms=copy.age_ms)
         return RowFound(data=await self._ask(asked, look))
 
     async def rows(self, asked: RowsAsked) -> RowsFound:
@@ -76,6 +114,11 @@ class LocalRows:
         def look(task: Task) -> Page:
             return task.rows(asked.table, asked.span, committed=True, rows_max=asked.rows_max)
 
+        if (copy := self._copy(asked)) is not None:
+            page = page_of(
+                copy.store.range, self._prefix(asked), asked.span, rows_max=asked.rows_max
+            )
+            return RowsFound(rows=page.rows, next_key=page.next_key, age_ms=copy.age_ms)
         page = await self._ask(asked, look)
         return RowsFound(rows=page.rows, next_key=page.next_key)
 
@@ -93,15 +136,32 @@ class LocalRows:
                 return Passed()
             await asyncio.sleep(PASSED_LOOK_MS / 1000)
 
+    def _copy(self, asked: Asked) -> _Aged | None:
+        """The copy to answer from, if the task does not run here and a copy will do."""
+        if not asked.stale_ok or self._tasks.runs(asked.task_id):
+            return None
+        copy = self._copy_of(asked.task_id) if asked.app == self._topology.app_id else None
+        if copy is None or copy.store is None or copy.even_ms is None:
+            return None
+        self._figures.answered["standby"] += 1
+        return _Aged(copy.store, max(self._clock.now_ms() - copy.even_ms, 0))
+
+    def _prefix(self, asked: Asked) -> bytes:
+        if asked.subtopology >= len(self._topology.subtopologies):
+            raise NotHere(f"this worker's app has no sub-topology {asked.subtopology}")
+        return prefix_of(self._topology.subtopologies[asked.subtopology], asked.table)
+
     async def _ask(self, asked: Asked, question: Callable[[Task], Any]) -> Any:  # noqa: ANN401 - of the question's type
-        if asked.app != self._app_id:
-            raise NotHere(f"this is a worker of app {self._app_id!r}, not of {asked.app!r}")
+        if asked.app != self._topology.app_id:
+            raise NotHere(f"this worker is of app {self._topology.app_id!r}, not {asked.app!r}")
         if self._waiting >= WAITING_MAX:
             raise RequestTimedOut(
                 f"this worker is asked for too many rows at once (more than {WAITING_MAX})"
             )
         self._waiting += 1
         try:
-            return await self._tasks.ask(asked.task_id, question)
+            answer = await self._tasks.ask(asked.task_id, question)
+            self._figures.answered["task"] += 1
+            return answer
         finally:
             self._waiting -= 1

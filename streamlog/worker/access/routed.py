@@ -37,8 +37,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 """An answer."""
 
-WAIT_MS = 30_000
-"""Longer than it takes the group to see that a worker has died, and another one to take over."""
+WAIT_MS = 60_000
+"""Longer than the group takes to see that a worker has died, and others to take over. They wait for
+their agents (`agents.HANDLE_WAIT_MS`) first, one of which may wait here for what is to move."""
 RETRY_MS = 100
 APPLIED_WAIT_MS = 2_000
 """How long one question whether a row has arrived waits for the owner's next commit."""

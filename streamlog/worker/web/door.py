@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
 
 from streamlog.worker.access.questions import Holder
 from streamlog.worker.access.routed import RoutedTables
@@ -16,30 +15,32 @@ from streamlog.worker.web.server import Listener, listening, serving
 from streamlog.worker.web.table_pages import table_routes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
-    """What of a worker is to be seen."""
-
-    figures: Figures
-    standing: Callable[[], Standing]
-    rows: Holder
-    """Of the tasks that run here, for other workers."""
-    tables: RoutedTables
-    """Of all workers, for everybody else."""
-
-
 class Door:
     """An address that is taken, and a server behind it once it is open."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
 
-    def open(self, inside: Inside) -> AbstractAsyncContextManager[None]:
-        """Answer as long as the block lasts."""
+    def open(
+        self,
+        *,
+        figures: Figures,
+        standing: Callable[[], Standing],
+        rows: Holder,
+        tables: RoutedTables,
+    ) -> AbstractAsyncContextManager[None]:
+        """Answer as long as the block lasts.
+
+        Args:
+            figures: what the worker has done.
+            standing: where it stands.
+            rows: of the tasks here, for other workers.
+            tables: of all workers, for everybody else.
+        """
         site = pages(
-            TaskHealth(inside.standing),
-            Exposition(inside.figures, inside.standing),
-            more=[*table_routes(inside.tables), *peer_routes(inside.rows)],
+            TaskHealth(standing),
+            Exposition(figures, standing),
+            more=[*table_routes(tables), *peer_routes(rows)],
             hosts=self.listener.hosts,
         )
         return serving(site, self.listener)

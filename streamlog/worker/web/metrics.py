@@ -89,6 +89,14 @@ class _WorkerCollector(Collector):
         for labels, count in dict(figures.dropped).items():
             dropped.add_metric(labels, count)
         yield dropped
+        answered = CounterMetricFamily(
+            "streamlog_table_answers",
+            "Rows and pages that were asked for.",
+            labels=["by"],
+        )
+        for who, count in dict(figures.answered).items():
+            answered.add_metric([who], count)
+        yield answered
         restored = CounterMetricFamily(
             "streamlog_restored_records", "Records of changelogs that tasks were restored from."
         )

@@ -44,7 +44,7 @@ class PeerRows:
     """A `Holder` at an endpoint."""
 
     def __init__(self, endpoint: str, *, answer_ms: int = ANSWER_MS) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._answer_ms = answer_ms
 
     async def row(self, asked: RowAsked) -> RowFound:
@@ -60,10 +60,10 @@ class PeerRows:
         return await self._ask("/peer/passed", asked, Passed, more_ms=asked.wait_ms)
 
     async def _ask(self, path: str, asked: object, kind: type[A], *, more_ms: int = 0) -> A:
-        who = f"the worker at {self._endpoint}"
+        who = f"the worker at {self.endpoint}"
         try:
             async with asyncio.timeout((self._answer_ms + more_ms) / 1000):
-                status, body = await _post(self._endpoint, path, _encode(asked))
+                status, body = await _post(self.endpoint, path, _encode(asked))
             if status != OK:
                 raise NotHere(f"{who}: {body[:500].decode(errors='replace')}")
             return msgspec.msgpack.decode(body, type=kind)

@@ -30,6 +30,8 @@ from streamlog.worker.web.peer_pages import body_of
 WAIT_MS = 5_000
 """A program may wait longer for a task that moves than somebody at a browser."""
 LIMIT_DEFAULT = 1_000
+LINES_TOGETHER = 200
+"""Of a scan, in one write: each costs a chunk and a system call."""
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 ROWS_TYPE = "application/x-ndjson"
 
@@ -130,15 +132,18 @@ class _NoTableError(UsageError):
 async def _lines(
     first: Found | None, rest: AsyncIterator[Found], limit: int
 ) -> AsyncIterator[bytes]:
-    if first is None:
-        return
-    yield _line(first)
+    lines = [] if first is None else [_line(first)]
+    left = limit - 1
     try:
-        while limit > 1 and (found := await anext(rest, None)) is not None:
-            limit -= 1
-            yield _line(found)
+        while left > 0 and (found := await anext(rest, None)) is not None:
+            left -= 1
+            lines.append(_line(found))
+            if len(lines) >= LINES_TOGETHER:
+                yield b"".join(lines)
+                lines.clear()
     except StreamlogError as error:
-        yield msgspec.json.encode({"error": str(error)}) + b"\n"
+        lines.append(msgspec.json.encode({"error": str(error)}) + b"\n")
+    yield b"".join(lines)
 
 
 def _line(found: Found) -> bytes:

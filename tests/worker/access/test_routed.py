@@ -65,8 +65,7 @@ class Shelf:
 
     async def rows(self, asked: RowsAsked) -> RowsFound:
         store, age_ms = self._store(asked)
-        pairs = store.range(asked.low, asked.high)
-        page = page_of(pairs, asked.span, cut=0, rows_max=asked.rows_max)
+        page = page_of(store.range, b"", asked.span, rows_max=asked.rows_max)
         return RowsFound(rows=page.rows, next_key=page.next_key, age_ms=age_ms)
 
     async def passed(self, asked: PassedAsked) -> Passed:
@@ -239,11 +238,12 @@ def test_a_page_is_bounded_by_rows_bytes_and_what_is_passed_over() -> None:
     rows = tables_of(_one_table())["t"]
 
     def pages(head: object, rows_max: int = 10_000) -> list[int]:
-        span = rows.span()._replace(head=rows.span(prefix=head).head if head else b"")
+        whole = rows.span()
+        span = whole._replace(head=rows.span(prefix=head).head) if head else whole
         sizes = []
         low: bytes | None = b""
         while low is not None:
-            page = page_of(store.range(prefix + low), span, cut=len(prefix), rows_max=rows_max)
+            page = page_of(store.range, prefix, span._replace(low=low), rows_max=rows_max)
             sizes.append(len(page.rows))
             low = page.next_key
         return sizes

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from streamlog import App, Emit, Stream, agg, tumbling
 from streamlog.worker import worker
 
-worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
+worker.SESSION_TIMEOUT_MS = int(os.environ.get("SESSION_MS", "2000"))  # Noticed sooner.
+worker.HEARTBEAT_INTERVAL_MS = 300
 
 @dataclass
 class User:
@@ -37,7 +38,13 @@ class Sum:
 def last_digit(_: str, user: User) -> int:
     return user.age % 10
 
-app = App("shop", log=os.environ["LOG"], state_dir=os.environ["STATE"], commit_interval="50ms")
+app = App(
+    "shop",
+    log=os.environ["LOG"],
+    state_dir=os.environ["STATE"],
+    commit_interval="50ms",
+    standby_replicas=int(os.environ.get("STANDBYS", "0")),
+)
 users = app.topic("users", key=str, value=User, partitions=4)
 asked = app.topic("asked", key=str, value=str, partitions=2)
 answers = app.topic("answers", key=str, value=str, partitions=1)
@@ -66,10 +73,10 @@ async def answer(stream: Stream[str, str]) -> None:
 USERS = [f"user-{number:02}" for number in range(40)]
 
 
-def worker(path: Path, url: str, number: int, *options: str) -> Any:
+def worker(path: Path, url: str, number: int, **environment: str) -> Any:
     return running(
-        *STREAMLOG, "-A", "shop", "worker", *options,
-        cwd=path, LOG=url, STATE=f"./state-{number}",
+        *STREAMLOG, "-A", "shop", "worker", "--web", ":0",
+        cwd=path, LOG=url, STATE=f"./state-{number}", **environment,
     )  # fmt: skip
 
 
@@ -134,10 +141,10 @@ def until(url: str, is_there: Any) -> Answer:
 def test_every_row_from_every_worker_also_after_one_was_killed(place: Path) -> None:
     with (
         broker(place) as url,
-        worker(place, url, 1, "--web", ":0") as first,
+        worker(place, url, 1) as first,
     ):
         first.line("rebalance: this worker has")
-        with worker(place, url, 2, "--web", ":0") as second:
+        with worker(place, url, 2) as second:
             web = shared(first, second)
             attached(url, feed)
             for each in web:
@@ -181,3 +188,31 @@ def test_every_row_from_every_worker_also_after_one_was_killed(place: Path) -> N
         assert len(rows(answer)) == 41
         assert first.stop() == 0
         assert "Traceback" not in first.output
+
+
+def test_a_standby_answers_for_a_worker_that_is_gone_and_tells_the_age(place: Path) -> None:
+    # The group does not notice within this test that a worker is gone.
+    environment = {"STANDBYS": "1", "SESSION_MS": "60000"}
+    with broker(place) as url, worker(place, url, 1, **environment) as first:
+        first.line("rebalance: this worker has")
+        with worker(place, url, 2, **environment) as second:
+            web, _ = shared(first, second)
+            attached(url, feed)
+            until(f"{web}/tables/by-name", lambda answer: answer.body.count(b"\n") == len(USERS))
+            second.kill()
+        ages = 0
+        for number, name in enumerate(USERS):
+            answer = until(
+                f"{web}/tables/by-name/{name}?stale_ok=true", lambda answer: answer.status == 200
+            )
+            row = json.loads(answer.body)
+            assert row["value"] == {"name": name, "age": number}
+            assert ("age_ms" in row) == ("age" in answer.headers)
+            ages += "age_ms" in row
+        assert 0 < ages < len(USERS)
+        found = until(f"{web}/tables/by-name?stale_ok=true", lambda answer: answer.status == 200)
+        assert len(rows(found)) == len(USERS)
+        assert (
+            b'streamlog_table_answers_total{by="standby"}'
+            in get(web.removesuffix("/") + "/metrics").body
+        )

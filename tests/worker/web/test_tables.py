@@ -42,7 +42,12 @@ words = app.topic("words", key=str, value=str)
 shouts = texts.map_values(str.upper, name="shouts")
 letters = app.stream(words).group_by(lambda _, word: word[:1], name="by-letter")
 letters.count(name="letters")
+ticks = app.table(app.topic("ticks", key=str, value=int))
 hourly = app.stream(words).group_by_key().windowed(tumbling("1h", grace="1d")).count(name="hourly")
+
+@app.timer("50ms")
+async def tick():
+    await ticks.put("tick", (await ticks.fetch("tick") or 0) + 1)
 """
 
 
@@ -126,6 +131,14 @@ def test_windows_and_keys_of_no_known_type(served: tuple[Process, Path], url: st
     assert get(f"{url}/hourly?at=10800000").body == b""
     assert value_of(get(f"{url}/hourly/k?start=7200000")) == 3
     assert "add ?start=" in error_of(get(f"{url}/hourly/k"), 400)
+
+
+def test_a_timer_reads_what_it_has_written(url: str) -> None:
+    seen = 0
+    while seen < 3:
+        answer = get(f"{url}/ticks/tick")
+        assert answer.status == 404 or value_of(answer) >= seen
+        seen = 0 if answer.status == 404 else value_of(answer)
 
 
 def test_mistakes_are_explained(url: str) -> None:

@@ -1,0 +1,140 @@
+"""Questions between workers over a real connection: answers, refusals, and no answer at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+
+from streamlog.errors import RequestTimedOut
+from streamlog.worker.access.questions import (
+    NotHere,
+    Passed,
+    PassedAsked,
+    RowAsked,
+    RowFound,
+    RowsAsked,
+    RowsFound,
+)
+from streamlog.worker.web.peer_client import PeerRows
+from streamlog.worker.web.peer_pages import peer_routes
+from streamlog.worker.web.server import listening, serving
+
+WHERE: dict[str, Any] = {"app": "shop", "table": "t", "subtopology": 0, "partition": 2}
+
+
+class Rows:
+    """Answers with what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    async def row(self, asked: RowAsked) -> RowFound:
+        self.asked.append(asked)
+        if asked.key == b"moved":
+            raise NotHere("it has moved")
+        if asked.key == b"busy":
+            raise RequestTimedOut("too many")
+        if asked.key == b"slow":
+            await asyncio.Event().wait()
+        return RowFound(data=asked.key * 2, age_ms=5 if asked.stale_ok else None)
+
+    async def rows(self, asked: RowsAsked) -> RowsFound:
+        self.asked.append(asked)
+        return RowsFound(rows=[(b"k\xff", bytes(700_000))] * 3, next_key=b"\x00")
+
+    async def passed(self, asked: PassedAsked) -> Passed:
+        self.asked.append(asked)
+        return Passed(passed=asked.offset < 5, stands=True)
+
+
+def with_peer(story: Callable[[PeerRows, Rows], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        rows = Rows()
+        with listening(":0") as listener:
+            async with serving(Starlette(routes=peer_routes(rows)), listener):
+                await story(PeerRows(listener.endpoint, answer_ms=5_000), rows)
+
+    asyncio.run(main())
+
+
+def test_questions_and_answers_arrive_as_they_are() -> None:
+    async def story(peer: PeerRows, rows: Rows) -> None:
+        row = RowAsked(**WHERE, key=bytes(range(256)), stale_ok=True)
+        page = RowsAsked(**WHERE, low=b"a", high=None, head=b"\x00", own_at=16, rows_max=7)
+        passed = PassedAsked(**WHERE, topic="texts", offset=4, wait_ms=10)
+        assert await peer.row(row) == RowFound(data=bytes(range(256)) * 2, age_ms=5)
+        found = await peer.rows(page)
+        assert (len(found.rows), found.rows[0][0], found.next_key) == (3, b"k\xff", b"\x00")
+        assert await peer.passed(passed) == Passed(passed=True, stands=True)
+        assert rows.asked == [row, page, passed]
+        many = await asyncio.gather(
+            *(peer.row(RowAsked(**WHERE, key=f"{at}".encode())) for at in range(50))
+        )
+        assert [each.data for each in many] == [f"{at}{at}".encode() for at in range(50)]
+
+    with_peer(story)
+
+
+@pytest.mark.parametrize(("key", "why"), [(b"moved", "it has moved"), (b"busy", "too many")])
+def test_a_refusal_says_why(key: bytes, why: str) -> None:
+    async def story(peer: PeerRows, _rows: Rows) -> None:
+        with pytest.raises(NotHere, match=why):
+            await peer.row(RowAsked(**WHERE, key=key))
+
+    with_peer(story)
+
+
+def test_who_does_not_answer_is_not_waited_for() -> None:
+    async def story(peer: PeerRows, _rows: Rows) -> None:
+        patient = PeerRows(peer.endpoint, answer_ms=20)
+        with pytest.raises(NotHere, match="has not answered within 20 ms"):
+            await patient.row(RowAsked(**WHERE, key=b"slow"))
+
+    with_peer(story)
+
+
+def test_nobody_there_and_somebody_else_there() -> None:
+    async def main() -> None:
+        with listening(":0") as listener:
+            gone = listener.endpoint
+        with pytest.raises(NotHere, match="can't be asked"):
+            await PeerRows(gone).row(RowAsked(**WHERE, key=b"k"))
+
+        async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"\x00\x01 this is not HTTP\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(babble, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(NotHere, match="can't be asked"):
+                await PeerRows(f"127.0.0.1:{port}").row(RowAsked(**WHERE, key=b"k"))
+        with listening(":0") as listener:
+            async with serving(Starlette(), listener):
+                with pytest.raises(NotHere, match="Not Found"):
+                    await PeerRows(listener.endpoint).row(RowAsked(**WHERE, key=b"k"))
+
+    asyncio.run(main())
+
+
+def test_what_is_no_question_is_refused() -> None:
+    async def story(peer: PeerRows, rows: Rows) -> None:
+        reader, writer = await asyncio.open_connection(*peer.endpoint.split(":"))
+        for body in (b"garbage", b"\x80", b""):
+            head = f"POST /peer/row HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            assert b" 400 " in await reader.readline()
+            length = 0
+            while (line := await reader.readline()) != b"\r\n":
+                if line.startswith(b"content-length:"):
+                    length = int(line.split()[1])
+            assert b"not a question" in await reader.readexactly(length)
+        writer.close()
+        assert rows.asked == []
+
+    with_peer(story)
