@@ -85,5 +85,7 @@ class Standing:
     """Whether the group has told it what is its own."""
     tasks: tuple[TaskFigures, ...] = field(default=())
     """Those that run here, and those that are being opened."""
+    stalled_ms: dict[str, int] = field(default_factory=dict)
+    """Tasks and agents that have something to do and have not moved for so long."""
     lag_records: dict[tuple[str, int], int] = field(default_factory=dict)
     """By topic and partition: how far tasks and agents are behind the end."""

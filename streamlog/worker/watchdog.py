@@ -80,6 +80,11 @@ class Watchdog:
         found = (self._looked_at(who, sight, now_ms) for who, sight in seen.items())
         return [stall for stall in found if stall is not None]
 
+    def stalled(self, now_ms: int) -> dict[str, int]:
+        """Who had not moved for as long as is told of, at the last look, and for how long."""
+        still_ms = {who: now_ms - track.since_ms for who, track in self._tracks.items()}
+        return {who: still for who, still in still_ms.items() if still >= self._limit_ms}
+
     def _looked_at(self, who: str, sight: Sight, now_ms: int) -> Stall | None:
         track = self._tracks.get(who)
         if track is None or track.positions != sight.positions or not sight.is_behind:

@@ -77,6 +77,11 @@ class Watching:
                 self._look()
                 await asyncio.sleep(self._limits.look_ms / 1000)
 
+    @property
+    def stalled(self) -> dict[str, int]:
+        """Who does not get on, and for how many milliseconds."""
+        return self._watchdog.stalled(self._clock.now_ms())
+
     def _look(self) -> None:
         for stall in self._watchdog.look(self._watched.sights(), self._clock.now_ms()):
             text = f"{stall.told()}; {self._reason(stall.who)}"

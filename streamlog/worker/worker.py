@@ -307,6 +307,7 @@ class _Shift:
         return Standing(
             is_assigned=self._assigned,
             tasks=self._tasks.standing(),
+            stalled_ms=self._watching.stalled,
             lag_records={
                 (topic, partition): max(end - place.offset, 0)
                 for (topic, partition), place in self._offsets().items()

@@ -44,6 +44,7 @@ def test_everybody_has_a_clock_of_their_own() -> None:
     assert [stall.who for stall in dog.look({"one": sight(5, 3), "two": sight(1, 1)}, 1_000)] == [
         "one"
     ]
+    assert dog.stalled(1_050) == {"one": 1_050}
     # Who was away begins anew.
     dog.look({"two": sight(1, 1)}, 1_100)
     assert [stall.who for stall in dog.look({"one": sight(5, 3), "two": sight(1, 1)}, 1_600)] == [

@@ -63,6 +63,12 @@ class _WorkerCollector(Collector):
         for (topic, partition), records in standing.lag_records.items():
             lag.add_metric([topic, str(partition)], records)
         yield lag
+        stalled = GaugeMetricFamily(
+            "streamlog_stalled_seconds", "How long who is behind has not moved.", labels=["who"]
+        )
+        for who, still_ms in standing.stalled_ms.items():
+            stalled.add_metric([who], still_ms / 1000)
+        yield stalled
         assigned = GaugeMetricFamily(
             "streamlog_assigned", "1 if the group has given this worker its share."
         )

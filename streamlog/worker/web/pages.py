@@ -53,8 +53,15 @@ class TaskHealth:
         self._standing = standing
 
     def live(self) -> Report:
-        """It answers, so its loop runs; what fails ends the process."""
-        return Report(is_well=True, facts={"live": True})
+        """It answers, so its loop runs; what fails ends the process.
+
+        A task that hangs is told and is no reason: whether a worker is to end for it, the app
+        says (`watchdog_exit`).
+        """
+        facts: dict[str, object] = {"live": True}
+        if stalled := self._standing().stalled_ms:
+            facts["stalled"] = {who: {"for_ms": still_ms} for who, still_ms in stalled.items()}
+        return Report(is_well=True, facts=facts)
 
     def ready(self) -> Report:
         """Whether all tasks run, and how many of how many do."""

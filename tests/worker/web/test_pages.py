@@ -47,6 +47,16 @@ def test_a_worker_that_restores_is_not_ready_and_says_how_far_it_is() -> None:
     }
 
 
+def test_what_hangs_is_told_and_does_not_end_a_worker_that_lives() -> None:
+    hanging, well = Standing(stalled_ms={"task 0_1": 42_000}), Standing()
+    (live,) = answered(lambda: hanging, "/live")
+    assert live.status == 200
+    told = {"live": True, "stalled": {"task 0_1": {"for_ms": 42_000}}}
+    assert msgspec.json.decode(live.body) == told
+    (live,) = answered(lambda: well, "/live")
+    assert msgspec.json.decode(live.body) == {"live": True}
+
+
 def test_a_worker_is_ready_when_all_its_tasks_run() -> None:
     for assigned in (False, True):
         standing = Standing(is_assigned=assigned, tasks=(TaskFigures(task="0_0"),))
@@ -93,6 +103,7 @@ def test_the_figures_as_metrics() -> None:
             TaskFigures(task="1_1", is_open=False, restore_left_records=7),
         ),
         lag_records={("events", 1): 4},
+        stalled_ms={"task 0_1": 42_000},
     )
     found = samples(figures, standing)
     expected: dict[Sample, float] = {
@@ -113,6 +124,7 @@ def test_the_figures_as_metrics() -> None:
         ("streamlog_task_restore_left_records", (("task", "1_1"),)): 7,
         ("streamlog_lag_records", (("partition", "1"), ("topic", "events"))): 4,
         ("streamlog_assigned", ()): 1,
+        ("streamlog_stalled_seconds", (("who", "task 0_1"),)): 42,
         ("streamlog_restored_records_total", ()): 0,
     }
     assert {sample: found.get(sample) for sample in expected} == expected
