@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from streamlog.dsl.access import TableAccess
 from streamlog.dsl.agent import Agent, AgentRef
+from streamlog.dsl.due import cron_times
 from streamlog.dsl.place import AppBuilder, Place, Side
-from streamlog.dsl.schedule import Crontab, Timer
+from streamlog.dsl.schedule import Clockwork, Crontab, Service, Timer
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.stream import Stream, Table
 from streamlog.dsl.topic import Outlet, Topic
@@ -173,8 +175,7 @@ class App:
         self._builder = AppBuilder(id, self.outlet, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[Any, Any]] = {}
-        self._timers: list[Timer] = []
-        self._crontabs: list[Crontab] = []
+        self._by_the_clock = Clockwork()
         self._warned: set[str] = set()
 
     @property
@@ -190,12 +191,17 @@ class App:
     @property
     def timers(self) -> tuple[Timer, ...]:
         """The timers, in the order of their declaration."""
-        return tuple(self._timers)
+        return tuple(self._by_the_clock.timers)
 
     @property
     def crontabs(self) -> tuple[Crontab, ...]:
         """The crontabs, in the order of their declaration."""
-        return tuple(self._crontabs)
+        return tuple(self._by_the_clock.crontabs)
+
+    @property
+    def tasks(self) -> tuple[Service, ...]:
+        """What every worker runs once, in the order of declaration."""
+        return tuple(self._by_the_clock.services.values())
 
     def topic(
         self,
@@ -316,7 +322,8 @@ class App:
         """Call an async function every so often, by the wall clock; a decorator.
 
         Args:
-            every: the first time one interval after the start.
+            every: the first time one interval after the start. The leader's goes on from its
+                last run, whoever leads: what was missed meanwhile is made up for once.
             on: one worker of the app, or each of them.
 
         Raises:
@@ -328,7 +335,7 @@ class App:
         _check_on(on)
 
         def declare(fn: TimerFunction) -> TimerFunction:
-            self._timers.append(Timer(fn.__name__, fn, every_ms, on))
+            self._by_the_clock.timers.append(Timer(fn.__name__, fn, every_ms, on))
             return fn
 
         return declare
@@ -347,13 +354,13 @@ class App:
             spec: minute, hour, day, month and weekday, such as "30 2 * * *".
             tz: the time zone; the app's by default.
             on: one worker of the app, or each of them.
-            misfire: which of the runs that were missed are made up for.
+            misfire: which of the runs that were missed are made up for, also those while no
+                worker ran: none that is late by more than a minute ("skip"), the latest
+                ("once"), or all. A run that was interrupted counts as missed for the latter two.
 
         Raises:
             ConfigError: the expression or the time zone is not valid.
         """
-        from streamlog.worker.cron import cron_times  # noqa: PLC0415 - croniter, when needed
-
         timezone = tz or self.timezone
         cron_times(spec, timezone)
         _check_on(on)
@@ -361,10 +368,28 @@ class App:
             raise ConfigError(f"misfire is 'skip', 'once' or 'all', not {misfire!r}")
 
         def declare(fn: CronFunction) -> CronFunction:
-            self._crontabs.append(Crontab(fn.__name__, fn, spec, timezone, on, misfire))
+            self._by_the_clock.crontabs.append(
+                Crontab(fn.__name__, fn, spec, timezone, on, misfire)
+            )
             return fn
 
         return declare
+
+    def task(self, fn: TimerFunction) -> TimerFunction:
+        """Run an async function once in every worker, from when it begins to work; a decorator.
+
+        It may return or go on for ever: when the worker stops it is cancelled. An error that it
+        raises ends the worker.
+
+        Raises:
+            TopologyError: the function is not `async def`, or there is one of that name.
+        """
+        name = fn.__name__
+        _check_async(name, fn)
+        if name in self._by_the_clock.services:
+            raise TopologyError(f"there is a task {name!r} already: give the function another name")
+        self._by_the_clock.services[name] = Service(name, fn)
+        return fn
 
     def topology(self) -> Topology:
         """What the streams and tables declared so far come to.
@@ -404,6 +429,7 @@ class App:
                 agents=self.agents,
                 timers=self.timers,
                 crontabs=self.crontabs,
+                tasks=self.tasks,
                 start_ms=when_ms(start),
             )
         )
@@ -424,6 +450,7 @@ class App:
             agents=self.agents,
             timers=self.timers,
             crontabs=self.crontabs,
+            tasks=self.tasks,
             commit_interval_ms=self.commit_interval_ms,
             limits=Limits(self.watchdog_ms, self.watchdog_exit_ms),
             policy=self.policy,
@@ -498,6 +525,11 @@ def _policy(standby_replicas: int, warmup_replicas: int, acceptable_lag: int) ->
     return Policy(
         acceptable_lag=acceptable_lag, warmups_max=warmup_replicas, standbys=standby_replicas
     )
+
+
+def _check_async(name: str, fn: object) -> None:
+    if not inspect.iscoroutinefunction(fn):
+        raise TopologyError(f"task {name!r} must be `async def` and take no arguments")
 
 
 def _check_on(on: str) -> None:

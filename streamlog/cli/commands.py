@@ -402,6 +402,7 @@ def _banner(start: Start) -> None:
         "tasks": f"{start.tasks}, shared by all workers of the app" if start.tasks else "",
         "agents": ", ".join(agent.name for agent in program.agents),
         "schedules": ", ".join(schedules),
+        "once": ", ".join(service.name for service in program.tasks),
         "web": "" if start.web is None else f"http://{start.web}",
     }
     console = out()

@@ -7,7 +7,7 @@ the file: what is here has been checked by whoever made it (`App.timer`, `App.cr
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -15,6 +15,14 @@ On = Literal["leader", "every_worker"]
 """Who runs it: one worker of the app, or each."""
 Misfire = Literal["skip", "once", "all"]
 """What happens to runs that were missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Run once by every worker, beside everything else."""
+
+    name: str
+    run: Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +45,12 @@ class Crontab:
     timezone: str = "UTC"
     on: On = "leader"
     misfire: Misfire = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Clockwork:
+    """What an app has declared so far that runs beside its streams."""
+
+    timers: list[Timer] = field(default_factory=list)
+    crontabs: list[Crontab] = field(default_factory=list)
+    services: dict[str, Service] = field(default_factory=dict)

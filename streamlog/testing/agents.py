@@ -1,6 +1,7 @@
-"""The agents of a driver, on a loop of their own.
+"""The agents and tasks of a driver's app, on a loop of their own.
 
-The same `AgentRun` as in a worker, fed from lists. User code runs in real time; what waits for
+The same `AgentRun` as in a worker, fed from lists; functions under `app.task` get some turns of
+the loop whenever the driver settles. User code runs in real time; what waits for
 time to pass (`take`) waits for the driver's clock. What was not handled before a restart comes
 again after it.
 """
@@ -19,13 +20,16 @@ from streamlog.agents.offsets import Place
 from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
-from streamlog.errors import StreamlogError, UsageError
+from streamlog.dsl.schedule import Service
+from streamlog.errors import ProcessingError, StreamlogError, UsageError
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.outbox import SinkBatch
 from streamlog.testing.memory_topic import MemoryTopic
 
 AGENT_WAIT_S = 10
 """Real time an agent may take for the records it has been given."""
+SERVICE_TURNS = 20
+"""Turns of the loop that functions under `app.task` get when the driver settles."""
 
 
 class Clock(Protocol):
@@ -78,9 +82,15 @@ class Agents:
     """The agents of a driver, on a loop of their own."""
 
     def __init__(
-        self, agents: Sequence[Agent[Any, Any]], topics: Mapping[str, MemoryTopic], clock: Clock
+        self,
+        agents: Sequence[Agent[Any, Any]],
+        services: Sequence[Service],
+        topics: Mapping[str, MemoryTopic],
+        clock: Clock,
     ) -> None:
         self._agents = agents
+        self._services = services
+        self._serving: list[asyncio.Task[None]] = []
         self._topics = topics
         self._alarms = Alarms(clock)
         self._fed: dict[str, int] = {}
@@ -106,8 +116,11 @@ class Agents:
             fresh = {TopicPartition(topic, number): Place(0) for number in partitions}
             run.assign(self._places.get(run.agent.name, fresh))
         if self._runs:
-            # Owned by this object: `close` awaits it.
+            # Owned by this object: `close` awaits it, and the services.
             self._work = self._loop().get_loop().create_task(self._keep())
+        if self._services:
+            loop = self._loop().get_loop()
+            self._serving = [loop.create_task(self._serve(each)) for each in self._services]
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run the user's coroutine to its end."""
@@ -130,7 +143,7 @@ class Agents:
             moved = True
         if moved:
             self.run(self._until_idle())
-        return moved
+        return self._let_serve() or moved
 
     def close(self) -> None:
         """End the streams of the agents, and wait for the functions to return."""
@@ -141,11 +154,37 @@ class Agents:
             run.end()
         runner, self._runner = self._runner, None
         work, self._work = self._work, None
+        serving, self._serving = self._serving, []
+        for each in serving:
+            each.cancel()
         try:
+            if serving:
+                runner.run(asyncio.wait(serving))
             if work is not None:
                 runner.run(_ended(work))
         finally:
             runner.close()
+
+    def _let_serve(self) -> bool:
+        """Give the services some turns; whether they have sent anything."""
+        if all(each.done() for each in self._serving):
+            return False
+        before = self._arrived
+        self.run(_turns())
+        if self._failures:
+            raise self._failures[0]
+        return self._arrived > before
+
+    @property
+    def _arrived(self) -> int:
+        return sum(len(topic.arrivals) for topic in self._topics.values())
+
+    async def _serve(self, service: Service) -> None:
+        try:
+            await service.run()
+        except Exception as error:  # noqa: BLE001 - the user's function: raised by `handle`
+            text = f"task {service.name!r} failed: {type(error).__name__}: {error}"
+            self._failures.append(ProcessingError(text, node=service.name))
 
     def _loop(self) -> asyncio.Runner:
         """A loop, from when one is needed: most tests run without."""
@@ -213,6 +252,11 @@ async def _awaited(calls: Sequence[Call]) -> list[CallResult]:
             f"calls of {names} have not returned within {AGENT_WAIT_S} s of real time: do they "
             "wait for something that can't happen in a test?"
         ) from None
+
+
+async def _turns() -> None:
+    for _ in range(SERVICE_TURNS):
+        await asyncio.sleep(0)
 
 
 async def _ended(work: asyncio.Task[None]) -> None:

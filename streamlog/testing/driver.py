@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from streamlog.dsl.agent import Agent
-from streamlog.dsl.schedule import Crontab, Timer
+from streamlog.dsl.schedule import Crontab, Service, Timer
 from streamlog.dsl.stream import Table
 from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, duration_ms, when_ms
@@ -64,6 +64,8 @@ class Rehearsal:
     agents: Sequence[Agent[Any, Any]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
+    tasks: Sequence[Service] = ()
+    """What each worker runs once."""
     start_ms: int = field(default_factory=lambda: when_ms(START))
 
 
@@ -92,7 +94,7 @@ class TestDriver:
         self._tasks: dict[TaskId, Task] = {}
         self._calls: dict[TaskId, list[Call]] = {}
         """Of tasks, to be awaited before anything else happens."""
-        self._agents = Agents(rehearsal.agents, self._topics, self)
+        self._agents = Agents(rehearsal.agents, rehearsal.tasks, self._topics, self)
         self._schedules = schedules(
             rehearsal.timers, rehearsal.crontabs, start_ms=rehearsal.start_ms
         )
@@ -110,10 +112,15 @@ class TestDriver:
             now_ms=lambda: self.now_ms,
             run_tasks=self.run_tasks,
         )
-        self._start_tasks()
-        self._agents.start()
-        self._runs = True
-        self.settle()
+        try:
+            self._start_tasks()
+            self._agents.start()
+            self._runs = True
+            self.settle()
+        except BaseException:
+            # Nobody leaves a block that was not entered.
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

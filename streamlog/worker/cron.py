@@ -1,11 +1,13 @@
 """Timers and crontabs: functions that run by the clock, on the leader or on every worker.
 
-The arithmetic is apart from the waiting: `Schedule.next_after` and `missed` take and return
-milliseconds since the epoch, so every rule is tested without waiting. A schedule never runs
-beside itself: what falls due while it runs is missed, and `misfire` says what then happens.
-Crontabs keep local time through a change of clocks as cron does: a time that is skipped runs
-at the first moment after the gap, one that comes twice runs once, unless the hour field has
-a star. Missed runs are not remembered over a restart of all workers.
+When something is due is arithmetic (`dsl/due`), and so is what has been run already (`runs`);
+here is the waiting. A schedule never runs beside itself: what falls due while it runs is missed,
+and `misfire` says what then happens. What runs on the leader is remembered in the log
+(`run_log`): a new leader, also after a time without any worker, knows which runs are done, which
+were missed, and which were interrupted. Rule of the file: a due time is claimed in the log before
+it is run, so that one who only believes to lead runs nothing twice; timers of short intervals are
+not worth that and tell now and then how far they are. What runs on every worker is forgotten
+with it.
 """
 
 from __future__ import annotations
@@ -13,111 +15,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, tzinfo
-from typing import Protocol
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from uuid import uuid4
 
-from streamlog.clock import Clock
+from streamlog.clock import Clock, SteadyWall
+from streamlog.dsl.due import CronTimes, Interval, Schedule, cron_times, missed
 from streamlog.dsl.schedule import Crontab, Misfire, On, Timer
-from streamlog.errors import ConfigError
+from streamlog.worker.run_log import RunLog
+from streamlog.worker.runs import Runs
 
 logger = logging.getLogger(__name__)
 
-# A worker that slept for a week (a closed laptop) must not run a minutely job 10,080 times.
-CATCH_UP_RUNS_MAX = 1_000
-# A waiting job looks at the clock this often: a longer sleep would not notice that the clock
-# was set or that the machine slept.
 LOOK_INTERVAL_MS = 1_000
-# With misfire="skip", a run that starts later than this counts as missed.
-LATE_MS_MAX = 60_000
-CRON_FIELDS = 5
-
-
-class Schedule(Protocol):
-    """When something is due. Milliseconds since the epoch in and out."""
-
-    def next_after(self, wall_ms: int) -> int:
-        """The first due time after `wall_ms`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Due at `start_ms` plus every multiple of `every_ms`."""
-
-    start_ms: int
-    every_ms: int
-
-    def next_after(self, wall_ms: int) -> int:
-        """The first due time after `wall_ms`."""
-        passed = max(wall_ms - self.start_ms, 0) // self.every_ms
-        return self.start_ms + (passed + 1) * self.every_ms
-
-
-@dataclass(frozen=True, slots=True)
-class CronTimes:
-    """Due at the times of a cron expression of five fields, in a time zone."""
-
-    spec: str
-    zone: tzinfo
-
-    def next_after(self, wall_ms: int) -> int:
-        """The first due time after `wall_ms`."""
-        from croniter import croniter  # noqa: PLC0415 - `import streamlog` stays light
-
-        times = croniter(self.spec, datetime.fromtimestamp(wall_ms / 1000, self.zone))
-        due: datetime = times.get_next(datetime)
-        while due.fold and not self._every_hour:
-            # The clocks went back: this local time has already been.
-            due = times.get_next(datetime)
-        return round(due.timestamp() * 1000)
-
-    @property
-    def _every_hour(self) -> bool:
-        return self.spec == "@hourly" or "*" in self.spec.split()[1:2]
-
-
-def cron_times(spec: str, timezone: str) -> CronTimes:
-    """The schedule of a cron expression: five fields, or a name such as "@daily".
-
-    Raises:
-        ConfigError: the expression is not valid, or the time zone is unknown.
-    """
-    from croniter import croniter  # noqa: PLC0415 - `import streamlog` stays light
-
-    five = spec.startswith("@") or len(spec.split()) == CRON_FIELDS
-    if not five or not croniter.is_valid(spec):
-        raise ConfigError(
-            f"{spec!r} is not a cron expression: write five fields, minute hour day month weekday"
-        )
-    try:
-        return CronTimes(spec, ZoneInfo(timezone))
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ConfigError(
-            f"{timezone!r} is not a time zone: write one such as 'Europe/Berlin' or 'UTC'"
-        ) from None
-
-
-def missed(schedule: Schedule, due_ms: int, now_ms: int, misfire: Misfire) -> list[int]:
-    """The due times to run now, given that `due_ms` was the next one.
-
-    Everything due up to `now_ms` counts. "all" runs each of them in order (the latest
-    `CATCH_UP_RUNS_MAX`), "once" only the latest, "skip" the latest if it is not late by more
-    than `LATE_MS_MAX`.
-    """
-    times: list[int] = []
-    while due_ms <= now_ms:
-        times.append(due_ms)
-        del times[:-CATCH_UP_RUNS_MAX]
-        due_ms = schedule.next_after(due_ms)
-    match misfire:
-        case "all":
-            return times
-        case "once":
-            return times[-1:]
-        case "skip":
-            return [time_ms for time_ms in times[-1:] if now_ms - time_ms <= LATE_MS_MAX]
+"""A waiting job looks at the clock this often: a longer sleep would not notice that the clock
+was set or that the machine slept."""
+LEAD_LOOK_MS = 200
+"""How soon a worker notices that it leads."""
+RENEW_MS = 10_000
+"""A claim is written again this often while its run takes its time."""
+SILENT_MS = 30_000
+"""An owner that has not done so for so long is gone: its run was interrupted."""
+FREQUENT_MS = 10_000
+"""Timers of shorter intervals claim nothing, and tell this often what they have run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +45,17 @@ class _Job:
     """A timer or a crontab, made alike."""
 
     name: str
-    schedule: Schedule
+    key: str
+    """What it is remembered by: another time to run at is another schedule."""
+    schedule: Callable[[int], Schedule]
+    """Given what is done with."""
     read_ms: Callable[[], int]
     """The time that the schedule counts in."""
     run: Callable[[int], Awaitable[object]]
     """Takes the due time."""
     on: On
     misfire: Misfire
+    is_frequent: bool
 
 
 class CronScheduler:
@@ -149,32 +73,116 @@ class CronScheduler:
         *,
         clock: Clock,
         is_leader: Callable[[], bool],
+        run_log: Callable[[], RunLog] | None = None,
     ) -> None:
+        """`run_log` opens the memory of what the leader runs; without it, it is this worker's."""
         self._clock = clock
+        self._wall = SteadyWall(clock)
         self._is_leader = is_leader
+        self._open_log = run_log
+        self._log: RunLog | None = None
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._told_ms: dict[str, int] = {}
+        self._me = uuid4().hex
         self._stop = asyncio.Event()
-        self._jobs = [*map(self._timer_job, timers), *map(self._crontab_job, crontabs)]
+        jobs = [*map(self._timer_job, timers), *map(self._crontab_job, crontabs)]
+        self._jobs = _told_apart(jobs)
 
     async def run(self) -> None:
-        """Run everything at its time until `stop` is called."""
-        async with asyncio.TaskGroup() as tasks:
+        """Run everything at its time until `stop` is called.
+
+        Raises:
+            StreamlogError: the log of what has been run can't be read or written.
+        """
+        async with self._stack, asyncio.TaskGroup() as tasks:
             for job in self._jobs:
-                tasks.create_task(self._keep(job), name=f"schedule {job.name}")
+                keep = self._keep(job) if job.on == "every_worker" else self._keep_led(job)
+                tasks.create_task(keep, name=f"schedule {job.name}")
 
     def stop(self) -> None:
         """Start nothing new; `run` returns when what runs has finished."""
         self._stop.set()
 
     async def _keep(self, job: _Job) -> None:
-        due_ms = job.schedule.next_after(job.read_ms())
+        """Run what every worker runs."""
+        schedule = job.schedule(job.read_ms())
+        due_ms = schedule.next_after(job.read_ms())
         while not await self._stopped_within(due_ms - job.read_ms()):
             now_ms = job.read_ms()
             if now_ms < due_ms:
                 continue
-            if job.on == "every_worker" or self._is_leader():
-                for time_ms in missed(job.schedule, due_ms, now_ms, job.misfire):
-                    await self._run(job, time_ms)
-            due_ms = job.schedule.next_after(now_ms)
+            for time_ms in missed(schedule, due_ms, now_ms, job.misfire):
+                await self._run(job, time_ms)
+            due_ms = schedule.next_after(now_ms)
+
+    async def _keep_led(self, job: _Job) -> None:
+        """Run what the leader runs, while this is the leader."""
+        runs: Runs | None = None
+        wait_ms = 0
+        while not await self._stopped_within(wait_ms):
+            wait_ms = LEAD_LOOK_MS
+            if not self._is_leader():
+                runs = None
+                continue
+            runs = runs or await self._taken_over(job)
+            if runs is not None:
+                runs = await self._run_due(job, runs)
+            if runs is not None:
+                now_ms = job.read_ms()
+                due_ms = job.schedule(runs.done_ms).next_after(now_ms)
+                wait_ms = min(due_ms - now_ms, LOOK_INTERVAL_MS)
+
+    async def _run_due(self, job: _Job, runs: Runs) -> Runs | None:
+        """Run what is due; None if it turns out that another worker does."""
+        known: Runs | None = runs
+        schedule = job.schedule(runs.done_ms)
+        for due_ms in runs.to_run(schedule, job.read_ms(), job.misfire):
+            if known is None or self._stop.is_set() or not self._is_leader():
+                break
+            known = await self._run_once(job, known, due_ms)
+        return known
+
+    async def _taken_over(self, job: _Job) -> Runs | None:
+        """What is known of the runs; None while another worker is at one of them."""
+        log = await self._opened_log()
+        if log is None:
+            return Runs(job.read_ms())
+        await log.read()
+        runs = log.runs(job.key) or await log.write(job.key, Runs(job.read_ms()))
+        if runs.is_open and runs.by != self._me and log.silent_ms(job.key) < SILENT_MS:
+            return None
+        return runs
+
+    async def _run_once(self, job: _Job, runs: Runs, due_ms: int) -> Runs | None:
+        log = self._log
+        if log is None or job.is_frequent:
+            await self._run(job, due_ms)
+            return await self._told(job, runs.done(due_ms))
+        claim = runs.claim(due_ms, self._me)
+        known = await log.write(job.key, claim)
+        if (known.claimed_ms, known.attempt, known.by) != (due_ms, claim.attempt, self._me):
+            logger.info("%s is run by another worker", job.name)
+            return None
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(self._run(job, due_ms), name=f"run {job.name}")
+            while not (await asyncio.wait([running], timeout=RENEW_MS / 1000))[0]:
+                await log.write(job.key, claim)
+        return await log.write(job.key, claim.done(due_ms))
+
+    async def _told(self, job: _Job, runs: Runs) -> Runs:
+        """Write now and then how far a frequent timer is."""
+        now_ms = self._clock.now_ms()
+        if self._log is None or now_ms - self._told_ms.get(job.key, 0) < FREQUENT_MS:
+            return runs
+        self._told_ms[job.key] = now_ms
+        return await self._log.write(job.key, runs)
+
+    async def _opened_log(self) -> RunLog | None:
+        async with self._opening:
+            if self._log is None and self._open_log is not None:
+                self._log = await self._stack.enter_async_context(self._open_log())
+        return self._log
 
     async def _run(self, job: _Job, due_ms: int) -> None:
         failure: Exception | None = None
@@ -198,15 +206,35 @@ class CronScheduler:
         async def run(_due_ms: int) -> None:
             await timer.run()
 
-        read_ms = self._clock.now_ms  # Setting the clock does not move a timer.
-        schedule = Interval(read_ms(), timer.every_ms)
-        return _Job(timer.name, schedule, read_ms, run, timer.on, "once")
+        def schedule(done_ms: int) -> Schedule:
+            return Interval(done_ms, timer.every_ms)
+
+        # Setting the clock does not move a timer; leaders have no other clock in common.
+        read_ms = self._clock.now_ms if timer.on == "every_worker" else self._wall.now_ms
+        key = f"timer {timer.name} every {timer.every_ms} ms"
+        is_frequent = timer.every_ms < FREQUENT_MS
+        return _Job(timer.name, key, schedule, read_ms, run, timer.on, "once", is_frequent)
 
     def _crontab_job(self, crontab: Crontab) -> _Job:
-        schedule = cron_times(crontab.spec, crontab.timezone)
+        times = cron_times(crontab.spec, crontab.timezone)
 
         async def run(due_ms: int) -> None:
-            await crontab.run(datetime.fromtimestamp(due_ms / 1000, schedule.zone))
+            await crontab.run(times.local(due_ms))
 
-        read_ms = self._clock.wall_ms
-        return _Job(crontab.name, schedule, read_ms, run, crontab.on, crontab.misfire)
+        def schedule(_done_ms: int) -> CronTimes:
+            return times
+
+        key = f"crontab {crontab.name} at {crontab.spec} {crontab.timezone}"
+        on, misfire, read_ms = crontab.on, crontab.misfire, self._clock.wall_ms
+        return _Job(crontab.name, key, schedule, read_ms, run, on, misfire, is_frequent=False)
+
+
+def _told_apart(jobs: Sequence[_Job]) -> list[_Job]:
+    """Functions of the same name that run at the same times get numbers."""
+    seen: dict[str, int] = {}
+    found = []
+    for job in jobs:
+        seen[job.key] = seen.get(job.key, 0) + 1
+        key = job.key if seen[job.key] == 1 else f"{job.key} #{seen[job.key]}"
+        found.append(replace(job, key=key))
+    return found

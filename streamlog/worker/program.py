@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from streamlog.client.producer import Producer
 from streamlog.dsl.access import TableAccess
 from streamlog.dsl.agent import Agent
-from streamlog.dsl.schedule import Crontab, Timer
+from streamlog.dsl.schedule import Crontab, Service, Timer
 from streamlog.log import Log
 from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import TopicSpec, Topology
@@ -43,6 +43,8 @@ class Program:
     agents: Sequence[Agent[Any, Any]] = ()
     timers: Sequence[Timer] = ()
     crontabs: Sequence[Crontab] = ()
+    tasks: Sequence[Service] = ()
+    """What each worker runs once."""
     state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
     state_memory_bytes: int = MEMORY_BYTES
     commit_interval_ms: int = COMMIT_INTERVAL_MS

@@ -27,6 +27,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.clock import Clock, SystemClock
+from streamlog.dsl.schedule import Service
 from streamlog.errors import LogError, ProcessingError, TopologyError
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task import TaskId
@@ -46,6 +47,7 @@ from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.program import Program, Start
 from streamlog.worker.reaching import door_at, tables_over
+from streamlog.worker.run_log import RunLog
 from streamlog.worker.starts import look_up
 from streamlog.worker.tasks import Place, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
@@ -249,6 +251,7 @@ class _Shift:
             program.crontabs,
             clock=surroundings.clock,
             is_leader=lambda: surroundings.consumer.is_leader,
+            run_log=partial(RunLog, self._log, program.app_id, clock=surroundings.clock),
         )
         self._transactor = surroundings.transactor
         self._on_step = surroundings.on_step
@@ -288,6 +291,10 @@ class _Shift:
             )
             self._agents.start(self._background)
             self._background.create_task(self._cron.run(), name="schedules")
+            watches += [
+                self._background.create_task(_served(service), name=f"task {service.name}")
+                for service in self._program.tasks
+            ]
             while not stop.is_set():
                 await self._round()
             self._cron.stop()
@@ -548,6 +555,20 @@ async def _leave(consumer: Consumer, exc_type: type[BaseException] | None, *_: o
     """Whoever stops in good order is not waited for, be it a static member or not."""
     if exc_type is None:
         await consumer.close(leave_group=True)
+
+
+async def _served(service: Service) -> None:
+    """Run a function of the user's that is to run once.
+
+    Raises:
+        ProcessingError: it failed.
+    """
+    try:
+        await service.run()
+    except Exception as error:
+        raise ProcessingError(
+            f"task {service.name!r} failed: {type(error).__name__}: {error}", node=service.name
+        ) from error
 
 
 def _described(partitions: frozenset[TopicPartition], tasks: Sequence[TaskId]) -> str:
