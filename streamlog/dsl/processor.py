@@ -24,7 +24,7 @@ from streamlog.record import Record
 from streamlog.serdes import Serde, serde_for
 from streamlog.tables.ordered_keys import ordered
 from streamlog.tables.store import StoreSpec
-from streamlog.topology import ProcessorStore, Punctuation
+from streamlog.topology import ExpiringProcessorStore, ProcessorStore, Punctuation
 
 K = TypeVar("K")
 """A key of a store."""
@@ -198,10 +198,20 @@ def punctuate(
 class _Declaration:
     """What `kv_store` stands for until a task puts a store in its place."""
 
-    def __init__(self, key: object, value: object) -> None:
+    def __init__(self, key: object, value: object, ttl_ms: int | None) -> None:
+        self.ttl_ms = ttl_ms
         self.key, self.is_ordered = ordered(key)
         self.value: Serde[Any] = serde_for(value)
         self._name = ""
+
+    def store(self, attribute: str, node: str) -> ProcessorStore:
+        """As data."""
+        spec = StoreSpec(f"{node}/{attribute}")
+        if self.ttl_ms is None:
+            return ProcessorStore(attribute, spec, self.key, self.value, self.is_ordered)
+        return ExpiringProcessorStore(
+            attribute, spec, self.key, self.value, self.is_ordered, self.ttl_ms
+        )
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -215,7 +225,7 @@ class _Declaration:
         )
 
 
-def kv_store(key: type[K], value: type[V]) -> Store[K, V]:
+def kv_store(key: type[K], value: type[V], *, ttl: Dur | None = None) -> Store[K, V]:
     """Declare a store, in the body of a `Processor` class.
 
     As in `seen = kv_store(str, int)`. Its name, and so the identity of its state, is that of the
@@ -224,23 +234,22 @@ def kv_store(key: type[K], value: type[V]) -> Store[K, V]:
     Args:
         key: type of the keys.
         value: type of the values.
+        ttl: a row is over when stream time is so far beyond the newest record that wrote it.
 
     Raises:
         SerdeError: a type can't be written down.
+        ConfigError: the time to live is no duration, or 0.
     """
-    return cast("Store[K, V]", _Declaration(key, value))
+    ttl_ms = None if ttl is None else duration_ms(ttl)
+    if ttl_ms == 0:
+        raise ConfigError("a time to live must be longer than 0 ms")
+    return cast("Store[K, V]", _Declaration(key, value, ttl_ms))
 
 
 def stores_of(kind: type[Processor[Any, Any, Any, Any]], node: str) -> tuple[ProcessorStore, ...]:
     """The stores that a processor class declares, itself or above it."""
     return tuple(
-        ProcessorStore(
-            attribute,
-            StoreSpec(f"{node}/{attribute}"),
-            declared.key,
-            declared.value,
-            declared.is_ordered,
-        )
+        declared.store(attribute, node)
         for attribute, declared in sorted(_attributes(kind).items())
         if isinstance(declared, _Declaration)
     )

@@ -272,7 +272,12 @@ class Stream(Generic[K, V]):
         return self._join(other, fn, left=True, name=name, on_error=on_error)
 
     def process(
-        self, p: type[Processor[K, V, KO, VO]], *, name: str, idle_after: Dur | None = None
+        self,
+        p: type[Processor[K, V, KO, VO]],
+        *,
+        name: str,
+        idle_after: Dur | None = None,
+        on_error: ErrorPolicy | None = None,
     ) -> Stream[KO, VO]:
         """Each record to an object of a class of your own, which has state; see `Processor`.
 
@@ -285,6 +290,8 @@ class Stream(Generic[K, V]):
             name: of the processor, which is the identity of its state.
             idle_after: do not wait for sources that are read to their end and quiet for this
                 long. Without this, one that is quiet or empty holds stream time back.
+            on_error: what becomes of a record on which `process` fails, and of which nothing
+                stays then; the app's policy by default. A timer that fails ends the task.
 
         Raises:
             TopologyError: the name is taken, or the class has methods that can't be run.
@@ -303,6 +310,7 @@ class Stream(Generic[K, V]):
                 timers=TimerStore.of(name, place.key.serde) if has_timers(p) else None,
                 punctuations=punctuations_of(p),
                 idle_after_ms=_idle_after_ms(idle_after),
+                on_error=on_error,
             )
         )
         out_key, out_value = output_shapes(p)

@@ -13,7 +13,8 @@ and handed on as a batch. Rules of the file:
    record is processed: so what an object sees is a function of the order of the task alone.
 4. What looks like chance is a function of the task and the place of the record (`chance`).
 
-An error in `process` is that of the record. Not done here: checking the class (`dsl/processor`).
+An error in `process` is that of the record; with an error policy nothing of what it has done
+with the record stays. Not done here: checking the class (`dsl/processor`).
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from streamlog.durations import moment
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.processor_context import Forwarded, TaskContext, TaskTimers
-from streamlog.processing.processor_store import BoundStore
+from streamlog.processing.processor_store import BoundStore, ExpiringBoundStore
 from streamlog.processing.step import Step
 from streamlog.processing.timers import Alarm, Alarms, KeyTimers
+from streamlog.processing.undo import UndoLog
 from streamlog.tables.store import KeyValueStore, NamedStore
-from streamlog.topology import ClockName, Process
+from streamlog.topology import ClockName, ExpiringProcessorStore, Process, ProcessorStore
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, StreamTime
 
 FIRINGS_MAX = 1_000
@@ -80,6 +82,8 @@ class ProcessorStep(Step):
         self._feeds = feeds
         self._is_watched = is_watched
         self._stream = StreamTime(feed.source for feed in feeds)
+        self._undo = UndoLog(store) if _has_policy(node) else None
+        store = self._undo or store
         self._event = _firings(node, store, "event", partition)
         self._wall = _firings(node, store, "wall", partition)
         self.clock = self._event.alarms.feed
@@ -87,7 +91,10 @@ class ProcessorStep(Step):
         timers = {name: firings.alarms.timers for name, firings in self._firings.items()}
         self._timers = TaskTimers(node, timers)
         self._context = TaskContext(app_id, node.name, self._timers)
-        self._stores = {each.attribute: BoundStore(each, store) for each in node.stores}
+        self._stores = {each.attribute: self._bound(each, store) for each in node.stores}
+        self._expiring = [
+            each for each in self._stores.values() if isinstance(each, ExpiringBoundStore)
+        ]
         self._last: tuple[Feed | None, int] = (None, 0)
         self._index = 0
         self._is_timed = bool(node.feeds)
@@ -119,7 +126,7 @@ class ProcessorStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Hand the object one record after the other; hand on what it forwards."""
-        context, process = self._context, self._processor.process
+        context = self._context
         origin, positions, alarms = batch.origin, batch.origin.positions, self._event.alarms
         feed = origin.feed if origin.feed in self._feeds else None
         held_ms = FAR_MS if feed is None else feed.held_ms(self._node.idle_after_ms)
@@ -135,14 +142,34 @@ class ProcessorStep(Step):
             place = (origin.feed, positions[row])
             self._index = self._index + 1 if place == self._last else 0
             self._last = place
-            try:
-                process(context.take(batch, at, index=self._index))
-            except Exception as error:
-                raise batch.failure(self.name, at, error) from error
+            if self.failures is None:
+                self._process(batch, at)
+            else:
+                self.failures.attempted(batch, at, self._try, batch, at)
             if self._is_watched:
                 self._hand_on(origin)
         context.let_go()
         self._hand_on(origin)
+
+    def _process(self, batch: Batch, at: int) -> None:
+        try:
+            self._processor.process(self._context.take(batch, at, index=self._index))
+        except Exception as error:
+            raise batch.failure(self.name, at, error) from error
+
+    def _try(self, batch: Batch, at: int) -> None:
+        """Process a record so that nothing is left of it if that fails."""
+        undo, forwarded = self._undo, self._context.forwarded
+        length = len(forwarded.rows)
+        if undo is not None:
+            undo.begin()
+        try:
+            self._processor.process(self._context.take(batch, at, index=self._index))
+        except Exception:
+            forwarded.cut(length)
+            if undo is not None:
+                undo.undo()
+            raise
 
     def settle(self, now_ms: int) -> bool:
         """All records at hand have been taken: let both clocks take effect.
@@ -190,9 +217,14 @@ class ProcessorStep(Step):
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave; the rows are in the stores."""
         self._stream.load(data["stream"])
-        self._context.time_ms = self._stream.now_ms
+        self._move(self._stream.now_ms)
         for name, firings in self._firings.items():
             firings.alarms.load(data["clocks"][name])
+
+    def _bound(self, declared: ProcessorStore, store: KeyValueStore) -> BoundStore:
+        if isinstance(declared, ExpiringProcessorStore):
+            return ExpiringBoundStore(declared, store, lambda: self._context.written_ms)
+        return BoundStore(declared, store)
 
     @property
     def _firings(self) -> dict[ClockName, _Firings]:
@@ -229,14 +261,23 @@ class ProcessorStep(Step):
             if origin is not None:
                 self._hand_on(origin)
             self._fire(self._event, time_ms, each=True)
+        self._move(time_ms)
+
+    def _move(self, time_ms: int) -> None:
+        """It is so late in event time."""
         self._context.time_ms = time_ms
+        if time_ms > UNKNOWN_MS:
+            for store in self._expiring:
+                store.advance(time_ms)
 
     def _fire(self, firings: _Firings, limit_ms: int, *, each: bool) -> None:
         alarms, context = firings.alarms, self._context
         while alarms.next_ms <= limit_ms and (alarm := alarms.due(limit_ms, each=each)):
             self._has_fired = True
+            if self._undo is not None:
+                self._undo.begin()
             if each:
-                context.time_ms = max(context.time_ms, alarm.at_ms)
+                self._move(max(context.time_ms, alarm.at_ms))
             context.fire(alarm, alarms.feed, row=len(firings.numbers), number=alarms.last)
             firings.numbers.append(alarms.last)
             firings.times.append(context.time_ms)
@@ -276,6 +317,10 @@ class ProcessorStep(Step):
     def _failure(self, call: str, error: Exception) -> ProcessingError:
         text = f"{self.name!r} failed in {call}: {type(error).__name__}: {error}"
         return ProcessingError(text, node=self.name)
+
+
+def _has_policy(node: Process) -> bool:
+    return node.on_error is not None and node.on_error.action != "fail"
 
 
 def _firings(node: Process, store: KeyValueStore, clock: ClockName, partition: int) -> _Firings:

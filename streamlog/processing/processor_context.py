@@ -34,6 +34,11 @@ class Forwarded:
         self.values: list[Any] = []
         self.timestamps: list[int] = []
 
+    def cut(self, length: int) -> None:
+        """Forget all but the first ones."""
+        for column in (self.rows, self.keys, self.values, self.timestamps):
+            del column[length:]
+
     def add(self, row: int, key: object, value: object, timestamp_ms: int) -> None:
         """One more record, made at this row of the origin."""
         self.rows.append(row)
@@ -143,6 +148,11 @@ class TaskContext:
     def let_go(self) -> None:
         """There is nothing in hand."""
         self._record = self._origin = self._feed = None
+
+    @property
+    def written_ms(self) -> int:
+        """The time of what is in hand; in `init`, stream time."""
+        return max(self.time_ms, 0) if self._feed is None else self._timestamp_ms
 
     @property
     def record(self) -> Record[Any, Any]:

@@ -7,22 +7,26 @@ not exist, it is a missing key. Not done here: commits and the changelog (`table
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from streamlog.errors import UsageError
+from streamlog.tables.expiring_store import ExpiringStore
 from streamlog.tables.store import KeyValueStore, NamedStore
-from streamlog.topology import ProcessorStore
+from streamlog.topology import ExpiringProcessorStore, ProcessorStore
 
 
 class BoundStore:
     """A store under the name of its attribute."""
 
-    __slots__ = ("_is_closed", "_key", "_name", "_ordered", "_store", "_value")
+    __slots__ = ("_is_closed", "_key", "_name", "_named", "_ordered", "_store", "_value")
+
+    _store: NamedStore | ExpiringStore
+    """What is read, and deleted from."""
 
     def __init__(self, declared: ProcessorStore, store: KeyValueStore) -> None:
         self._name = declared.store.name
-        self._store = NamedStore(store, declared.store)
+        self._store = self._named = NamedStore(store, declared.store)
         self._key = declared.key
         self._value = declared.value
         self._ordered = declared.is_ordered
@@ -38,7 +42,7 @@ class BoundStore:
         if value is None:
             raise UsageError(f"store {self._name!r} can't hold None: use delete({key!r})")
         self._check_open()
-        self._store.put(self._raw(key), self._value.dumps(value))
+        self._put(self._raw(key), self._value.dumps(value))
 
     def delete(self, key: object) -> None:
         """Remove a key, if it is there."""
@@ -65,6 +69,9 @@ class BoundStore:
         """Refuse writes from here on: nobody would commit them."""
         self._is_closed = True
 
+    def _put(self, key: bytes, value: bytes) -> None:
+        self._named.put(key, value)
+
     def _raw(self, key: object) -> bytes:
         if key is None:
             raise UsageError(f"None is no key for store {self._name!r}")
@@ -75,3 +82,27 @@ class BoundStore:
             raise UsageError(
                 f"store {self._name!r} can't be written in close(): the last commit has been"
             )
+
+
+class ExpiringBoundStore(BoundStore):
+    """One whose rows are over a time after the last record that wrote them, in event time."""
+
+    __slots__ = ("_expiring", "_written_ms")
+
+    def __init__(
+        self,
+        declared: ExpiringProcessorStore,
+        store: KeyValueStore,
+        written_ms: Callable[[], int],
+    ) -> None:
+        """`written_ms` tells the time of what is in hand."""
+        super().__init__(declared, store)
+        self._store = self._expiring = ExpiringStore(self._named, ttl_ms=declared.ttl_ms)
+        self._written_ms = written_ms
+
+    def advance(self, stream_time_ms: int) -> None:
+        """Stream time has come so far: rows that are over by it are there no more."""
+        self._expiring.advance(stream_time_ms)
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        self._expiring.put(key, value, self._written_ms())

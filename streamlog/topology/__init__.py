@@ -37,7 +37,14 @@ from streamlog.topology.nodes import (
     WindowedAggregate,
 )
 from streamlog.topology.policies import ErrorPolicy, on_error
-from streamlog.topology.process import ClockName, Process, ProcessorStore, Punctuation, TimerStore
+from streamlog.topology.process import (
+    ClockName,
+    ExpiringProcessorStore,
+    Process,
+    ProcessorStore,
+    Punctuation,
+    TimerStore,
+)
 from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 
@@ -50,6 +57,7 @@ __all__ = [
     "ClockName",
     "Entry",
     "ErrorPolicy",
+    "ExpiringProcessorStore",
     "Feeder",
     "Filter",
     "FlatMapValues",

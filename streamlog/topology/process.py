@@ -32,6 +32,13 @@ class ProcessorStore:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiringProcessorStore(ProcessorStore):
+    """One whose rows live for a time after the last record that wrote them."""
+
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimerStore:
     """Where the timers of a processor are kept."""
 

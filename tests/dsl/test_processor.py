@@ -9,10 +9,21 @@ from typing import Any
 
 import pytest
 
-from streamlog import App, ProcessingError, Processor, Record, Topic, kv_store
+from streamlog import (
+    App,
+    ErrorPolicy,
+    ProcessingError,
+    Processor,
+    Record,
+    Topic,
+    kv_store,
+    on_error,
+)
 from streamlog.durations import when_ms
-from streamlog.errors import SerdeError, TopologyError, UsageError
+from streamlog.errors import ConfigError, SerdeError, TopologyError, UsageError
 from streamlog.topology import RepartitionSink
+from streamlog.topology.blueprint import Blueprint
+from streamlog.topology.difference import difference
 
 
 @dataclass
@@ -399,3 +410,76 @@ def test_the_topology_tells_of_a_processor_and_its_state() -> None:
     text = app.topology().describe()
     assert "sub-topology 0, state in steps-0-changelog" in text
     assert "Process steps with last after numbers-source" in text
+
+
+def test_rows_with_a_time_to_live_are_over_by_stream_time() -> None:
+    class Recent(Processor[str, int, str, int]):
+        seen = kv_store(str, int, ttl="10ms")
+
+        def process(self, record: Record[str, int]) -> None:
+            self.ctx.forward(record.key, len([*self.seen.range()]))
+            self.seen.put(record.key, record.value)
+
+    app, numbers, out = app_of(Recent)
+    with app.test() as t:
+        for key, at in (("a", 0), ("b", 5), ("c", 9), ("d", 10), ("a", 15), ("b", 100), ("c", 100)):
+            t.input(numbers).send(1, key=key, at=at)
+            t.restart()
+        # When "d" comes, "a" is over; when "a" comes again, "b" is.
+        assert t.output(out).values == [0, 1, 2, 2, 2, 0, 1]
+    with pytest.raises(ConfigError, match="time to live"):
+        kv_store(str, int, ttl="0s")
+
+
+def test_a_store_that_gets_a_time_to_live_is_another_one() -> None:
+    class Kept(Steps):
+        last = kv_store(str, int, ttl="1d")
+
+    old, new = (Blueprint.of(app_of(kind)[0].topology()) for kind in (Steps, Kept))
+    assert [loss.store for loss in difference(old, new).losses] == ["steps/last"]
+
+
+class Clumsy(Processor[str, int, str, int]):
+    """Writes, forwards and sets before it looks whether it can."""
+
+    total = kv_store(str, int)
+    recent = kv_store(str, int, ttl="1s")
+
+    def process(self, record: Record[str, int]) -> None:
+        self.total.put("all", (self.total.get("all") or 0) + record.value)
+        self.total.delete("gone")
+        self.recent.put(record.key, record.value)
+        self.ctx.forward(record.key, record.value)
+        self.ctx.timers.set(record.key, record.timestamp)
+        if record.value < 0:
+            raise ValueError("below zero")
+        self.total.put("gone", 1)
+        self.ctx.forward("total", self.total.get("all") or 0)
+
+    def on_timer(self, key: str, at: datetime, tag: str) -> None:
+        rows = [*self.total.range(), *self.recent.range()]
+        self.ctx.forward(f"timer {key}", len(rows))
+
+
+def test_nothing_stays_of_a_record_that_is_skipped() -> None:
+    def told(values: list[int], policy: ErrorPolicy) -> tuple[list[tuple[str, int]], int]:
+        app = App("clumsy")
+        numbers = app.topic("numbers", key=str, value=int)
+        out = app.topic("out", key=str, value=int)
+        app.stream(numbers).process(Clumsy, name="clumsy", on_error=policy).to(out)
+        with app.test() as t:
+            for number, value in enumerate(values):
+                key = "bad" if value < 0 else str(number)
+                t.input(numbers).send(value, key=key, at=number)
+            t.restart()
+            t.input(numbers).send(0, key="end", at=len(values) + 10)
+            rows = [(record.key, record.value) for record in t.output(out).records]
+            return rows, t.drops.get(("clumsy", "error"), 0)
+
+    # The bad ones come last, so that without them all others are where they were.
+    good, _ = told([1, 2, 3], on_error.FAIL)
+    with_bad, skipped = told([1, 2, 3, -1, -2], on_error.skip())
+    assert skipped == 2
+    assert with_bad == good
+    retried, skipped = told([1, 2, 3, -1], on_error.retry(2, then=on_error.skip()))
+    assert (retried, skipped) == (good, 1)
