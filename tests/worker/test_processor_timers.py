@@ -66,7 +66,7 @@ def test_timers_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
         await beat(log, ("c", 8_000, 10**9))
 
         def enough(them: list[tuple[int, Record]]) -> bool:
-            return "event 2" in texts(them, "a") and len({*texts(them, "tick")}) >= 8
+            return "event 2" in texts(them, "a") and len(texts(them, "tick")) >= 8
 
         return await read_until(log, "told", enough)
 
@@ -78,9 +78,9 @@ def test_timers_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
         worker.line(READY)
         found = attached(url, second)
         assert worker.stop() == 0
-    assert {*texts(found, "a")} - {"wall 1"} == {"wall 2", "event 2"}
-    assert {*texts(found, "b")} == {"event 1"}
+    assert [text for text in texts(found, "a") if text != "wall 1"] == ["wall 2", "event 2"]
+    assert texts(found, "b") == ["event 1"]
     assert texts(found, "c") == []
-    ticks = [int(tick) for tick in dict.fromkeys(texts(found, "tick"))]
-    assert ticks == sorted(ticks)
+    ticks = [int(tick) for tick in texts(found, "tick")]
+    assert ticks == sorted({*ticks})
     assert all(tick % 100 == 0 for tick in ticks)

@@ -97,6 +97,7 @@ def test_each_record_has_one_answer_whoever_gives_it(tmp_path: Path) -> None:
                 await feed(producer, amounts[4_000:])
             found = await read_until(log, "entries", lambda them: len(entries_of(them)) == 6_000)
             assert await asyncio.to_thread(second.stop) == 0
+            assert len(found) == 6_000  # Committed ones: nothing is there twice.
             return entries_of(found)
 
         entries = attached(url, story)
