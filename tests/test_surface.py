@@ -61,10 +61,11 @@ METHODS = {
     Table: ["changes", "fetch", "filter", "map_values", "name", "put", "scan"],
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
-        "committed_metadata", "end_offsets", "group_metadata", "high_watermark", "is_leader",
-        "is_member", "lag", "offsets_for_times", "partitions", "pause", "paused", "poll",
-        "poll_columns", "position", "positions", "resume", "seek", "seek_to_beginning",
-        "seek_to_end", "subscribe", "subscription", "unsubscribe", "wakeup",
+        "committed_metadata", "end_offsets", "enforce_rebalance", "group_metadata",
+        "high_watermark", "is_leader", "is_member", "lag", "offsets_for_times", "partitions",
+        "pause", "paused", "poll", "poll_columns", "position", "positions", "resume", "seek",
+        "seek_to_beginning", "seek_to_end", "staying", "subscribe", "subscription",
+        "unsubscribe", "wakeup",
     ],
     agg: ["count", "max", "mean", "min", "sum"],
     Producer: [
