@@ -23,7 +23,7 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import compaction, engine, log, memory, state, windowed_count, wire
+from benchmarks import commits, compaction, engine, log, memory, state, windowed_count, wire
 from benchmarks.engine.contest import Cost
 from benchmarks.engine.report import costs_table
 from benchmarks.harness import Figure, Reading, conditions
@@ -40,6 +40,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "compaction": compaction.figures,
     "windowed_count": windowed_count.figures,
     "engine": engine.figures,
+    "commits": commits.figures,
     "memory": memory.figures,
     "state": state.figures,
 }

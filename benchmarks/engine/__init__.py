@@ -1,9 +1,10 @@
 """The task engine, log to log, against Quix Streams, Faust-streaming and Bytewax.
 
-Jobs, each on one partition, at least once: J1 filters, maps and produces; J2 counts and sums per
-key and tumbling window, with state on disk and a changelog, a row for every update or final rows
-only; J3 joins a stream with a table that is persisted. What counts is the CPU time of the worker
-process per record, the broker's left out. Ours and the peers take turns on the same broker.
+Jobs, each on one partition: J1 filters, maps and produces, also as an agent; J2 counts and sums per
+key and tumbling window, with state on disk and a changelog: a row for every update, the newest rows
+per commit, or final rows only; J3 joins a stream with a table that is persisted. What counts is the
+CPU time of the worker process per record, the broker's left out. Ours and the peers take turns on
+the same broker.
 """
 
 from __future__ import annotations

@@ -119,9 +119,11 @@ EXPECTED: dict[str, Callable[[int], list[Row]]] = {
     "j1": filtered_and_mapped,
     "j2": updates,
     "j2-final": final_rows,
+    "j2-commit": final_rows,
+    "agent": filtered_and_mapped,
     "j3": joined,
 }
-"""By job."""
+"""By job; of rows per commit, the last ones."""
 
 
 def _event(user: str, amount: int, ts: int) -> Loaded:

@@ -7,6 +7,7 @@ is written as the documentation would: a type where the name says "typed", dicts
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -108,6 +109,23 @@ def final() -> None:
     rows.to(app.topic(_output, key=Windowed[str], value=Total))
 
 
+def newest() -> None:
+    """J2, the built-in columns, the newest row of each window per commit."""
+    rows = _totals(Emit.COMMIT).changes()
+    rows.to(app.topic(_output, key=Windowed[str], value=Total))
+
+
+def by_hand() -> None:
+    """J1 as an agent."""
+    sales = app.topic(_output, key=str, value=Sale)
+
+    @app.agent(app.topic(_input, key=str, value=Event), sink=sales)
+    async def even_sales(events: Stream[str, Event]) -> AsyncIterator[Sale]:
+        async for event in events:
+            if event.amount % 2 == 0:
+                yield Sale(event.user, 2 * event.amount, event.ts)
+
+
 def _add(state: Fields, event: Fields) -> Fields:
     state["events"] += 1
     state["amount"] += event["amount"]
@@ -138,6 +156,8 @@ JOBS = {
     "j2 built-in": every_update,
     "j2 dicts": every_update_plain,
     "j2-final built-in": final,
+    "j2-commit built-in": newest,
+    "agent typed": by_hand,
     "j3 typed": join,
 }
 JOBS[os.environ.get("ENGINE_JOB", "j1 typed")]()

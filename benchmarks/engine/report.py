@@ -23,6 +23,8 @@ class Bar:
 
     cpu_ns: int
     times: dict[str, float] = field(default_factory=dict)
+    against: str | None = None
+    """The job of the peers, if it is another one."""
 
 
 BARS = {
@@ -31,12 +33,16 @@ BARS = {
     ("j2", "built-in"): Bar(2_000, {QUIX: 20, WAX: 2.5, FAUST: 50}),
     ("j2", "dicts"): Bar(4_500, {QUIX: 9}),
     ("j2-final", "built-in"): Bar(1_300, {QUIX: 30}),
+    ("j2-commit", "built-in"): Bar(1_300, {QUIX: 30}, "j2-final"),
+    ("agent", "typed"): Bar(2_500),
     ("j3", "typed"): Bar(2_800, {QUIX: 8, WAX: 2.5, FAUST: 50}),
 }
 TITLES = {
     "j1": "J1 filter, map, produce",
     "j2": "J2 count and sum per window, every update",
     "j2-final": "J2 count and sum per window, final rows",
+    "j2-commit": "J2 count and sum per window, newest rows per commit",
+    "agent": "J1 as an agent, by hand",
     "j3": "J3 stream-table join",
 }
 
@@ -80,8 +86,8 @@ def _bars(job: str, variant: str, medians: dict[tuple[str, str, str], float]) ->
     bar, own_ns = BARS[job, variant], medians[job, OURS, variant]
     yield f"{bar.cpu_ns:,} ns {_held(own_ns <= bar.cpu_ns)}"
     for peer, least in bar.times.items():
-        if (job, peer, "") in medians:
-            times = medians[job, peer, ""] / own_ns
+        if (theirs := medians.get((bar.against or job, peer, ""))) is not None:
+            times = theirs / own_ns
             yield f"{peer} {times:.1f} x of {least:g} x {_held(times >= least)}"
 
 

@@ -299,7 +299,7 @@ def _take_from(
         if records and records[0].offset < position:
             # The broker sends whole batches; the first may begin before what was asked for.
             records = records[bisect_left(records, position, key=_offset_of) :]
-        taken = taken + records if taken else records
+        taken += records
         state.position = batch.next_offset
         state.leader_epoch = batch.leader_epoch
     if room is not None and len(taken) > room:

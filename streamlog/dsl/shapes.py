@@ -49,7 +49,12 @@ class PackedSerde:
 
 
 class TypedPackedSerde(Generic[T]):
-    """Values of a declared type as MessagePack: states of aggregations."""
+    """Values of a declared type as MessagePack: states of aggregations.
+
+    `pack` is `dumps` for whole columns, and tells less when it fails.
+    """
+
+    pack = staticmethod(_encode)
 
     def __init__(self, declared: object) -> None:
         self._declared = declared

@@ -496,9 +496,13 @@ class WindowedStream(Generic[K, V]):
         return type(self)(self._place, replace(self._windowing, late=late))
 
     def emit(self, when: Emit) -> Self:
-        """`Emit.CLOSE` (default): one final row per window. `Emit.UPDATE`: every change."""
+        """`Emit.CLOSE` (default): one final row per window. `Emit.UPDATE`: every change.
+
+        `Emit.COMMIT`: the newest value of each key and window that has changed, at every commit
+        of the worker (`commit_interval`); in the test driver, after each call.
+        """
         if not isinstance(when, Emit):
-            raise TopologyError(f"emit takes Emit.CLOSE or Emit.UPDATE, not {when!r}")
+            raise TopologyError(f"emit takes Emit.CLOSE, Emit.UPDATE or Emit.COMMIT, not {when!r}")
         return type(self)(self._place, replace(self._windowing, emit=when))
 
     def idle_after(self, wall: Dur) -> Self:

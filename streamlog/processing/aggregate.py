@@ -20,7 +20,7 @@ from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
 from streamlog.records.columns import has_none
 from streamlog.serdes import Serde
-from streamlog.tables.folding import Row
+from streamlog.tables.folding import Row, written
 from streamlog.tables.store import KeyValueStore, prefix_end
 from streamlog.topology import Aggregate, Aggregation, WindowedAggregate
 
@@ -65,9 +65,8 @@ class RowFormat:
         Raises:
             ProcessingError: as `dumps`.
         """
-        pack, dumps = _TIMESTAMP.pack, self._state.dumps
         try:
-            return [pack(row.timestamp_ms) + dumps(row.state) for row in rows]
+            return written(rows, _TIMESTAMP.pack, getattr(self._state, "pack", self._state.dumps))
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
             return [self.dumps(row) for row in rows]
 

@@ -278,16 +278,38 @@ class Task:
             repartition.mark()
         return fired
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether rows wait for a commit to be handed on: then `emit` comes before `checkpoint`."""
+        return any(windowed.has_waiting for windowed in self._windowed)
+
+    def emit(self) -> Outbox:
+        """A commit is about to be made: hand on the rows that wait for one.
+
+        Nothing may be processed between this and the `checkpoint` that has them for done.
+        """
+        for windowed in self._windowed:
+            if windowed.has_waiting:
+                windowed.emit()
+            windowed.settle()
+        for repartition in self._repartitions:
+            repartition.mark()
+        self._has_news = True
+        return self._collector.take()
+
     def checkpoint(self) -> list[Change]:
         """Everything that has changed since the last one, to be sent as ONE record batch.
 
         Empty if nothing has, or if the task has no state. The last record is the progress.
 
         Raises:
+            UsageError: rows wait for a commit, and `emit` was not called.
             ProcessingError: the state of a user's aggregation can't be written.
         """
         if self.subtopology.changelog_topic is None:
             return []
+        if self.has_waiting:
+            raise UsageError(f"task {self.id} has rows that wait for a commit: `emit` comes first")
         for windowed in self._windowed:
             windowed.flush()
         for aggregate in self._aggregates:

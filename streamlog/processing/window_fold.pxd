@@ -44,15 +44,20 @@ cdef class WindowFold:
     cdef long long _offset_ms
     cdef long long _grace_ms
     cdef bint _on_update
+    cdef bint _on_commit
     cdef public dict windows
     cdef public long long gate_ms
     cdef public Py_ssize_t at
+    cdef public long long number
+    cdef public list touched
+    cdef public list touched_windows
 
     @cython.locals(
         at=cython.Py_ssize_t, end_ms=cython.longlong, grace_ms=cython.longlong,
         last_end_ms=cython.longlong, now_ms=cython.longlong, offset_ms=cython.longlong,
         others_ms=cython.longlong, own_ms=cython.longlong, row=Row, size_ms=cython.longlong,
-        start_ms=cython.longlong, timestamp_ms=cython.longlong, window=Window,
+        start_ms=cython.longlong, stream_ms=cython.longlong, timestamp_ms=cython.longlong,
+        window=Window,
     )
     cpdef int run(
         self, Py_ssize_t start, Arrived arrived, tuple outlook, Updates updates
@@ -65,5 +70,7 @@ cdef class WindowFold:
 
     @cython.locals(row=Row)
     cdef Row _new_row(self, Window window, object raw)
+
+    cdef int _touch(self, Window window, Row row, long long time_ms) except -1
 
     cdef int _note(self, Updates updates, Window window, Row row, Py_ssize_t at) except -1

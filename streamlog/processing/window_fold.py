@@ -105,12 +105,16 @@ class WindowFold:
         "_initial",
         "_load_row",
         "_offset_ms",
+        "_on_commit",
         "_on_update",
         "_open_window",
         "_result",
         "_size_ms",
         "at",
         "gate_ms",
+        "number",
+        "touched",
+        "touched_windows",
         "windows",
     )
 
@@ -126,6 +130,7 @@ class WindowFold:
         offset_ms: int,
         grace_ms: int,
         on_update: bool,
+        on_commit: bool,
     ) -> None:
         """`add`, `result` and `initial` are an aggregation's.
 
@@ -143,12 +148,18 @@ class WindowFold:
         self._offset_ms = offset_ms
         self._grace_ms = grace_ms
         self._on_update = on_update
+        self._on_commit = on_commit
         self.windows: dict[int, Window] = {}
         """By their ends."""
         self.gate_ms = FAR_MS
         """Nothing closes before stream time less grace has come to this."""
         self.at = 0
         """The record in hand: where a run stopped, or failed."""
+        self.number = 0
+        """How many records were folded, if rows are handed on at commits."""
+        self.touched: list[Row] = []
+        """Those that wait for a commit, and the window of each."""
+        self.touched_windows: list[Window] = []
 
     def run(
         self, start: int, arrived: Arrived, outlook: tuple[int, int, int], updates: Updates
@@ -190,7 +201,10 @@ class WindowFold:
             if self._on_update:
                 self._note(updates, window, row, at)
                 updates.raws.append(raws[at])
-            if max(now_ms, min(own_ms, others_ms)) - grace_ms >= self.gate_ms:
+            stream_ms = max(now_ms, min(own_ms, others_ms))
+            if self._on_commit:
+                self._touch(window, row, stream_ms)
+            if stream_ms - grace_ms >= self.gate_ms:
                 return _GATE
         return _DONE
 
@@ -217,6 +231,15 @@ class WindowFold:
             return self._load_row(window, raw)
         row = window.rows[raw] = Row(self._initial(), -1, raw)
         return row
+
+    def _touch(self, window: Window, row: Row, time_ms: int) -> None:
+        self.number += 1
+        row.number = self.number
+        row.time_ms = max(time_ms, 0)
+        if not row.touched:
+            row.touched = True
+            self.touched.append(row)
+            self.touched_windows.append(window)
 
     def _note(self, updates: Updates, window: Window, row: Row, at: int) -> None:
         if self._columns is not None:

@@ -1,4 +1,4 @@
-"""WindowedAggregateStep: one result per key and window, emitted on close or on every update.
+"""WindowedAggregateStep: one result per key and window, on close, on every update or per commit.
 
 Time is kept per source (`StreamTime`): a record is late against the time of its own source,
 a window closes when all live sources have passed its end and grace. Rows of open windows are
@@ -117,6 +117,7 @@ class WindowedAggregateStep(Step):
             offset_ms=node.windows.offset_ms,
             grace_ms=self._grace_ms,
             on_update=node.emit is Emit.UPDATE,
+            on_commit=node.emit is Emit.COMMIT,
         )
         self._windows = self._fold.windows
         self._ends: list[int] = []
@@ -148,11 +149,49 @@ class WindowedAggregateStep(Step):
                     stream.advance(source, time_ms)
                 if idle:
                     stream.set_idle(source)
-        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        self._rest()
         closed = Closed()
         self._close(closed)
         self._hand_on(closed)
+
+    def _rest(self) -> None:
+        """What those downstream are told of its time: nothing new while rows wait for a commit."""
+        if self._node.emit is Emit.COMMIT and not self._fold.touched:
+            self.feed.time_ms = max(self.feed.time_ms, self._stream.now_ms)
+        quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.feed.quiet_ms = 0 if self._fold.touched else quiet_ms
+        at_end = all(feed.at_end for feed in self._feeds)
+        self.feed.at_end = at_end and not self._fold.touched
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there is something for `emit`."""
+        return bool(self._fold.touched)
+
+    def emit(self) -> None:
+        """Hand on the newest result of every row that has changed since the last commit.
+
+        They come in the order of the records that changed them last, and are numbered by those:
+        what a restart emits again has the same number or belongs behind what came before.
+        """
+        fold = self._fold
+        order = sorted(
+            zip(fold.touched, fold.touched_windows, strict=True), key=lambda pair: pair[0].number
+        )
+        fold.touched, fold.touched_windows = [], []
+        rows, windows = [row for row, _ in order], [window for _, window in order]
+        for row in rows:
+            row.touched = False
+        numbers, times = [row.number for row in rows], [row.time_ms for row in rows]
+        results = Batch(
+            self._origin(numbers, times),
+            range(len(rows)),
+            WindowedKeys(self._node.key, [row.raw for row in rows], windows),
+            [self._result(row.state) for row in rows],
+            [row.timestamp_ms for row in rows],
+        )
+        self._forward(results)
+        self._rest()
 
     def flush(self) -> None:
         """Write changed rows into the store."""
@@ -167,7 +206,7 @@ class WindowedAggregateStep(Step):
             window.dirty = []
             self._sizes.add(rows, values)
             count += len(window.rows)
-        if self._sizes.bytes_of(count) > ROWS_BYTES_MAX:
+        if self._sizes.bytes_of(count) > ROWS_BYTES_MAX and not self.has_waiting:
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows
                 window.rows.clear()
@@ -182,12 +221,13 @@ class WindowedAggregateStep(Step):
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the rows."""
-        return {"stream": self._stream.to_data(), "sequence": self._sequence}
+        sequence = self._fold.number if self._node.emit is Emit.COMMIT else self._sequence
+        return {"stream": self._stream.to_data(), "sequence": sequence}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave; the rows are in the store."""
         self._stream.load(data["stream"])
-        self._sequence = int(data["sequence"])
+        self._sequence = self._fold.number = int(data["sequence"])
         self._closed_ms = closed_until(self._stream.now_ms, self._grace_ms)
         self._ends = list(self._stored_ends())
         self._set_gate()
@@ -349,7 +389,9 @@ class WindowedAggregateStep(Step):
     def _own_origin(self, times: Sequence[int]) -> Origin:
         """Results on close: a source of their own, with numbers for offsets."""
         first, self._sequence = self._sequence, self._sequence + len(times)
-        numbers = range(first, self._sequence)
+        return self._origin(range(first, self._sequence), times)
+
+    def _origin(self, numbers: Sequence[int], times: Sequence[int]) -> Origin:
         name, partition = self.feed.source
         return Origin(
             self.feed,
@@ -379,6 +421,6 @@ class WindowedAggregateStep(Step):
 
     def _set_time(self) -> None:
         """Results still to come belong to windows that are open: none begins before this."""
-        if self._closed_ms >= 0:
+        if self._closed_ms >= 0 and self._node.emit is not Emit.COMMIT:
             spec = self._node.windows
             self.feed.time_ms = window_of(self._closed_ms, spec.size_ms, spec.offset_ms)[0]

@@ -11,7 +11,7 @@ no more than whether it is there and how long it is, as `==` and the like may be
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from streamlog.records.record import Record
 
@@ -77,27 +77,28 @@ class RecordColumns:
         columns = zip(self.offsets, self.timestamps, self.keys, self.values, headers, strict=True)
         return iter([Record(*fields) for fields in columns])
 
-    def __add__(self, more: RecordColumns) -> RecordColumns:
-        """These and then those, as new columns."""
-        both = RecordColumns()
+    def __iadd__(self, more: RecordColumns) -> Self:
+        """Those that follow, behind these."""
         offsets, following = self.offsets, more.offsets
         if (
             isinstance(offsets, range)
             and isinstance(following, range)
             and (not following or not offsets or offsets.stop == following.start)
         ):
-            both._first = offsets.start if offsets else following.start
+            self._first = offsets.start if offsets else following.start
+        elif self._offsets is None:
+            self._offsets = [*offsets, *following]
         else:
-            both._offsets = [*offsets, *following]
-        both.timestamps = self.timestamps + more.timestamps
-        both.keys = self.keys + more.keys
-        both.values = self.values + more.values
+            self._offsets.extend(following)
         if self.headers is not None or more.headers is not None:
-            both.headers = [
+            self.headers = [
                 *(self.headers or [()] * len(self.keys)),
                 *(more.headers or [()] * len(more.keys)),
             ]
-        return both
+        self.timestamps += more.timestamps
+        self.keys += more.keys
+        self.values += more.values
+        return self
 
     def add(
         self,

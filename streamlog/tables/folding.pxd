@@ -9,6 +9,12 @@ cdef class Row:
     cdef public long long timestamp_ms
     cdef public bytes raw
     cdef public bint dirty
+    cdef public bint touched
+    cdef public long long number
+    cdef public long long time_ms
+
+@cython.locals(found=list, row=Row)
+cpdef list written(object rows, object stamp, object dumps)
 
 @cython.final
 cdef class Column:

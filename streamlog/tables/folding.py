@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["KINDS", "Column", "Columns", "Row"]
+__all__ = ["KINDS", "Column", "Columns", "Row", "written"]
 
 _COUNT, _SUM, _MIN, _MAX, _MEAN = range(5)
 KINDS = ("count", "sum", "min", "max", "mean")
@@ -24,7 +24,7 @@ KINDS = ("count", "sum", "min", "max", "mean")
 class Row:
     """The state of one key (and window): what has been folded, and the largest timestamp."""
 
-    __slots__ = ("dirty", "raw", "state", "timestamp_ms")
+    __slots__ = ("dirty", "number", "raw", "state", "time_ms", "timestamp_ms", "touched")
 
     def __init__(self, state: object, timestamp_ms: int, raw: bytes = b"") -> None:
         self.state: Any = state
@@ -33,6 +33,21 @@ class Row:
         """Its key."""
         self.dirty = False
         """Whether the store does not have it as it is."""
+        self.touched = False
+        """Whether it has changed since it was last handed on, where that is done at commits."""
+        self.number = 0
+        """There: which record has changed it last, and how far stream time had come by then."""
+        self.time_ms = 0
+
+
+def written(
+    rows: Sequence[Row], stamp: Callable[[int], bytes], dumps: Callable[[Any], bytes]
+) -> list[bytes]:
+    """The rows as bytes: their timestamps, then their states."""
+    found: list[bytes] = []
+    for row in rows:
+        found.append(stamp(row.timestamp_ms) + dumps(row.state))  # noqa: PERF401 - compiled, it is no slower
+    return found
 
 
 class Column:

@@ -24,7 +24,7 @@ from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.joins import viewed
-from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.outbox import Outbox, SinkRecord
 from streamlog.processing.rows import tables_of
 from streamlog.processing.task import Task, TaskId
 from streamlog.record import Headers, Record
@@ -220,7 +220,7 @@ class TestDriver:
         try:
             for round_number in range(ROUNDS_MAX):
                 moved = self._run_tasks(always=round_number == 0)
-                if not others() and not moved:
+                if not others() and not moved and not self._emit():
                     return
         except StreamlogError as error:
             self._failure = error
@@ -321,8 +321,17 @@ class TestDriver:
         results: Sequence[CallResult],
     ) -> bool:
         """Whether anything was sent."""
-        outbox = task.process(records, self.now_ms, ends=ends, results=results)
-        self._calls[task.id] = outbox.calls
+        return self._took(task, task.process(records, self.now_ms, ends=ends, results=results))
+
+    def _emit(self) -> bool:
+        """All has come to rest, which is the commit: hand on what waits for it, if anything."""
+        waiting = [task for task in self._tasks.values() if task.has_waiting]
+        for task in waiting:
+            self._took(task, task.emit())
+        return bool(waiting)
+
+    def _took(self, task: Task, outbox: Outbox) -> bool:
+        self._calls[task.id] = [*self._calls.get(task.id, ()), *outbox.calls]
         for sink in outbox.sinks:
             self._topics[sink.topic].append(
                 sink.value,

@@ -151,9 +151,10 @@ class WindowedAggregate(Node):
         """Its rows are a source of their own, with a time and a sequence of their own.
 
         On close, rows come in (end, start, key) order whatever the interleaving of the inputs
-        was: their number is their identity. On update, they belong to the record behind them.
+        was: their number is their identity. At commits, it is that of the record that changed the
+        row last, counted here. On update, they belong to the record behind them.
         """
-        return self.emit is Emit.CLOSE
+        return self.emit is not Emit.UPDATE
 
 
 Order = Literal["key", "partition", "none"]

@@ -37,6 +37,9 @@ class Emit(Enum):
     """At each change: the window's new value."""
     CLOSE = "close"
     """Once per window, when it closes: its final value."""
+    COMMIT = "commit"
+    """At each commit, the newest value of every window and key that has changed since the last one:
+    what a record cache does, with the commit interval for its bound."""
 
 
 def is_late(window_end_ms: int, source_time_ms: int, grace_ms: int) -> bool:

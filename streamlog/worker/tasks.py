@@ -355,6 +355,7 @@ class Tasks:
         Raises:
             Undone: nothing of it counts, or it is not known: `drop` all tasks.
         """
+        await self._emit()
         stateful = [each for each in self._running.values() if each.state is not None]
         works = [(each.task.id, each.task.checkpoint) for each in stateful]
         found = zip(stateful, await self._engine.call_each(works), strict=True)
@@ -394,6 +395,7 @@ class Tasks:
 
     async def commit(self) -> None:
         """Make everything durable that was processed: sinks, then state."""
+        await self._emit()
         await self._sinks.flush()
         self._with.on_step("sinks written")
         stateful = [
@@ -459,6 +461,15 @@ class Tasks:
         results = self._calls.take(running.task.id)
         wall_ms = self._wall.now_ms()
         return partial(running.task.process, arrived, wall_ms, ends=ends, results=results)
+
+    async def _emit(self) -> None:
+        """Let tasks hand on what waits for a commit."""
+        waiting = [running for running in self._running.values() if running.task.has_waiting]
+        if not waiting:
+            return
+        works = [(running.task.id, running.task.emit) for running in waiting]
+        for running, outbox in zip(waiting, await self._engine.call_each(works), strict=True):
+            await self._took(running, outbox)
 
     async def _took(self, running: _Running, outbox: Outbox) -> None:
         """A task has taken in what had arrived: pass on what has come of it."""

@@ -126,6 +126,7 @@ def taken(
         offset_ms=3,
         grace_ms=2,
         on_update=on_update,
+        on_commit=not on_update,
     )
     fold.gate_ms = gate
     raws, found, stamps, own, sources = map(list, zip(*batch, strict=True))
@@ -143,9 +144,24 @@ def taken(
         for end_ms, window in fold.windows.items()
         for raw, row in window.rows.items()
     }
-    dirty = {end_ms: window.dirty for end_ms, window in fold.windows.items()}
+    dirty = {end_ms: [r.raw for r in window.dirty] for end_ms, window in fold.windows.items()}
+    waiting = [
+        (window.end_ms, row.raw, row.state, row.number, row.time_ms)
+        for row, window in zip(fold.touched, fold.touched_windows, strict=True)
+    ]
     spans = [(window.start_ms, window.end_ms, window.suffix) for window in updates.windows]
-    return stops, rows, dirty, updates.ats, updates.raws, updates.values, updates.timestamps, spans
+    columns_found = (updates.ats, updates.raws, updates.values, updates.timestamps)
+    return stops, rows, dirty, waiting, fold.number, columns_found, spans
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**40), numbers), max_size=5))
+def test_rows_are_written_down_alike(states: list[tuple[int, Any]]) -> None:
+    def act(builds: Builds) -> object:
+        rows = [builds[0].Row(state, timestamp_ms) for timestamp_ms, state in states]
+        return builds[0].written(rows, lambda ms: b"%d " % ms, lambda state: b"%r" % (state,))
+
+    found = same(act)
+    assert found == [b"%d %r" % (timestamp_ms, state) for timestamp_ms, state in states]
 
 
 @given(records, st.booleans(), st.booleans(), st.integers(0, 60))

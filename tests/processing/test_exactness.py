@@ -90,7 +90,7 @@ class Cluster:
                 self.fed[task_id, *place] = fed + len(more)
         outbox = task.process(records, 0, ends=ends)
         stop_at = self.rng.choice(["sending", "sent", "checkpoint"]) if crash else None
-        sinks = outbox.sinks
+        sinks = [*outbox.sinks, *task.emit().sinks]
         if stop_at == "sending":
             sinks = sinks[: self.rng.randint(0, len(sinks))]
         for sink in sinks:
@@ -214,8 +214,10 @@ def closed(inputs: Input, partitions: int) -> Input:
     return [*inputs, *((partition, "end", FAR_MS, -1) for partition in range(partitions))]
 
 
-def run(inputs: Input, *, partitions: int, seed: int, crashes: int) -> Cluster:
-    topology = sums_app().topology()
+def run(
+    inputs: Input, *, partitions: int, seed: int, crashes: int, app: App | None = None
+) -> Cluster:
+    topology = (app or sums_app()).topology()
     counts = {"words": partitions, "final": 2, "bigger": 2}
     cluster = Cluster(topology, counts, Random(seed))
     for partition, key, timestamp_ms, value in inputs:

@@ -45,22 +45,28 @@ def test_columns_give_the_records_they_were_made_of(offsets: list[int], with_hea
     for start in range(len(rows) + 1):
         for stop in range(start, len(rows) + 1):
             assert list(columns[start:stop]) == rows[start:stop]
-            assert list(columns[start:stop] + columns[stop:]) == rows[start:]
+            both = columns[start:stop]
+            both += columns[stop:]
+            assert list(both) == rows[start:]
 
 
 def test_offsets_are_a_range_only_as_long_as_they_follow_on_each_other() -> None:
-    first, behind, later = (RecordColumns.of(records(at)) for at in ([3, 4], [5], [9]))
-    assert first.offsets == range(3, 5)
-    assert (first + behind).offsets == range(3, 6)
-    assert (first + later).offsets == [3, 4, 9]
-    assert (first + behind + later).offsets == [3, 4, 5, 9]
-    assert (RecordColumns() + later).offsets == range(9, 10)
-    assert (later + RecordColumns()).offsets == range(9, 10)
+    columns = RecordColumns()
+    for more, wanted in (
+        ([3, 4], range(3, 5)),
+        ([5], range(3, 6)),
+        ([], range(3, 6)),
+        ([9], [3, 4, 5, 9]),
+        ([10], [3, 4, 5, 9, 10]),
+    ):
+        columns += RecordColumns.of(records(more))
+        assert columns.offsets == wanted
 
 
 def test_headers_of_some_are_none_for_the_others() -> None:
     without, with_some = records([1]), records([2], with_headers=True)
-    both = RecordColumns.of(without) + RecordColumns.of(with_some)
+    both = RecordColumns.of(without)
+    both += RecordColumns.of(with_some)
     assert list(both) == without + with_some
     assert RecordColumns.of(without).headers is None
     assert list(RecordColumns.of([*with_some, *records([3])])) == [*with_some, *records([3])]
