@@ -39,7 +39,12 @@ async def main(url: str, path: str, end: str) -> None:
         directory = TaskDirectory(path)
         store = directory.open(RocksBudget())
         follower = Follower(
-            log, store, changelog=CHANGELOG, admission=Fences.stored, clock=SystemClock()
+            log,
+            store,
+            changelog=CHANGELOG,
+            admission=Fences.stored,
+            clock=SystemClock(),
+            isolation="read_committed",
         )
         async with follower:
             await follower.reach(follower.end)
