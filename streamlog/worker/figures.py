@@ -83,6 +83,8 @@ class Standing:
 
     is_assigned: bool = False
     """Whether the group has told it what is its own."""
+    has_begun: bool = False
+    """Whether it ever had a share."""
     tasks: tuple[TaskFigures, ...] = field(default=())
     """Those that run here, and those that are being opened."""
     stalled_ms: dict[str, int] = field(default_factory=dict)

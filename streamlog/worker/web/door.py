@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from streamlog.worker.access.questions import Holder
 from streamlog.worker.access.routed import RoutedTables
 from streamlog.worker.figures import Figures, Standing
+from streamlog.worker.health import TaskHealth
 from streamlog.worker.web.metrics import Exposition
-from streamlog.worker.web.pages import TaskHealth, pages
+from streamlog.worker.web.pages import pages
 from streamlog.worker.web.peer_pages import peer_routes
 from streamlog.worker.web.server import Listener, listening, serving
 from streamlog.worker.web.table_pages import table_routes

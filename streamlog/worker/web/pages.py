@@ -9,8 +9,7 @@ the file: every answer but the metrics is JSON, and an error says what to do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Protocol
 
 from starlette.applications import Starlette
@@ -21,19 +20,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from streamlog.worker.figures import Standing
+from streamlog.worker.health import Report
 from streamlog.worker.web.answers import BROKEN, OK, UNAVAILABLE, json_answer
 from streamlog.worker.web.metrics import CONTENT_TYPE, Exposition
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """An answer to "are you well?"."""
-
-    is_well: bool
-    facts: Mapping[str, object]
 
 
 class Health(Protocol):
@@ -44,42 +35,6 @@ class Health(Protocol):
 
     def ready(self) -> Report:
         """Whether it does all of its share."""
-
-
-class TaskHealth:
-    """A worker is ready when the group has given it its share and every task of it runs."""
-
-    def __init__(self, standing: Callable[[], Standing]) -> None:
-        self._standing = standing
-
-    def live(self) -> Report:
-        """It answers, so its loop runs; what fails ends the process.
-
-        A task that hangs is told and is no reason: whether a worker is to end for it, the app
-        says (`watchdog_exit`).
-        """
-        facts: dict[str, object] = {"live": True}
-        if stalled := self._standing().stalled_ms:
-            facts["stalled"] = {who: {"for_ms": still_ms} for who, still_ms in stalled.items()}
-        return Report(is_well=True, facts=facts)
-
-    def ready(self) -> Report:
-        """Whether all tasks run, and how many of how many do."""
-        standing = self._standing()
-        running = sum(task.is_open for task in standing.tasks)
-        is_ready = standing.is_assigned and running == len(standing.tasks)
-        facts: dict[str, object] = {
-            "ready": is_ready,
-            "assigned": standing.is_assigned,
-            "tasks": {"running": running, "of": len(standing.tasks)},
-        }
-        if running < len(standing.tasks):
-            facts["restoring"] = {
-                task.task: {"records_left": task.restore_left_records}
-                for task in standing.tasks
-                if not task.is_open
-            }
-        return Report(is_ready, facts)
 
 
 def pages(

@@ -10,8 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streamlog.processing.outbox import Drop, SinkBatch
 from streamlog.worker.figures import Figures, Standing, TaskFigures
+from streamlog.worker.health import TaskHealth
 from streamlog.worker.web.metrics import Exposition
-from streamlog.worker.web.pages import TaskHealth, pages
+from streamlog.worker.web.pages import pages
 from tests.worker.web.requests import Answer, asked
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
@@ -41,6 +42,7 @@ def test_a_worker_that_restores_is_not_ready_and_says_how_far_it_is() -> None:
     assert ready.status == 503
     assert msgspec.json.decode(ready.body) == {
         "ready": False,
+        "state": "restoring",
         "assigned": True,
         "tasks": {"running": 1, "of": 2},
         "restoring": {"0_1": {"records_left": 7}},

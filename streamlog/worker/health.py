@@ -1,0 +1,82 @@
+"""How a worker is, for those who watch it from outside: a pure function of where it stands.
+
+It starts, and waits for the group; it restores its tasks, n of m; it runs; the group forms anew;
+or somebody in it does not get on (`watchdog`). Rule of the file: ready means that it does all of
+its share now, so that traffic and the next step of a rolling restart may come; a stall is told and
+does not make it unready, since taking its traffic away would help nobody. What fails ends the
+process. Not done here: answering (`web/pages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from streamlog.worker.figures import Standing
+
+
+class Phase(StrEnum):
+    """What a worker is at."""
+
+    STARTING = "starting"
+    """The group has not told it yet what is its own."""
+    REBALANCING = "rebalancing"
+    """It had a share, and the group forms anew."""
+    RESTORING = "restoring"
+    """Some of its tasks do not run yet."""
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An answer to "are you well?"."""
+
+    is_well: bool
+    facts: Mapping[str, object]
+
+
+def phase_of(standing: Standing) -> Phase:
+    """What it is at."""
+    if not standing.is_assigned:
+        return Phase.REBALANCING if standing.has_begun else Phase.STARTING
+    if all(task.is_open for task in standing.tasks):
+        return Phase.RUNNING
+    return Phase.RESTORING
+
+
+class TaskHealth:
+    """A worker is ready when the group has given it its share and every task of it runs."""
+
+    def __init__(self, standing: Callable[[], Standing]) -> None:
+        self._standing = standing
+
+    def live(self) -> Report:
+        """It answers, so its loop runs; what fails ends the process.
+
+        A task that hangs is told and is no reason: whether a worker is to end for it, the app
+        says (`watchdog_exit`).
+        """
+        facts: dict[str, object] = {"live": True}
+        if stalled := self._standing().stalled_ms:
+            facts["stalled"] = {who: {"for_ms": still_ms} for who, still_ms in stalled.items()}
+        return Report(is_well=True, facts=facts)
+
+    def ready(self) -> Report:
+        """Whether all tasks run, and how many of how many do."""
+        standing = self._standing()
+        phase = phase_of(standing)
+        running = sum(task.is_open for task in standing.tasks)
+        facts: dict[str, object] = {
+            "ready": phase is Phase.RUNNING,
+            "state": phase.value,
+            "assigned": standing.is_assigned,
+            "tasks": {"running": running, "of": len(standing.tasks)},
+        }
+        if running < len(standing.tasks):
+            facts["restoring"] = {
+                task.task: {"records_left": task.restore_left_records}
+                for task in standing.tasks
+                if not task.is_open
+            }
+        return Report(phase is Phase.RUNNING, facts)
