@@ -40,6 +40,7 @@ from streamlog.topology import (
     TopicSpec,
     Topology,
     check_name,
+    dead_letter_topics,
     on_error,
 )
 
@@ -172,6 +173,7 @@ class App:
         self.web = web
         self.outlet = Outlet()
         """What `Topic.send` goes through while the app runs."""
+        self.on_error = on_error
         self._builder = AppBuilder(id, self.outlet, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[Any, Any]] = {}
@@ -285,6 +287,7 @@ class App:
         concurrency: int = 1,
         ordered: Order = "key",
         sink: Topic[Any, Any] | None = None,
+        on_error: ErrorPolicy | None = None,
         name: str | None = None,
     ) -> Callable[[AgentFunction[K, V]], AgentRef[K, V]]:
         """Let an async function iterate over the records of a topic; a decorator.
@@ -296,6 +299,8 @@ class App:
                 (records without a key wait for nobody), of one "partition", or of "none".
             sink: where what the function yields is written, with key and event time of the
                 record in hand; a `Record` is written as it says.
+            on_error: what becomes of records that can't be read, or that the function has in hand
+                when it raises; the app's policy by default. The function is called anew.
             name: the function's by default.
 
         Raises:
@@ -307,7 +312,13 @@ class App:
 
         def declare(fn: AgentFunction[K, V]) -> AgentRef[K, V]:
             agent = Agent(
-                name or fn.__name__, source, fn, concurrency=concurrency, ordered=ordered, sink=sink
+                name or fn.__name__,
+                source,
+                fn,
+                concurrency=concurrency,
+                ordered=ordered,
+                sink=sink,
+                on_error=(self.on_error if on_error is None else on_error).named(self.id),
             )
             if agent.name in self._agents:
                 raise TopologyError(f"there is an agent {agent.name!r} already: give it a name=")
@@ -468,7 +479,9 @@ class App:
 
     def _topics_of(self, topology: Topology) -> dict[str, TopicSpec]:
         """The declared topics, and those for dead letters."""
-        return {**topology.dead_letters, **self._topics}
+        policies = [agent.on_error for agent in self._agents.values()]
+        letters = dead_letter_topics(policy.dlq_topic(self.id) for policy in policies)
+        return {**letters, **topology.dead_letters, **self._topics}
 
     def _bind(self, producer: Producer) -> None:
         self.outlet.sender = _ProducerSender(producer)

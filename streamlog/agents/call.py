@@ -9,6 +9,7 @@ whose turn it is (`feed`), and waking calls up (`run`).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from streamlog.agents.results import Results
 from streamlog.agents.slices import Part, Slice
 from streamlog.errors import ProcessingError
 from streamlog.record import Record
+from streamlog.records.batch import Record as RawRecord
 
 YIELD_RECORDS = 100
 """A loop that awaits nothing itself lets the others (heartbeats!) run after so many."""
@@ -41,6 +43,9 @@ class Dealer(Protocol):
     def let_go(self, lane: Hashable | None) -> None:
         """What was handed out with this lane is handled."""
 
+    async def read_on(self, slice_: Slice) -> Slice:
+        """What is behind a record that can't be read, if that may be left out; else its error."""
+
     async def news(self, call: Call, due_ms: int | None) -> None:
         """Wait for records, the end, or until it is time."""
 
@@ -56,6 +61,8 @@ class Call:
         """Those with records of the list in hand, or of the one that is being gathered."""
         self._gathered: list[tuple[Part, Record[Any, Any]]] | None = None
         """The list that is being gathered; nobody has seen it yet."""
+        self._again: deque[Slice] = deque()
+        """To be given again, before any others."""
         self._since_pause = 0
 
     @property
@@ -74,8 +81,8 @@ class Call:
             slice_ = self._slice
             if slice_ is None or slice_.is_used_up:
                 if slice_ is not None and slice_.failure is not None:
-                    raise slice_.failure
-                if not await self._more(SLICE_RECORDS_MAX, None):
+                    await self._read_on(slice_)
+                elif not await self._more(SLICE_RECORDS_MAX, None):
                     return None
             else:
                 return slice_
@@ -92,7 +99,7 @@ class Call:
             elif slice_ is not None and slice_.failure is not None:
                 if gathered:
                     break
-                raise slice_.failure
+                await self._read_on(slice_)
             elif not await self._more(n - len(gathered), due_ms):
                 if self._dealer.is_ending:
                     return None
@@ -116,6 +123,42 @@ class Call:
                 self._slice = None
                 self._dealer.let_go(current.lane)
 
+    def hand(self, error: Exception) -> list[tuple[Part, RawRecord]]:
+        """What the function had in hand when it raised."""
+        self.settle()
+        slice_ = self._slice
+        if self._held:
+            return [each for held in self._held for each in held.hand()]
+        if slice_ is None:
+            return []
+        following = None if slice_.is_used_up else slice_.raws[slice_.given].offset
+        if isinstance(error, ProcessingError) and error.offset == following:
+            # It was raised while the next one was being read, so the last one is handled.
+            slice_.settle(slice_.given)
+            slice_.given += 1
+        return slice_.hand()
+
+    def give_again(self) -> None:
+        """What is in hand has not been given; nor has it yielded anything."""
+        slices = [*self._held]
+        if self._slice is not None and self._slice not in slices:
+            slices.append(self._slice)
+        for slice_ in slices:
+            slice_.take_back()
+        self._held.clear()
+        self._gathered = None
+        self._slice = slices[0] if slices else None
+        self._again.extendleft(reversed(slices[1:]))
+
+    def leave_out(self) -> None:
+        """What is in hand counts as handled, though it has yielded nothing."""
+        given = [(slice_, slice_.given) for slice_ in (*self._held, self._slice) if slice_]
+        for slice_, until in given:
+            slice_.take_back()
+            slice_.given = until
+        self._gathered = None
+        self.finish()
+
     def settle(self) -> None:
         """Everything before the record in hand is handled; of a list all are in hand."""
         if self._slice is not None and not self._held:
@@ -129,8 +172,9 @@ class Call:
             for slice_ in self._held:
                 if not wanted(slice_.part):
                     slice_.take_back()
-        if self._slice is not None and not wanted(self._slice.part):
-            self._slice.cut()
+        for slice_ in filter(None, (self._slice, *self._again)):
+            if not wanted(slice_.part):
+                slice_.cut()
 
     def yielded(self, value: object) -> None:
         """Take what the function has yielded.
@@ -169,9 +213,16 @@ class Call:
             gathered.append((slice_.part, slice_.record(slice_.given)))
             slice_.given += 1
 
+    async def _read_on(self, slice_: Slice) -> None:
+        self._slice = await self._dealer.read_on(slice_)
+        self.finish()
+
     async def _more(self, limit: int, due_ms: int | None) -> bool:
         """Get the next slice; not at the end, nor when it is time."""
         dealer = self._dealer
+        if self._again:
+            self._slice = self._again.popleft()
+            return True
         if self._since_pause >= YIELD_RECORDS:
             self._since_pause = 0
             await asyncio.sleep(0)

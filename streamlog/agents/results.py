@@ -39,6 +39,7 @@ class Results:
         self._room = asyncio.Event()
         self._writing = asyncio.Lock()
         self._ended = False
+        self._letters: list[SinkBatch] = []
         self._failure: Exception | None = None
         """Something is lost: nothing behind it may be committed."""
 
@@ -56,6 +57,11 @@ class Results:
             self._news.set()
         slice_.results.append((slice_.given - 1, not of_list, value))
         self._count += 1
+
+    def write_letter(self, letter: SinkBatch) -> None:
+        """A dead letter, to be written with what is yielded."""
+        self._letters.append(letter)
+        self._news.set()
 
     async def room(self) -> None:
         """Wait until what has been yielded is written."""
@@ -98,10 +104,11 @@ class Results:
                 raise
 
     async def _write_all(self, slices: Sequence[Slice]) -> None:
-        batches: list[SinkBatch] = []
+        batches, self._letters = self._letters, []
         for slice_ in slices:
             results, slice_.results = slice_.results, []
-            batches += self._batches(slice_, results)
+            if results:  # Not if what it was yielded for is to come again.
+                batches += self._batches(slice_, results)
         if batches:
             await self._write(batches)
 

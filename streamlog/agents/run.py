@@ -2,22 +2,24 @@
 
 `concurrency` calls share the records of all partitions that are assigned. A record counts as
 handled when its call asks for the next one; `places` says what of each partition is. Rule of
-the file: an exception ends `run`, with the record's coordinates, and the record does not count
-as handled, so nothing is skipped in silence. No task per record: a call that finds records
-waiting goes on at once, and lets others run every so often. Time comes from an `Alarm`, for
-`take` only. Not done here: reading and committing (`worker`, `testing`).
+the file: an exception that the agent's policy does not settle (`failures`) ends `run`, with the
+record's coordinates, and the record does not count as handled, so nothing is skipped in
+silence. No task per record: a call that finds records waiting goes on at once, and lets others
+run every so often. Time comes from an `Alarm`, for `take` only. Not done here: reading and
+committing (`worker`, `testing`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamlog.agents.call import Call
+from streamlog.agents.failures import AgentFailures
 from streamlog.agents.feed import InOrder, Shared, Waiting
 from streamlog.agents.offsets import Place
 from streamlog.agents.progress import Progress
@@ -26,6 +28,7 @@ from streamlog.agents.slices import Part, Slice
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
+from streamlog.processing.outbox import Drop
 from streamlog.records.batch import Record as RawRecord
 
 
@@ -43,14 +46,36 @@ class Alarm(Protocol):
 class AgentRun:
     """The calls of one agent's function."""
 
-    def __init__(self, agent: Agent[Any, Any], write: Write, alarm: Alarm) -> None:
-        """`write` hands what is yielded over to the log."""
+    def __init__(
+        self,
+        agent: Agent[Any, Any],
+        write: Write,
+        alarm: Alarm,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        drop: Callable[[Drop], None] = lambda _: None,
+    ) -> None:
+        """A run that waits for `run`.
+
+        Args:
+            agent: whose function is called.
+            write: hands what is yielded over to the log.
+            alarm: the time that `take` goes by.
+            pause: waits before another attempt.
+            drop: counts records that are left out.
+        """
         self.agent = agent
         self.results = Results(agent, write)
         self.is_ending = False
         self.on_taken: Callable[[], None] = lambda: None
         """Told whenever records have been handed out: there may be room for others."""
         self._alarm = alarm
+        self._pause = pause
+        self._failures: AgentFailures | None = None
+        if agent.on_error.action != "fail":
+            self._failures = AgentFailures(
+                agent.name, agent.on_error, send=self.results.write_letter, drop=drop
+            )
         self._parts: dict[TopicPartition, Part] = {}
         self._suspended = False
         self._feed: Waiting = InOrder() if agent.concurrency == 1 else Shared(agent.ordered)
@@ -228,11 +253,15 @@ class AgentRun:
         name = self.agent.name
         self._busy.add(call)
         self._idle.clear()
-        try:
-            await self._call(call)
-        except Exception as error:
-            # It stays busy, so that nobody takes this for rest before `run` has ended.
-            raise call.failed(error) from error
+        is_called = False
+        while not is_called:
+            try:
+                await self._call(call)
+                is_called = True
+            except Exception as error:
+                # It stays busy, so that nobody takes this for rest before `run` has ended.
+                if not await self._goes_on(call, error):
+                    raise call.failed(error) from error
         if not self.is_ending:
             raise ProcessingError(
                 f"agent {name!r} returned while its topic {self.agent.topic.name!r} goes on: "
@@ -242,6 +271,42 @@ class AgentRun:
         call.finish()
         self._busy.discard(call)
         self._rest()
+
+    async def _goes_on(self, call: Call, error: Exception) -> bool:
+        """By the policy, after the function has raised: whether it is to be called anew."""
+        if self._failures is None or not (hand := call.hand(error)):
+            return False
+        wait_ms = self._failures.wait_ms(hand)
+        if wait_ms is None:
+            self._failures.give_up(hand, error)
+            call.leave_out()
+        else:
+            call.give_again()
+            await self._pause(wait_ms / 1000)
+        return True
+
+    async def read_on(self, slice_: Slice) -> Slice:
+        """What is behind a record that can't be read, by the policy.
+
+        Raises:
+            ProcessingError: it may not be left out.
+        """
+        failure, bad = slice_.failure, slice_.bad
+        if failure is None or bad is None:
+            return slice_
+        if self._failures is None:
+            raise failure
+        hand = [(slice_.part, bad)]
+        while (wait_ms := self._failures.wait_ms(hand)) is not None:
+            await self._pause(wait_ms / 1000)
+            if slice_.bad is None:
+                return slice_  # Taken away meanwhile.
+            again = Slice(slice_.part, [bad, *slice_.rest], self.agent.name, lane=slice_.lane)
+            if again.values:
+                return again
+        self._failures.give_up(hand, failure)
+        slice_.part.progress.done([bad])
+        return Slice(slice_.part, slice_.rest, self.agent.name, lane=slice_.lane)
 
     async def _call(self, call: Call) -> None:
         made = self.agent.called(call)

@@ -52,6 +52,10 @@ class Slice:
         """What was yielded: for which row, whether for it alone, and what."""
         self.failure: ProcessingError | None = None
         """Of the record behind the last one."""
+        self.bad: RawRecord | None = None
+        """That record."""
+        self.rest: list[RawRecord] = []
+        """Those behind it."""
         self._node = node
         self._settled = 0
         self._keys: list[Any] | None = None
@@ -103,15 +107,21 @@ class Slice:
             self.part.progress.done(self.raws[self._settled : until])
             self._settled = until
 
+    def hand(self) -> list[tuple[Part, RawRecord]]:
+        """What has been handed out and is not handled."""
+        return [(self.part, raw) for raw in self.raws[self._settled : self.given]]
+
     def take_back(self) -> None:
         """What has been handed out but is not handled has not been seen by anybody."""
         self.given = self._settled
+        self.results = [each for each in self.results if each[0] < self.given]
 
     def cut(self) -> None:
         """What has not been handed out is not to be any more."""
         del self.values[self.given :]
         del self.raws[self.given :]
-        self.failure = None
+        self.failure = self.bad = None
+        self.rest = []
 
     def _read(self, serde: Serde[Any], column: list[bytes | None]) -> list[Any]:
         """A column from the next row on."""
@@ -125,6 +135,7 @@ class Slice:
             end = self.given + len(read)
             self.failure = self.part.failed(self._node, self.raws[end], error)
             self.failure.__cause__ = error
+            self.bad, self.rest = self.raws[end], self.raws[end + 1 :]
             del self.values[end:]
             del self.raws[end:]
         return read

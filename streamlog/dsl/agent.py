@@ -21,7 +21,7 @@ from streamlog.dsl.topic import Sent, Topic
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import TopologyError, UsageError
 from streamlog.record import Record
-from streamlog.topology import ORDERS, Order, check_name
+from streamlog.topology import ORDERS, ErrorPolicy, Order, check_name, on_error
 
 K = TypeVar("K")
 """A key."""
@@ -117,6 +117,7 @@ class Agent(Generic[K, V]):
         concurrency: int = 1,
         ordered: Order = "key",
         sink: Topic[Any, Any] | None = None,
+        on_error: ErrorPolicy = on_error.FAIL,
     ) -> None:
         """Checks that the function can be run.
 
@@ -146,6 +147,7 @@ class Agent(Generic[K, V]):
         """So many calls of the function are at work in each worker."""
         self.ordered = ordered
         self.sink = sink
+        self.on_error = on_error
 
     def called(self, feed: Feed) -> Any:  # noqa: ANN401 - a coroutine, or what yields
         """Call the function with a stream of these records."""

@@ -23,7 +23,7 @@ from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Service
 from streamlog.errors import ProcessingError, StreamlogError, UsageError
 from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.outbox import Drop, SinkBatch
 from streamlog.testing.memory_topic import MemoryTopic
 
 AGENT_WAIT_S = 10
@@ -38,6 +38,13 @@ class Clock(Protocol):
     @property
     def now_ms(self) -> int:
         """In milliseconds since the epoch."""
+
+
+class Stage(Clock, Protocol):
+    """Port: what agents need of the driver."""
+
+    def left_out(self, drop: Drop) -> None:
+        """An agent has left a record out."""
 
 
 class Alarms:
@@ -86,13 +93,14 @@ class Agents:
         agents: Sequence[Agent[Any, Any]],
         services: Sequence[Service],
         topics: Mapping[str, MemoryTopic],
-        clock: Clock,
+        stage: Stage,
     ) -> None:
         self._agents = agents
         self._services = services
         self._serving: list[asyncio.Task[None]] = []
         self._topics = topics
-        self._alarms = Alarms(clock)
+        self._alarms = Alarms(stage)
+        self._stage = stage
         self._fed: dict[str, int] = {}
         """Per agent: how many arrivals of its topic it has been given."""
         self._places: dict[str, dict[TopicPartition, Place]] = {}
@@ -108,7 +116,7 @@ class Agents:
 
     def start(self) -> None:
         """Begin to listen; records that were handled before do not come again."""
-        self._runs = [AgentRun(agent, self._write, self._alarms) for agent in self._agents]
+        self._runs = [self._run_of(agent) for agent in self._agents]
         self._fed.clear()
         for run in self._runs:
             topic = run.agent.topic.name
@@ -121,6 +129,9 @@ class Agents:
         if self._services:
             loop = self._loop().get_loop()
             self._serving = [loop.create_task(self._serve(each)) for each in self._services]
+
+    def _run_of(self, agent: Agent[Any, Any]) -> AgentRun:
+        return AgentRun(agent, self._write, self._alarms, pause=_at_once, drop=self._stage.left_out)
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run the user's coroutine to its end."""
@@ -264,3 +275,8 @@ async def _ended(work: asyncio.Task[None]) -> None:
     await asyncio.wait([work], timeout=AGENT_WAIT_S)
     work.cancel()
     await asyncio.wait([work])
+
+
+async def _at_once(_: float) -> None:
+    """Another attempt follows at once: no time passes in a test by itself."""
+    await asyncio.sleep(0)

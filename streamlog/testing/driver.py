@@ -24,7 +24,7 @@ from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.joins import viewed
-from streamlog.processing.outbox import Outbox, SinkRecord
+from streamlog.processing.outbox import Drop, Outbox, SinkRecord
 from streamlog.processing.rows import tables_of
 from streamlog.processing.task import Task, TaskId
 from streamlog.record import Headers, Record
@@ -37,7 +37,7 @@ from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
 from streamlog.testing.tables import DriverTables
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
-from streamlog.topology import Subtopology, Topology
+from streamlog.topology import Subtopology, Topology, dead_letter_topics
 from streamlog.windows.emit import FAR_MS
 
 K = TypeVar("K")
@@ -159,6 +159,11 @@ class TestDriver:
                     rows[key] = seen
         return rows
 
+    def left_out(self, drop: Drop) -> None:
+        """Count it."""
+        dropped = self.drops.get((drop.node, drop.reason), 0)
+        self.drops[drop.node, drop.reason] = dropped + drop.count
+
     def dead_letters(self, topic: str | None = None) -> list[Record[bytes, bytes]]:
         """The records that were written to a topic for dead letters; by default the app's own.
 
@@ -166,10 +171,7 @@ class TestDriver:
             UsageError: no policy writes there.
         """
         name = topic or f"{self._topology.app_id}-dlq"
-        letters = self._topology.dead_letters.get(name)
-        if letters is None:
-            raise UsageError(f"no on_error=on_error.dlq(...) of the app writes to {name!r}")
-        source = Topic[bytes, bytes](letters, self._rehearsal.outlet)
+        source = Topic[bytes, bytes](dead_letter_topics([name])[name], self._rehearsal.outlet)
         return [source.decoded(record, at) for at, record in self.topic(name).arrivals]
 
     def advance(self, by: Dur) -> None:
@@ -343,8 +345,7 @@ class TestDriver:
         for (topic, partition), offset in outbox.offsets.items():
             self._committed[task.id, topic, partition] = offset
         for drop in outbox.drops:
-            dropped = self.drops.get((drop.node, drop.reason), 0)
-            self.drops[drop.node, drop.reason] = dropped + drop.count
+            self.left_out(drop)
         return bool(outbox.writes)
 
     def _partition(self, sink: SinkRecord) -> int:

@@ -8,7 +8,7 @@ room: nothing here runs a record. Not done here: the values (`processing`), choo
 from __future__ import annotations
 
 from streamlog.topology.builder import TopologyBuilder
-from streamlog.topology.graph import Topology
+from streamlog.topology.graph import Topology, dead_letter_topics
 from streamlog.topology.nodes import (
     ORDERS,
     Aggregate,
@@ -88,5 +88,6 @@ __all__ = [
     "View",
     "WindowedAggregate",
     "check_name",
+    "dead_letter_topics",
     "on_error",
 ]

@@ -7,7 +7,7 @@ about (`builder`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from streamlog.errors import TopologyError
@@ -29,6 +29,15 @@ from streamlog.topology.topics import TopicSpec
 
 FOR_EVER = -1
 """As `retention.ms` says it."""
+
+
+def dead_letter_topics(names: Iterable[str | None]) -> dict[str, TopicSpec]:
+    """Topics for dead letters, by name: bytes, kept until somebody has seen to them."""
+    raw = serde_for(bytes)
+    return {
+        name: TopicSpec(name, raw, raw, partitions=1, retention_ms=FOR_EVER)
+        for name in sorted({*filter(None, names)})
+    }
 
 
 class Topology:
@@ -59,14 +68,9 @@ class Topology:
 
     @cached_property
     def dead_letters(self) -> dict[str, TopicSpec]:
-        """The topics for dead letters: bytes, kept until somebody has seen to them."""
+        """The topics for dead letters of its operators."""
         policies = [node.on_error for node in self.nodes if node.on_error is not None]
-        names = {policy.dlq_topic(self.app_id) for policy in policies}
-        raw = serde_for(bytes)
-        return {
-            name: TopicSpec(name, raw, raw, partitions=1, retention_ms=FOR_EVER)
-            for name in sorted(filter(None, names))
-        }
+        return dead_letter_topics(policy.dlq_topic(self.app_id) for policy in policies)
 
     def subtopologies_of(self, topic: str) -> list[Subtopology]:
         """The sub-topologies that read this topic: one, or none."""

@@ -8,7 +8,7 @@ what it does with a record is for `processing/failures`, and for agents `agents/
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from streamlog.durations import Dur, duration_ms
@@ -49,6 +49,12 @@ class ErrorPolicy:
     def retry_ms(self) -> int:
         """How long a record is waited for at most."""
         return sum(policy.times * policy.backoff_ms for policy in self.chain)
+
+    def named(self, app_id: str) -> ErrorPolicy:
+        """The same, with the topic for dead letters by its name."""
+        then = None if self.then is None else self.then.named(app_id)
+        topic = f"{app_id}-dlq" if self.action == "dlq" and self.topic is None else self.topic
+        return replace(self, topic=topic, then=then)
 
     def dlq_topic(self, app_id: str) -> str | None:
         """The topic that records go to, if they may."""

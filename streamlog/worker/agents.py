@@ -4,8 +4,8 @@ One run per agent and worker, over all partitions that the worker has. Records w
 bounded feed; when it is full the partitions are held back. Only what is handled is committed,
 and what it has yielded is acknowledged before: after a crash the records in hand come again.
 What was handled out of order is told beside the offset (`agents.offsets`) and does not. Rule of
-the file: an error of an agent ends the worker, with the record's coordinates. Not done here:
-error policies.
+the file: an error that an agent's policy does not settle (`agents.failures`) ends the worker,
+with the record's coordinates.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.dsl.agent import Agent
+from streamlog.processing.outbox import Drop
 from streamlog.records.batch import Record
 from streamlog.worker.commit import SinkWriter
+from streamlog.worker.drops import Drops
+from streamlog.worker.figures import Figures
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.watchdog import Sight
 
@@ -40,12 +43,21 @@ class Agents:
     """The agents of this worker."""
 
     def __init__(
-        self, agents: Sequence[Agent[Any, Any]], pauses: Pauses, producer: Producer, clock: Clock
+        self,
+        agents: Sequence[Agent[Any, Any]],
+        pauses: Pauses,
+        producer: Producer,
+        clock: Clock,
+        figures: Figures,
     ) -> None:
         self._pauses = pauses
         self._sinks = SinkWriter(producer)
+        self._clock = clock
+        self._figures = figures
+        self._drops = Drops()
         alarm = LoopAlarm(clock)
-        self._runs = [AgentRun(agent, self._sinks.write, alarm) for agent in agents]
+        write, drop = self._sinks.write, self._left_out
+        self._runs = [AgentRun(agent, write, alarm, drop=drop) for agent in agents]
         self._held: set[AgentRun] = set()
         """Those whose feed is full."""
         for run in self._runs:
@@ -58,6 +70,7 @@ class Agents:
 
     def take(self, polled: Mapping[TopicPartition, Iterable[Record]]) -> None:
         """Hand records to the agents that read them."""
+        self._drops.tell(self._clock.now_ms())
         for run in self._runs:
             for partition in run.partitions:
                 if partition in polled:
@@ -75,11 +88,16 @@ class Agents:
                 found[partition][run.agent.name] = place
         return dict(found)
 
-    def sights(self, ends: Callable[[TopicPartition], int | None]) -> dict[str, Sight]:
-        """Where each agent stands."""
+    def sights(
+        self, ends: Callable[[TopicPartition], int | None], read: Mapping[TopicPartition, int]
+    ) -> dict[str, Sight]:
+        """Where each agent stands, given the ends of its inputs and how far they have been read."""
         found: dict[str, Sight] = {}
         for run in self._runs:
             positions = {part: place.position for part, place in run.places.items()}
+            if run.is_idle:
+                # What has been read and not handled is no records: gaps, ends of transactions.
+                positions = {part: max(at, read.get(part, at)) for part, at in positions.items()}
             lags = {part: max((ends(part) or 0) - at, 0) for part, at in positions.items()}
             found[f"agent {run.agent.name}"] = Sight(positions, lags)
         return found
@@ -140,6 +158,10 @@ class Agents:
                 run.in_hand,
                 HANDLE_WAIT_MS // 1000,
             )
+
+    def _left_out(self, drop: Drop) -> None:
+        self._figures.left_out([drop])
+        self._drops.count([drop])
 
     def _make_room(self, run: AgentRun) -> None:
         if run in self._held and run.waiting <= FEED_RECORDS_MAX // 2:

@@ -234,7 +234,11 @@ class _Shift:
         self._engine = surroundings.engine
         self._pauses = Pauses(surroundings.consumer)
         self._agents = Agents(
-            program.agents, self._pauses, surroundings.producer, surroundings.clock
+            program.agents,
+            self._pauses,
+            surroundings.producer,
+            surroundings.clock,
+            surroundings.figures,
         )
         self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
         self._copies = Copies(program.topology, surroundings, self._tasks, exchange)
@@ -267,7 +271,7 @@ class _Shift:
         self._task_starts: dict[TopicPartition, int] = {}
         """Where tasks began that have not taken anything yet."""
         self._watching = Watching(program.limits, self, self._engine, self._clock)
-        self._is_committing = False
+        self._is_committing = self._has_begun = False
         self._assigned = self._told = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
 
@@ -313,6 +317,7 @@ class _Shift:
         ends = {part: self._consumer.high_watermark(part) for part in self._consumer.assignment()}
         return Standing(
             is_assigned=self._assigned,
+            has_begun=self._has_begun,
             tasks=self._tasks.standing(),
             stalled_ms=self._watching.stalled,
             lag_records={
@@ -326,7 +331,8 @@ class _Shift:
         """Where everybody stands, for the watchdog."""
         if not self._assigned:
             return {}
-        return {**self._agents.sights(self._consumer.high_watermark), **self._tasks.sights()}
+        ends, read = self._consumer.high_watermark, self._consumer.positions()
+        return {**self._agents.sights(ends, read), **self._tasks.sights()}
 
     def reason(self, who: str) -> str:
         """What somebody waits for, for the watchdog."""
@@ -515,7 +521,7 @@ class _Shift:
     async def _on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Begin with what is new; the rest goes on, but agents that were interrupted go back."""
         self._refuse_growth(partitions)
-        self._assigned = True
+        self._assigned = self._has_begun = True
         kept = self._consumer.assignment() - partitions
         done, positions = self._offsets(), self._consumer.positions()
         for partition in kept & self._agents.places.keys() & positions.keys():

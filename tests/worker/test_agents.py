@@ -15,6 +15,7 @@ from streamlog.clock import SystemClock
 from streamlog.log import Log
 from streamlog.records.batch import Record
 from streamlog.worker.agents import FEED_RECORDS_MAX, Agents
+from streamlog.worker.figures import Figures
 from streamlog.worker.pauses import Pauses
 
 PART = TopicPartition("words", 0)
@@ -46,7 +47,7 @@ def with_agents(
             await log.admin().create_topics([NewTopic("words", 2), NewTopic("out", 1)])
             consumer.assign([PART, OTHER])
             pauses = Pauses(consumer)
-            agents = Agents(app.agents, pauses, producer, SystemClock())
+            agents = Agents(app.agents, pauses, producer, SystemClock(), Figures())
             async with asyncio.TaskGroup() as tasks:
                 agents.start(tasks)
                 await story(agents, pauses, log)
@@ -138,3 +139,28 @@ def test_what_is_yielded_is_acknowledged_by_a_flush(tmp_path: Path) -> None:
         ]
 
     with_agents(tmp_path / "log", story, shout, sinks=True)
+
+
+def test_the_end_of_a_transaction_is_nothing_to_do(tmp_path: Path) -> None:
+    handled = asyncio.Event()
+
+    async def see(stream: Words) -> None:
+        async for _ in stream:
+            handled.set()
+
+    async def story(agents: Agents, _pauses: Pauses, log: Log) -> None:
+        async with log.producer(transactional_id="t") as producer, producer.transaction():
+            await producer.send("words", b"one", partition=0)
+        async with log.consumer(isolation_level="read_committed") as consumer:
+            consumer.assign([PART])
+            await consumer.seek_to_beginning(PART)
+            agents.assign({PART: 0}, {})
+            while (read := consumer.positions().get(PART, 0)) < 2:
+                agents.take(await consumer.poll(timeout_ms=200))
+            await handled.wait()
+            for _ in range(10):  # It asks for the next one.
+                await asyncio.sleep(0)
+            (sight,) = agents.sights(lambda _: 2, {PART: read}).values()
+            assert (sight.positions, sight.is_behind) == ({PART: 2}, False)
+
+    with_agents(tmp_path, story, see)
