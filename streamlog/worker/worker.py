@@ -271,8 +271,7 @@ class _Shift:
         self._task_starts: dict[TopicPartition, int] = {}
         """Where tasks began that have not taken anything yet."""
         self._watching = Watching(program.limits, self, self._engine, self._clock)
-        self._is_committing = self._has_begun = False
-        self._assigned = self._told = False
+        self._is_committing = self._has_begun = self._assigned = self._told = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
 
     async def work(self, stop: asyncio.Event) -> None:
