@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate conformance conformance-kafka compile clean
+.PHONY: help demo test lint bench simulate equality conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -45,6 +45,9 @@ bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its 
 
 simulate: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
+
+equality: $(VENV)/.dev ## 500 random programs: the test driver, one worker, and three that are killed, paused, joined and left, write the same (ARGS='--seed n --runs 1' repeats one)
+	@$(BIN)/python -m tests.equality $(ARGS)
 
 conformance: $(VENV)/.dev ## clients of others through all features, and suites of others, on our broker; writes docs/compatibility.md
 	@$(BIN)/python -m conformance $(ARGS)

@@ -6,9 +6,11 @@ so that a restart does not repeat it. Rule of the file: pure; what is told is tr
 less than all: it is bounded, and whoever sets the group's offsets by other means leaves no
 metadata, so that everything behind them is read again. The text, for offset 100:
 
-    streamlog:1;charge:0,3,7,1,2
+    streamlog:1;charge:0,3,7,1,2;:0@1700000000000
 
 The agent `charge` has handled 0 records from there on, not the next 3, then 7, not 1, then 2.
+The task has handled none, and event time has come to 1,700,000,000,000 ms before the offset: a
+task without state has no other place to keep it.
 """
 
 from __future__ import annotations
@@ -28,10 +30,14 @@ TASK = ""
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a reader has handled of a partition: everything before `position`, and the ranges."""
+    """What a reader has handled of a partition: everything before `position`, and the ranges.
+
+    `time_ms` is the largest event time of what was handled before `position`, if that matters.
+    """
 
     position: int
     ranges: Sequence[Range] = ()
+    time_ms: int | None = None
 
 
 def offset_of(places: Mapping[str, Place]) -> int:
@@ -41,19 +47,21 @@ def offset_of(places: Mapping[str, Place]) -> int:
 
 def metadata_of(offset: int, places: Mapping[str, Place]) -> str:
     """What of it was handled behind this offset by each of the readers, by name."""
-    texts = {
-        name: _steps(offset, place)
+    told = {
+        name: place
         for name, place in places.items()
-        if place.position > offset or place.ranges
+        if place.position > offset or place.ranges or place.time_ms is not None
     }
-    if not texts:
+    if not told:
         return ""
-    budget = (METADATA_BYTES_MAX - len(_MAGIC)) // len(texts)
-    return _MAGIC + "".join(
-        f";{name}:{_within(steps, budget - len(name) - 2)}"
-        for name, steps in texts.items()
-        if budget > len(name) + 2
-    )
+    budget = (METADATA_BYTES_MAX - len(_MAGIC)) // len(told)
+    text = _MAGIC
+    for name, place in told.items():
+        time = "" if place.time_ms is None else f"@{place.time_ms}"
+        left = budget - len(name) - len(time) - 2
+        if left > 0:
+            text += f";{name}:{_within(_steps(offset, place), left)}{time}"
+    return text
 
 
 def places_of(offset: int, metadata: str) -> dict[str, Place]:
@@ -92,6 +100,7 @@ def _within(steps: Sequence[int], length_max: int) -> str:
 
 
 def _place(offset: int, text: str) -> Place:
+    text, _, time = text.partition("@")
     steps = [int(step) for step in text.split(",")]
     if min(steps) < 0:
         raise ValueError(text)
@@ -100,4 +109,4 @@ def _place(offset: int, text: str) -> Place:
     for gap, length in zip(steps[1::2], steps[2::2], strict=True):
         ranges.append((at + gap, at + gap + length))
         at += gap + length
-    return Place(position, ranges)
+    return Place(position, ranges, int(time) if time else None)

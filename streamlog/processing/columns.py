@@ -44,6 +44,8 @@ class Feed:
         self.key = key
         self.value = value
         self.time_ms = UNKNOWN_MS
+        self.turn_ms = UNKNOWN_MS
+        """What is to come has its turn no earlier than this, behind a repartition."""
         self.quiet_ms = 0
         self.at_end = False
 
@@ -74,6 +76,7 @@ class Origin:
         "stamp",
         "times",
         "topic",
+        "turns",
         "watermarks",
     )
 
@@ -87,6 +90,7 @@ class Origin:
         positions: Sequence[int],
         times: Sequence[int],
         watermarks: Sequence[int],
+        turns: Sequence[int] | None = None,
         sources: Sequence[Source] | None = None,
         raw_keys: Sequence[bytes | None] | None = None,
         raw_values: Sequence[bytes | None] | None = None,
@@ -104,6 +108,8 @@ class Origin:
         """Stream time of each record's own source, the record included."""
         self.watermarks = watermarks
         """Stream time of the whole feed at each record, which what is made of it carries on."""
+        self.turns = watermarks if turns is None else turns
+        """By which what is made of each record is ordered behind a repartition (`merged`)."""
         self.sources = sources
         """Each record's own source; None: all are the feed's."""
         self.raw_keys = raw_keys

@@ -1,12 +1,13 @@
 """MergedInput: a partition of a repartition topic, its sources merged into one order.
 
 The log interleaves what the tasks upstream sent as it happened to come. Here records are taken
-in the order (stream time, rank of the source, position): what a sort of everything would give,
-the same whatever was sent first. A record is released when no other source can still send an
-earlier one: each has come to its time, or was read to its end, as marks tell. Rules of the file:
-the offset that is committed is that of the first record not released; what comes again after a
-restart is told by its position in its source; while records of a source wait, its stream time
-is that of the last one released. It is `RecordQueue`'s order one stage on; Flink and Feldera
+in the order (turn, rank of the source, position): what a sort of everything would give, the same
+whatever was sent first. The turn of what comes straight from a topic is its stream time there; of
+what was merged before, its turn then. A record is released when no other source can still send
+an earlier one: each has come to its turn, or was read to its end, as marks tell. Rules of the
+file: the offset that is committed is that of the first record not released; what comes again
+after a restart is told by its position in its source; while records of a source wait, its stream
+time is that of the last one released. It is `RecordQueue`'s order one stage on; Flink and Feldera
 align sources for the same end. A buffer over its bound is released as far as needed, and so
 many records are counted as "out of order", with the source that was waited for.
 """
@@ -40,9 +41,9 @@ BUFFER_BYTES = 64 * 1024 * 1024
 ENTRY_BYTES = 400
 """What a waiting record costs beyond its key and value, their objects included."""
 
-_Entry: TypeAlias = tuple[int, int, int, int, Chunk, int]
-"""Stream time, rank of the source, position and index in it; chunk, and place in the chunk."""
-_time_of = itemgetter(0)
+_Entry: TypeAlias = tuple[int, int, int, int, int, Chunk, int]
+"""Turn, rank of the source, position and index in it; stream time; chunk, and place in it."""
+_turn_of = itemgetter(0)
 
 
 class _Source:
@@ -51,6 +52,7 @@ class _Source:
     __slots__ = (
         "heard",
         "heard_ms",
+        "heard_turn_ms",
         "quiet_ms",
         "rank",
         "released",
@@ -65,7 +67,7 @@ class _Source:
         self.rank = rank
         self.heard = self.released = (-1, 0)
         """Position and index of the last record."""
-        self.heard_ms = self.released_ms = UNKNOWN_MS
+        self.heard_ms = self.heard_turn_ms = self.released_ms = UNKNOWN_MS
         self.quiet_ms = BUSY_MS
         """See `Mark`."""
         self.resume = 0
@@ -79,8 +81,8 @@ class _Source:
 
     @property
     def floor(self) -> tuple[int, int]:
-        """Time and rank that no record still to come is before."""
-        return self.heard_ms, self.rank
+        """Turn and rank that no record still to come is before."""
+        return self.heard_turn_ms, self.rank
 
     @property
     def time_ms(self) -> int:
@@ -92,8 +94,9 @@ class _Source:
         """For how long nothing came, though all was read."""
         return max(self.quiet_ms, 0) if self.heard == self.released else 0
 
-    def hear(self, time_ms: int, quiet_ms: int) -> None:
-        """It has come to this time."""
+    def hear(self, turn_ms: int, time_ms: int, quiet_ms: int) -> None:
+        """It has come to this time, and what follows has its turn no earlier."""
+        self.heard_turn_ms = max(self.heard_turn_ms, turn_ms)
         self.heard_ms = max(self.heard_ms, time_ms)
         self.quiet_ms = quiet_ms
 
@@ -109,13 +112,25 @@ class MergedInput(Input):
         *,
         sources: Iterable[Source],
         collector: Collector,
+        idle_after_ms: int | None = None,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        """`sources` in the order of their rank; `buffer_bytes` bounds what waits."""
+        """An input of which nothing has been read.
+
+        Args:
+            topic: that the partition is of.
+            partition: its number.
+            rank: of the input among those of the task.
+            sources: in the order of their rank.
+            collector: where repetitions and the like are counted.
+            idle_after_ms: sources quiet for this long do not hold stream time back.
+            buffer_bytes: bounds what waits.
+        """
         super().__init__(topic, partition, rank)
         self._sources = [_Source(source, at) for at, source in enumerate(sources)]
         self._by_identity = {identity(each.source): each for each in self._sources}
         self._collector = collector
+        self._idle_after_ms = idle_after_ms
         self._buffer_bytes = buffer_bytes
         self._waiting_bytes = 0
         self._ready: list[_Entry] = []
@@ -146,15 +161,15 @@ class MergedInput(Input):
         self._release()
 
     def head(self) -> tuple[int, int] | None:
-        """Time and rank of the next record; None if there is none."""
+        """Turn and rank of the next record; None if there is none."""
         if self._taken == len(self._ready):
             return None
-        return max(self.time_ms, self._ready[self._taken][0]), self.rank
+        return max(self.turn_ms, self._ready[self._taken][0]), self.rank
 
     def floor(self) -> tuple[int, int]:
-        """Time and rank that no record still to come is before."""
-        busy = [each.heard_ms for each in self._sources if each.is_busy]
-        return max(self.time_ms, min(busy, default=UNKNOWN_MS)), self.rank
+        """Turn and rank that no record still to come is before."""
+        busy = [each.heard_turn_ms for each in self._sources if each.is_busy]
+        return max(self.turn_ms, min(busy, default=UNKNOWN_MS)), self.rank
 
     def is_at_end(self) -> bool:
         """Whether everything upstream was read to its end, and has come here, and is taken."""
@@ -175,7 +190,7 @@ class MergedInput(Input):
         if bound is not None:
             time_ms, rank = bound
             find = bisect_right if self.rank < rank else bisect_left
-            high = find(self._ready, time_ms, low, key=_time_of)
+            high = find(self._ready, time_ms, low, key=_turn_of)
         if records_max is not None:
             high = min(high, low + records_max)
         entries = self._ready[low:high]
@@ -204,10 +219,14 @@ class MergedInput(Input):
         for each in self._sources:
             if each.waiting:
                 left.setdefault(each.rank, _offset_of(each.waiting[0]))
-            quiet_ms = BUSY_MS if each.rank in left else each.quiet_ms
-            resume = left.get(each.rank, self._received or 0)
-            rows.append([*each.source, *each.released, each.time_ms, quiet_ms, resume])
-        return {"time_ms": self.time_ms, "sources": rows, "sequence": self._sequence}
+            row = [*each.source, *each.released, each.time_ms]
+            if each.rank in left:
+                row += [BUSY_MS, left[each.rank], each.time_ms]
+            else:
+                row += [each.quiet_ms, self._received or 0, each.heard_turn_ms]
+            rows.append(row)
+        times = {"time_ms": self.time_ms, "turn_ms": self.turn_ms}
+        return {**times, "sources": rows, "sequence": self._sequence}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave, or what `RepartitionInput` did."""
@@ -215,13 +234,15 @@ class MergedInput(Input):
         merged = "sequence" in data
         # Records before had their offset for a position: what is to come is behind them.
         self._sequence = int(data["sequence"]) if merged else self._received or 0
-        for name, partition, position, index, time_ms, quiet_ms, *resume in data["sources"]:
+        self.turn_ms = int(data.get("turn_ms", UNKNOWN_MS))
+        for name, partition, position, index, time_ms, quiet_ms, *more in data["sources"]:
             each = self._by_identity.get(identity((name, partition)))
             if each is not None:
                 each.heard = each.released = (position, index)
-                each.heard_ms = each.released_ms = time_ms
-                each.quiet_ms = quiet_ms if merged else BUSY_MS
-                each.resume = resume[0] if merged else 0
+                each.heard_ms = each.heard_turn_ms = each.released_ms = time_ms
+                if merged:
+                    each.quiet_ms = quiet_ms
+                    each.resume, each.heard_turn_ms = more
 
     def _hear(self, chunk: Chunk, at: int, headers: Headers) -> None:
         offset = chunk.offsets[at]
@@ -230,17 +251,18 @@ class MergedInput(Input):
             mark, source = unpack_mark(data)
             each = self._source(source)
             if offset >= each.resume:
-                each.hear(mark.time_ms, mark.quiet_ms)
+                each.hear(*mark)
             return
-        time_ms, position, index = unpack_record(data)
+        turn_ms, time_ms, position, index = unpack_record(data)
         each = self._by_identity.get(data[RECORD_BYTES:]) or self._source(data[RECORD_BYTES:])
         if (position, index) <= each.heard or offset < each.resume:
             self._collector.drop(self.topic.name, "duplicate")
             return
         # Busy or at its end, the next mark says: one follows if that has changed.
-        each.hear(time_ms, min(each.quiet_ms, 0))
+        each.hear(turn_ms, time_ms, min(each.quiet_ms, 0))
         each.heard = (position, index)
-        each.waiting.append((each.heard_ms, each.rank, position, index, chunk, at))
+        entry = (each.heard_turn_ms, each.rank, position, index, each.heard_ms, chunk, at)
+        each.waiting.append(entry)
         self._waiting_bytes += _size_bytes(chunk, at)
 
     def _source(self, source: bytes) -> _Source:
@@ -262,9 +284,15 @@ class MergedInput(Input):
         """With nothing left to take, time is what marks have told."""
         if self._taken < len(self._ready) or any(each.waiting for each in self._sources):
             return
-        busy = [each.heard_ms for each in self._sources if each.is_busy]
-        reached_ms = min(busy) if busy else max(each.heard_ms for each in self._sources)
-        self.time_ms = max(self.time_ms, reached_ms)
+        turns = [each.heard_turn_ms for each in self._sources]
+        busy = [each.heard_turn_ms for each in self._sources if each.is_busy]
+        self.turn_ms = max(self.turn_ms, min(busy) if busy else max(turns))
+        live = [each.heard_ms for each in self._sources if not self._is_idle(each)]
+        times = live or [max(each.heard_ms for each in self._sources)]
+        self.time_ms = max(self.time_ms, min(times))
+
+    def _is_idle(self, source: _Source) -> bool:
+        return self._idle_after_ms is not None and source.quiet_ms >= self._idle_after_ms
 
     def _make_ready(self, bound: tuple[int, ...]) -> None:
         fresh: list[_Entry] = []
@@ -274,14 +302,14 @@ class MergedInput(Input):
             del each.waiting[:high]
         if not fresh:
             return
-        self._waiting_bytes -= sum(_size_bytes(entry[4], entry[5]) for entry in fresh)
+        self._waiting_bytes -= sum(_size_bytes(entry[5], entry[6]) for entry in fresh)
         self._ready = sorted([*self._ready[self._taken :], *fresh])
         self._taken = 0
 
     def _overflow(self, slow: Source) -> None:
         """Release the earliest quarter of the bound, though `slow` may send what is earlier."""
         waiting = sorted(chain(*(each.waiting for each in self._sources)))
-        sizes = accumulate(_size_bytes(entry[4], entry[5]) for entry in waiting)
+        sizes = accumulate(_size_bytes(entry[5], entry[6]) for entry in waiting)
         least_bytes = self._waiting_bytes - self._buffer_bytes * 3 // 4
         count = 1 + sum(size_bytes < least_bytes for size_bytes in sizes)
         name, partition = slow
@@ -293,11 +321,12 @@ class MergedInput(Input):
         sources = self._sources
         for entry in entries:
             each = sources[entry[1]]
-            each.released, each.released_ms = (entry[2], entry[3]), entry[0]
-        places = [(entry[4], entry[5]) for entry in entries]
-        times = [entry[0] for entry in entries]
-        watermarks = list(accumulate(times, max, initial=self.time_ms))[1:]
-        self.time_ms = watermarks[-1]
+            each.released, each.released_ms = (entry[2], entry[3]), entry[4]
+        places = [(entry[5], entry[6]) for entry in entries]
+        turns = list(accumulate(map(_turn_of, entries), max, initial=self.turn_ms))[1:]
+        times = [entry[4] for entry in entries]
+        watermarks = self._watermarks(turns, times)
+        self.turn_ms, self.time_ms = turns[-1], watermarks[-1]
         first, self._sequence = self._sequence, self._sequence + len(entries)
         headers = [chunk.headers[at][:-1] if chunk.headers else () for chunk, at in places]
         origin = Origin(
@@ -308,6 +337,7 @@ class MergedInput(Input):
             positions=range(first, self._sequence),
             times=times,
             watermarks=watermarks,
+            turns=turns,
             sources=[sources[entry[1]].source for entry in entries],
             raw_keys=[chunk.raw_keys[at] for chunk, at in places],
             raw_values=[chunk.raw_values[at] for chunk, at in places],
@@ -322,9 +352,29 @@ class MergedInput(Input):
             [chunk.timestamps[at] for chunk, at in places],
         )
 
+    def _watermarks(self, turns: Sequence[int], times: Sequence[int]) -> list[int]:
+        """Stream time of all sources together at each record.
+
+        Those that go on have come to its turn; those at their end hold time back where they are.
+        """
+        ended = sorted(
+            (each.heard_turn_ms, each.heard_ms)
+            for each in self._sources
+            if not each.is_busy and not self._is_idle(each)
+        )
+        found: list[int] = []
+        reached_ms, limit_ms, passed = self.time_ms, FAR_MS, 0
+        for turn_ms, time_ms in zip(turns, times, strict=True):
+            while passed < len(ended) and ended[passed][0] < turn_ms:
+                limit_ms = min(limit_ms, ended[passed][1])
+                passed += 1
+            reached_ms = max(reached_ms, min(time_ms, limit_ms))
+            found.append(reached_ms)
+        return found
+
 
 def _offset_of(entry: _Entry) -> int:
-    return entry[4].offsets[entry[5]]
+    return entry[5].offsets[entry[6]]
 
 
 def _size_bytes(chunk: Chunk, at: int) -> int:

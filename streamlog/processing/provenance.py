@@ -24,20 +24,21 @@ from typing import NamedTuple
 from streamlog.errors import CorruptData
 from streamlog.windows.emit import Source
 
-PROVENANCE = "streamlog.source"
+PROVENANCE = "streamlog.from"
 """Header of a record."""
-MARK = "streamlog.mark"
+MARK = "streamlog.time"
 """Header of a time mark."""
 
-_RECORD = struct.Struct(">qqI")
-_MARK = struct.Struct(">qq")
+_RECORD = struct.Struct(">qqqI")
+_MARK = struct.Struct(">qqq")
 _PARTITION = struct.Struct(">I")
 
 pack_record = _RECORD.pack
-"""Time, position and index; the identity of the source follows."""
+"""Turn, time, position and index; the identity of the source follows."""
 unpack_record = _RECORD.unpack_from
 RECORD_BYTES = _RECORD.size
-TIME_BYTES = 8
+TIME_BYTES = 16
+"""Turn and time, in front."""
 
 
 BUSY_MS = -1
@@ -45,11 +46,12 @@ BUSY_MS = -1
 
 
 class Mark(NamedTuple):
-    """A source has come to `time_ms`.
+    """A source has come to `time_ms`, and nothing that comes of it has an earlier turn.
 
     `quiet_ms` is for how long it has been read to its end, or BUSY_MS while it is not.
     """
 
+    turn_ms: int
     time_ms: int
     quiet_ms: int
 

@@ -131,7 +131,7 @@ class RepartitionInput(Input):
             if mark.quiet_ms and mark.quiet_ms >= (self._idle_after_ms or mark.quiet_ms + 1):
                 self._stream.set_idle(state.source)
             return None
-        time_ms, position, index = unpack_record(data)
+        _, time_ms, position, index = unpack_record(data)
         state = self._states.get(data[RECORD_BYTES:]) or self._state(data[RECORD_BYTES:])
         if position < state.position or (position == state.position and index <= state.index):
             self._collector.drop(self.topic.name, "duplicate")

@@ -229,7 +229,9 @@ class RepartitionStep(Step):
         self._collector = collector
         self._partitions = partitions
         self._idle_marks_ms = idle_marks_ms
-        self._marked: dict[Feed, Mark] = {feed: Mark(feed.time_ms, BUSY_MS) for feed in feeds}
+        self._marked: dict[Feed, Mark] = {
+            feed: Mark(feed.turn_ms, feed.time_ms, BUSY_MS) for feed in feeds
+        }
         self._last: dict[Feed, tuple[int, int]] = {}
 
     def process(self, batch: Batch) -> None:
@@ -254,7 +256,8 @@ class RepartitionStep(Step):
         """Tell every partition how far each feed has come, and if to its end, if that is news."""
         for feed, before in self._marked.items():
             quiet_ms = max((ms for ms in self._idle_marks_ms if ms <= feed.quiet_ms), default=0)
-            mark = Mark(feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
+            turn_ms = max(feed.turn_ms, feed.time_ms)
+            mark = Mark(turn_ms, feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
             if mark == before:
                 continue
             self._marked[feed] = mark
@@ -270,14 +273,15 @@ class RepartitionStep(Step):
     def _headers(self, batch: Batch) -> list[Headers]:
         origin = batch.origin
         source = origin.feed.identity
-        positions, watermarks, before = origin.positions, origin.watermarks, origin.headers
+        positions, before = origin.positions, origin.headers
+        turns, watermarks = origin.turns, origin.watermarks
         last, index = self._last.get(origin.feed, (-1, 0))
         headers: list[Headers] = []
         for row in batch.rows:
             position = positions[row]
             index = index + 1 if position == last else 0
             last = position
-            data = pack_record(watermarks[row], position, index) + source
+            data = pack_record(turns[row], watermarks[row], position, index) + source
             own = (PROVENANCE, data)
             headers.append((own,) if before is None else (*before[row], own))
         self._last[origin.feed] = (last, index)

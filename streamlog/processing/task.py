@@ -413,18 +413,24 @@ class Task:
             for feeder in self.subtopology.feeders[topic.name]
             for partition in range(feeder.partitions(self._partitions))
         ]
-        if self._merges and topic.name not in self.subtopology.looped:
-            return MergedInput(
-                topic, self.id.partition, rank, sources=sources, collector=self._collector
-            )
         marks_ms = [ms for all_ms in self.subtopology.idle_marks_ms.values() for ms in all_ms]
         marks_ms += self.subtopology.processors_idle_ms
+        idle_after_ms = max(marks_ms, default=None)
+        if self._merges and topic.name not in self.subtopology.looped:
+            return MergedInput(
+                topic,
+                self.id.partition,
+                rank,
+                sources=sources,
+                collector=self._collector,
+                idle_after_ms=idle_after_ms,
+            )
         return RepartitionInput(
             topic,
             self.id.partition,
             rank,
             sources=sources,
-            idle_after_ms=max(marks_ms, default=None),
+            idle_after_ms=idle_after_ms,
             collector=self._collector,
         )
 

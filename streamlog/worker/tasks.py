@@ -107,10 +107,9 @@ class Place:
     """What agents, by name, and the task have handled behind that."""
 
     @property
-    def task_at(self) -> int:
+    def task_at(self) -> Reached:
         """Where a task goes on that has no state."""
-        reached = self.ahead.get(TASK)
-        return self.committed if reached is None else reached.position
+        return self.ahead.get(TASK, Reached(self.committed))
 
 
 @dataclass(slots=True)
@@ -177,7 +176,7 @@ class Tasks:
         self._opened: dict[TaskId, _Running] = {}
         self._places: Mapping[TopicPartition, Place] = {}
         self._suspended = False
-        self._offsets: dict[TopicPartition, int] = {}
+        self._reached: dict[TopicPartition, Reached] = {}
         self._drops = Drops()
         self._calls = Calls(surroundings.background)
 
@@ -200,9 +199,9 @@ class Tasks:
         ]
 
     @property
-    def offsets(self) -> dict[TopicPartition, int]:
+    def reached(self) -> dict[TopicPartition, Reached]:
         """The next offsets to read, as of what was processed."""
-        return dict(self._offsets)
+        return dict(self._reached)
 
     @property
     def is_suspended(self) -> bool:
@@ -320,7 +319,7 @@ class Tasks:
         """Let the tasks that have been opened meanwhile take part."""
         opened, self._opened = self._opened, {}
         for task_id, running in opened.items():
-            running.task.start_at(self._starts(running))
+            running.task.start_at(self._starts(running), self._start_times(running))
             self._running[task_id] = running
             self._read_on(running)
 
@@ -483,9 +482,11 @@ class Tasks:
         running.task.start_at(
             {place: positions[place] for place in running.inputs if place in positions}
         )
-        done = running.task.positions
-        for topic, partition in outbox.offsets:
-            self._offsets[TopicPartition(topic, partition)] = done[topic, partition]
+        done, times_ms = running.task.positions, running.task.stream_times
+        for place in outbox.offsets:
+            # A task with state has its times there.
+            kept_ms = None if running.state is not None else times_ms[place]
+            self._reached[TopicPartition(*place)] = Reached(done[place], time_ms=kept_ms)
         self._hold_back(running)
 
     def _hold_back(self, running: _Running) -> None:
@@ -510,10 +511,15 @@ class Tasks:
         return {
             part: self._places[part].begin
             if running.state is not None
-            else self._places[part].task_at
+            else self._places[part].task_at.position
             for part in running.inputs
             if part not in known
         }
+
+    def _start_times(self, running: _Running) -> dict[tuple[str, int], int]:
+        """How far event time has come there, which a task without state has to be told."""
+        told = {part: self._places[part].task_at.time_ms for part in running.inputs}
+        return {part: ms for part, ms in told.items() if ms is not None and running.state is None}
 
     def _read_on(self, running: _Running) -> None:
         """Set the consumer to where the task stands, or an agent that is behind it."""
@@ -562,7 +568,8 @@ class Tasks:
             partitions=self._counts,
             store=store,
             era=self._with.era,
-            merges=False,
+            # Sent again after a crash, records are told by their place in the log: see `merged`.
+            merges=self._transactor is not None,
             pause=self._engine.pause,
             caches=self.budget.caches,
         )
@@ -580,5 +587,5 @@ class Tasks:
         running = self._running.pop(task_id, None) or self._opened.pop(task_id)
         self._calls.cancel(task_id)
         for part in running.inputs:
-            self._offsets.pop(part, None)
+            self._reached.pop(part, None)
         await self._engine.call(task_id, running.task.close)

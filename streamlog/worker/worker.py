@@ -268,7 +268,7 @@ class _Shift:
         self._starts_over = False
         """All tasks were dropped, to be opened again from what the log has."""
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._task_starts: dict[TopicPartition, int] = {}
+        self._task_starts: dict[TopicPartition, Reached] = {}
         """Where tasks began that have not taken anything yet."""
         self._watching = Watching(program.limits, self, self._engine, self._clock)
         self._is_committing = self._has_begun = self._assigned = self._told = False
@@ -473,8 +473,8 @@ class _Shift:
     def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Per partition the offset before which tasks and agents are all done, and who is ahead."""
         readers = {partition: dict(places) for partition, places in self._agents.places.items()}
-        for partition, at in {**self._task_starts, **self._tasks.offsets}.items():
-            readers.setdefault(partition, {})[TASK] = Reached(at)
+        for partition, reached in {**self._task_starts, **self._tasks.reached}.items():
+            readers.setdefault(partition, {})[TASK] = reached
         offsets = {partition: offset_of(places) for partition, places in readers.items()}
         return {
             partition: OffsetAndMetadata(at, metadata_of(at, readers[partition]))

@@ -24,7 +24,7 @@ ranges = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**4)), max_s
 def some_places(draw: st.DrawFn) -> Place:
     base = draw(st.integers(0, 10**12))
     found = [(base + 1 + start, base + 1 + end) for start, end in draw(ranges)]
-    return Place(base, found)
+    return Place(base, found, draw(st.none() | st.integers(-1, 2**62)))
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z0-9._-]{1,20}", fullmatch=True), some_places()))
@@ -33,8 +33,12 @@ def test_what_was_told_is_read_again(places: dict[str, Place]) -> None:
     metadata = metadata_of(offset, places)
     assert len(metadata) <= METADATA_BYTES_MAX
     found = places_of(offset, metadata)
-    ahead = {n: p for n, p in places.items() if p.position > offset or p.ranges}
-    assert found == {name: Place(p.position, list(p.ranges)) for name, p in ahead.items()}
+    ahead = {
+        name: Place(p.position, list(p.ranges), p.time_ms)
+        for name, p in places.items()
+        if p.position > offset or p.ranges or p.time_ms is not None
+    }
+    assert found == ahead
     if places:
         assert offset_of(places) == offset
 

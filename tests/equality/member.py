@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from streamlog.cli.running import serve
@@ -20,6 +22,19 @@ SESSION_TIMEOUT_MS = 1_500
 """A worker that is killed or paused is given up after this."""
 
 
+class _Death:
+    """Ends the process, by SIGKILL, where a commit has come to the nth step of this name."""
+
+    def __init__(self, die_at: str) -> None:
+        self._step, _, number = die_at.partition(":")
+        self._left = int(number)
+
+    def __call__(self, step: str) -> None:
+        self._left -= step == self._step
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def work(seed: int, run: str, log: str, directory: str, settings: dict[str, str]) -> None:
     """Run the program of this number until SIGTERM, as `streamlog worker` would."""
     output = (Path(directory) / f"{os.getpid()}.log").open("w")
@@ -29,8 +44,11 @@ def work(seed: int, run: str, log: str, directory: str, settings: dict[str, str]
     worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = SESSION_TIMEOUT_MS, 200
     worker.POLL_RECORDS_MAX = int(settings.pop("records_max", "7"))
     programs.pace_ms = float(settings.pop("pace_ms", "0"))
-    program = programs.build(seed, run, state_dir=directory, **settings)
-    running = Worker(program.app.program(), log_url=log, announce=lambda _start: None)
+    die_at, instance_id = settings.pop("die_at", None), settings.pop("instance_id", None)
+    made = programs.build(seed, run, state_dir=directory, **settings).app.program()
+    if die_at is not None:
+        made = replace(made, on_step=_Death(die_at))
+    running = Worker(made, log_url=log, announce=lambda _start: None, instance_id=instance_id)
     try:
         serve(running.run, on_stop="")
     except* StreamlogError:

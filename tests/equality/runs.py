@@ -34,7 +34,17 @@ Results = dict[int, Rows]
 DEADLINE_S = 120
 WORKERS_MAX = 4
 PAUSE_S = 1.5 * member.SESSION_TIMEOUT_MS / 1000
-text, number = serde_for(str), serde_for(int)
+STEPS = (
+    "checkpointed",
+    "begun",
+    "handed over",
+    "changelogs written",
+    "sinks written",
+    "offsets sent",
+    "committed",
+    "stored",
+)
+text, whole = serde_for(str), serde_for(int)
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.equality.member"])
@@ -59,16 +69,17 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._processes)
 
-    def start(self) -> None:
+    def start(self, **settings: str) -> BaseProcess:
         """One more worker. A few state directories are used in turn: some find state of theirs."""
         directory = self._directory / f"state-{self._started % WORKERS_MAX}"
         directory.mkdir(parents=True, exist_ok=True)
         self._started += 1
-        arguments = (*self._arguments, str(directory), dict(self._settings))
+        arguments = (*self._arguments, str(directory), {**self._settings, **settings})
         process = context.Process(target=member.work, args=arguments)
         process.start()
         self._processes.append(process)
         self._tell("start", process)
+        return process
 
     def end(self, at: int, number: signal.Signals) -> None:
         """SIGTERM or SIGKILL, and wait for its end."""
@@ -80,7 +91,8 @@ class Fleet:
         if process.is_alive():
             process.kill()
             raise Unequal(f"a worker did not stop: {self._output(process)}")
-        if number is signal.SIGTERM and process.exitcode:
+        # One that has not come to its handlers yet ends by the signal itself.
+        if number is signal.SIGTERM and process.exitcode not in {0, -signal.SIGTERM}:
             raise Unequal(f"a worker ended with {process.exitcode}: {self._output(process)}")
 
     def pause(self, at: int) -> None:
@@ -95,6 +107,13 @@ class Fleet:
         for process in [*self._paused]:
             self._tell("SIGCONT", process)
             self._resume(process)
+
+    def until_killed(self, process: BaseProcess) -> None:
+        """Wait until it has ended itself."""
+        process.join(DEADLINE_S)
+        if process.exitcode != -signal.SIGKILL:
+            raise Unequal(f"a worker ended with {process.exitcode}: {self._output(process)}")
+        self._processes.remove(process)
 
     def check(self) -> None:
         """Nobody has ended by itself."""
@@ -139,7 +158,7 @@ def compare(seed: int, address: str, directory: Path) -> None:
             play(fleet, Random(seed), lambda p=program: _holds(log, p, expected))  # type: ignore[misc]
             while len(fleet):
                 fleet.end(0, signal.SIGTERM)
-            found = asyncio.run(_read(log, program))
+            found = asyncio.run(_read(Log.open(log), program))
         finally:
             fleet.close()
         if found != expected:
@@ -150,12 +169,50 @@ def compare(seed: int, address: str, directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def compare_killed_in_commits(seed: int, log: str, directory: Path, number: int) -> None:
+    """A worker is killed at every step of its commits, one after the other; then it goes on.
+
+    Args:
+        seed: of the program.
+        log: of the broker; an embedded one dies with each worker.
+        directory: for state and logs.
+        number: of the commit in which each one is killed.
+
+    Raises:
+        Unequal: what is there in the end is not what the driver writes.
+    """
+    run = f"steps{number}"
+    driver = build(seed, "driver")
+    fed = history(seed, driver)
+    expected = driven(driver, fed)
+    asyncio.run(_fill(log, driver, fed))
+    program = build(seed, run)
+    settings = {"pace_ms": "10", "instance_id": "one", "commit_interval": "50ms"}
+    fleet = Fleet(seed, run, log, directory / run, **settings)
+    killed: list[str] = []
+
+    try:
+        for step in STEPS:
+            fleet.until_killed(fleet.start(die_at=f"{step}:{number}"))
+            killed.append(step)
+        fleet.start()
+        _until(fleet, lambda: _holds(log, program, expected))
+        fleet.end(0, signal.SIGTERM)
+        found = asyncio.run(_read(Log.open(log), program))
+    finally:
+        fleet.close()
+    if found != expected:
+        lines = [f"seed {seed}, killed at {killed}: {', '.join(driver.told)}"]
+        lines += [*_difference(expected, found), "", driver.app.topology().describe()]
+        raise Unequal("\n".join([*lines, *fleet.story]))
+
+
 def driven(program: Program, fed: list[Fed]) -> Results:
     """What the driver writes. It is given everything before it starts, as the workers are."""
     test = program.app.test()
     for each in fed:
         test.topic(each.topic).append(
-            None if each.value is None else number.dumps(each.value),
+            None if each.value is None else whole.dumps(each.value),
             key=None if each.key is None else text.dumps(each.key),
             timestamp_ms=each.timestamp_ms,
             partition=each.partition,
@@ -209,12 +266,13 @@ def _until(fleet: Fleet, done: Callable[[], bool]) -> None:
 
 
 def _holds(log: str, program: Program, expected: Results) -> bool:
-    found = asyncio.run(_read(log, program))
+    attached = Log.attach(log, timeout_ms=DEADLINE_S * 1000)
+    found = asyncio.run(_read(attached, program))
     return all(found[at].total() >= rows.total() for at, rows in expected.items())
 
 
 async def _fill(url: str, program: Program, fed: list[Fed]) -> None:
-    async with Log.attach(url, timeout_ms=DEADLINE_S * 1000) as log:
+    async with Log.open(url) as log:
         admin = log.admin()
         topics = [NewTopic(name, partitions) for name, partitions in program.inputs.items()]
         await admin.create_topics(topics)
@@ -222,7 +280,7 @@ async def _fill(url: str, program: Program, fed: list[Fed]) -> None:
             for each in fed:
                 await producer.send(
                     each.topic,
-                    None if each.value is None else number.dumps(each.value),
+                    None if each.value is None else whole.dumps(each.value),
                     key=None if each.key is None else text.dumps(each.key),
                     timestamp_ms=each.timestamp_ms,
                     partition=each.partition,
@@ -230,9 +288,9 @@ async def _fill(url: str, program: Program, fed: list[Fed]) -> None:
             await producer.flush()
 
 
-async def _read(url: str, program: Program) -> Results:
+async def _read(opening: Log, program: Program) -> Results:
     results: Results = {}
-    async with Log.attach(url, timeout_ms=DEADLINE_S * 1000) as log:
+    async with opening as log:
         known = {each.name: each.partitions for each in await log.admin().list_topics()}
         for at, topic in enumerate(program.outputs):
             parts = [TopicPartition(topic.name, n) for n in range(known.get(topic.name, 0))]

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.equality.programs import build, history
-from tests.equality.runs import Results, driven, number, text
+from tests.equality.runs import Results, driven, text, whole
 from tests.processing.test_exactness import SinkRecord
 from tests.processing.test_merged import AtomicCluster
 
@@ -24,7 +24,7 @@ def in_turns(seed: int, crashes: int) -> Results:
     cluster = AtomicCluster(app.topology(), counts, Random(seed))
     for each in history(seed, program):
         key = None if each.key is None else text.dumps(each.key)
-        value = None if each.value is None else number.dumps(each.value)
+        value = None if each.value is None else whole.dumps(each.value)
         record = SinkRecord(each.topic, each.partition, each.timestamp_ms, key, value)
         cluster.append(each.topic, each.partition, record)
     cluster.run(crashes=crashes)

@@ -231,7 +231,7 @@ def test_positions_downstream_only_grow_and_are_not_used_twice(ordered: Order) -
         for record in runner.written:
             name, data = record.headers[-1]
             if name == PROVENANCE:
-                position = unpack_record(data or b"")[1]
+                position = unpack_record(data or b"")[2]
                 # Without a transaction it was written: a repetition has its old position.
                 assert before.setdefault(position, record.value) == record.value
                 seen.append(position)

@@ -169,13 +169,13 @@ SOURCES = [("a", 0), ("a", 1), ("b", 0)]
 
 def value_of(rank: int, position: int, time_ms: int) -> Record:
     name, partition = SOURCES[rank]
-    data = pack_record(time_ms, position, 0) + identity((name, partition))
+    data = pack_record(time_ms, time_ms, position, 0) + identity((name, partition))
     value = serde_for(int).dumps(1000 * rank + position)
     return Record(0, time_ms, b"k", value, ((PROVENANCE, data),))
 
 
 def mark_of(rank: int, time_ms: int, quiet_ms: int) -> Record:
-    data = pack_mark(Mark(time_ms, quiet_ms), identity(SOURCES[rank]))
+    data = pack_mark(Mark(time_ms, time_ms, quiet_ms), identity(SOURCES[rank]))
     return Record(0, max(time_ms, 0), None, None, ((MARK, data),))
 
 
@@ -232,7 +232,8 @@ def test_a_source_at_its_end_is_not_waited_for_and_its_stream_time_stays() -> No
     entry.arrive([r._replace(offset=3) for r in [mark_of(0, 60, 0)]])
     entry.learn_end(4, now_ms=0, took=True)
     assert entry.at_end
-    assert entry.time_ms == 60
+    # Its turn goes on; stream time stays with the source that has never had a record.
+    assert (entry.turn_ms, entry.time_ms) == (60, -1)
 
 
 def test_a_restart_reads_again_what_was_not_taken_and_forgets_no_mark() -> None:

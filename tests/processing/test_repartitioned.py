@@ -65,7 +65,7 @@ def test_records_carry_source_position_index_and_time_behind_their_own_headers()
         assert source_of(data[RECORD_BYTES:]) == ("words", 1)
         found.append(unpack_record(data))
     # Time 100 stays: the running maximum, not the record's own 100 - offset.
-    assert found == [(100, 0, 0), (100, 0, 1), (100, 2, 0)]
+    assert found == [(100, 100, 0, 0), (100, 100, 0, 1), (100, 100, 2, 0)]
 
 
 def test_every_partition_is_told_how_far_a_source_has_come_if_that_is_news() -> None:
@@ -75,7 +75,7 @@ def test_every_partition_is_told_how_far_a_source_has_come_if_that_is_news() -> 
     (name, data) = marks[0].headers[-1]
     assert name == MARK
     assert data is not None
-    assert unpack_mark(data) == (Mark(100, 0), identity(("words", 1)))
+    assert unpack_mark(data) == (Mark(100, 100, 0), identity(("words", 1)))
     assert [s for s in sent(upstream, "b", first=1) if s.key is None] == []
 
 
@@ -115,11 +115,11 @@ def test_sources_and_marks_survive_as_bytes(
 ) -> None:
     source = identity((name, partition))
     assert source_of(source) == (name, partition)
-    mark = Mark(time_ms, quiet_ms)
+    mark = Mark(time_ms + 1, time_ms, quiet_ms)
     assert unpack_mark(pack_mark(mark, source)) == (mark, source)
 
 
-@given(st.binary(max_size=15))
+@given(st.binary(max_size=23))
 def test_a_mark_that_is_cut_off_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptData):
         unpack_mark(data)
