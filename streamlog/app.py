@@ -25,7 +25,7 @@ from streamlog.dsl.place import AppBuilder, Place, Side
 from streamlog.dsl.schedule import Clockwork, Crontab, Service, Timer
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.stream import Stream, Table
-from streamlog.dsl.topic import Outlet, Topic
+from streamlog.dsl.topic import Asker, Outlet, Topic
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import ConfigError, SerdeError, TopologyError
 from streamlog.record import Headers
@@ -323,7 +323,7 @@ class App:
             if agent.name in self._agents:
                 raise TopologyError(f"there is an agent {agent.name!r} already: give it a name=")
             self._agents[agent.name] = agent
-            return AgentRef(agent)
+            return AgentRef(agent, self.outlet)
 
         return declare
 
@@ -469,6 +469,7 @@ class App:
             web=self.web,
             bind=self._bind,
             bind_tables=self._bind_tables,
+            bind_asker=self._bind_asker,
         )
 
     def main(self) -> None:
@@ -485,6 +486,9 @@ class App:
 
     def _bind(self, producer: Producer) -> None:
         self.outlet.sender = _ProducerSender(producer)
+
+    def _bind_asker(self, asker: Asker) -> None:
+        self.outlet.asker = asker
 
     def _bind_tables(self, tables: TableAccess) -> None:
         self.outlet.tables = tables

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from streamlog.agents.feed import SLICE_RECORDS_MAX
 from streamlog.agents.results import Results
 from streamlog.agents.slices import Part, Slice
+from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
 from streamlog.record import Record
 from streamlog.records.batch import Record as RawRecord
@@ -53,9 +54,10 @@ class Dealer(Protocol):
 class Call:
     """One call of the function."""
 
-    def __init__(self, dealer: Dealer, name: str) -> None:
+    def __init__(self, dealer: Dealer, agent: Agent[Any, Any]) -> None:
         self._dealer = dealer
-        self._name = name
+        self._name = agent.name
+        self._answers = agent.answers
         self._slice: Slice | None = None
         self._held: list[Slice] = []
         """Those with records of the list in hand, or of the one that is being gathered."""
@@ -180,7 +182,8 @@ class Call:
         """Take what the function has yielded.
 
         Raises:
-            ProcessingError: it has not asked for a record before.
+            ProcessingError: it has not asked for a record before, or it is an answer that can't
+                be written.
         """
         slice_ = self._held[-1] if self._held else self._slice
         if slice_ is None or not slice_.given:
@@ -189,6 +192,9 @@ class Call:
                 "the result of the record in hand",
                 node=self._name,
             )
+        for asked in self._held or (slice_,):
+            if asked.is_asked:
+                self._answer(asked, value)
         self._dealer.results.add(slice_, value, of_list=bool(self._held))
 
     def failed(self, error: Exception) -> ProcessingError:
@@ -201,6 +207,17 @@ class Call:
             text = f"agent {name!r} failed: {type(error).__name__}: {error}"
             return ProcessingError(text, node=name)
         return slice_.part.failed(name, slice_.in_hand, error)
+
+    def _answer(self, slice_: Slice, value: object) -> None:
+        record = slice_.in_hand
+        answer = value.value if isinstance(value, Record) else value
+        try:
+            data = None if answer is None else self._answers.dumps(answer)
+        except Exception as error:
+            if record is None:
+                raise
+            raise slice_.part.failed(self._name, record, error) from error
+        slice_.answer(data, of_list=bool(self._held))
 
     def _gather(self, slice_: Slice, n: int) -> None:
         gathered = self._gathered

@@ -18,6 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from streamlog.agents.asks import Answer, no_answer
 from streamlog.agents.call import Call
 from streamlog.agents.failures import AgentFailures
 from streamlog.agents.feed import InOrder, Shared, Waiting
@@ -54,6 +55,7 @@ class AgentRun:
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         drop: Callable[[Drop], None] = lambda _: None,
+        answer: Answer = no_answer,
     ) -> None:
         """A run that waits for `run`.
 
@@ -63,6 +65,7 @@ class AgentRun:
             alarm: the time that `take` goes by.
             pause: waits before another attempt.
             drop: counts records that are left out.
+            answer: sends an answer to who has asked for it.
         """
         self.agent = agent
         self.results = Results(agent, write)
@@ -76,10 +79,11 @@ class AgentRun:
             self._failures = AgentFailures(
                 agent.name, agent.on_error, send=self.results.write_letter, drop=drop
             )
+        self._answer = answer
         self._parts: dict[TopicPartition, Part] = {}
         self._suspended = False
         self._feed: Waiting = InOrder() if agent.concurrency == 1 else Shared(agent.ordered)
-        self._calls = [Call(self, agent.name) for _ in range(agent.concurrency)]
+        self._calls = [Call(self, agent) for _ in range(agent.concurrency)]
         self._waiters: deque[_Waiter] = deque()
         self._gatherers: deque[_Waiter] = deque()
         """Those that have a part of a list."""
@@ -196,7 +200,7 @@ class AgentRun:
             turn = self._feed.take(limit)
         part, records, lane = turn
         self.on_taken()
-        return Slice(part, records, self.agent.name, lane=lane)
+        return Slice(part, records, self.agent.name, lane=lane, answer=self._answer)
 
     def let_go(self, lane: Hashable | None) -> None:
         """What was handed out with this lane is handled."""
@@ -301,12 +305,20 @@ class AgentRun:
             await self._pause(wait_ms / 1000)
             if slice_.bad is None:
                 return slice_  # Taken away meanwhile.
-            again = Slice(slice_.part, [bad, *slice_.rest], self.agent.name, lane=slice_.lane)
+            again = Slice(
+                slice_.part,
+                [bad, *slice_.rest],
+                self.agent.name,
+                lane=slice_.lane,
+                answer=self._answer,
+            )
             if again.values:
                 return again
         self._failures.give_up(hand, failure)
         slice_.part.progress.done([bad])
-        return Slice(slice_.part, slice_.rest, self.agent.name, lane=slice_.lane)
+        return Slice(
+            slice_.part, slice_.rest, self.agent.name, lane=slice_.lane, answer=self._answer
+        )
 
     async def _call(self, call: Call) -> None:
         made = self.agent.called(call)

@@ -7,9 +7,10 @@ comes, so that everything before it is handled.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
+from streamlog.agents.asks import Answer, asks_of, no_answer
 from streamlog.agents.progress import Progress
 from streamlog.dsl.topic import Topic
 from streamlog.durations import moment, when_ms
@@ -38,9 +39,15 @@ class Slice:
     """Records of one partition."""
 
     def __init__(
-        self, part: Part, raws: Sequence[RawRecord], node: str, *, lane: Hashable | None = None
+        self,
+        part: Part,
+        raws: Sequence[RawRecord],
+        node: str,
+        *,
+        lane: Hashable | None = None,
+        answer: Answer = no_answer,
     ) -> None:
-        """Reads the values. `node` is the agent, for messages."""
+        """Reads the values. `node` is the agent, for messages; `answer` sends answers."""
         self.part = part
         self.lane = lane
         """Others wait in it until these records are handled."""
@@ -56,6 +63,8 @@ class Slice:
         """That record."""
         self.rest: list[RawRecord] = []
         """Those behind it."""
+        self._asks = asks_of(raws)
+        self._answer = answer
         self._node = node
         self._settled = 0
         self._keys: list[Any] | None = None
@@ -65,6 +74,11 @@ class Slice:
     def is_used_up(self) -> bool:
         """Whether all have been handed out."""
         return self.given >= len(self.values)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for an answer to one of them."""
+        return bool(self._asks)
 
     @property
     def in_hand(self) -> RawRecord | None:
@@ -101,9 +115,17 @@ class Slice:
         at = (part.topic.name, part.partition, raw.offset)
         return Record(key, self.values[row], timestamp, raw.headers, *at)
 
+    def answer(self, data: bytes | None, *, of_list: bool) -> None:
+        """This was yielded for the record in hand, or for all that were given and are not done."""
+        if self._asks:
+            first = self._settled if of_list else self.given - 1
+            self._answer_rows(range(first, self.given), data)
+
     def settle(self, until: int) -> None:
         """The rows before this one are handled."""
         if until > self._settled:
+            if self._asks:
+                self._answer_rows(range(self._settled, until), None)
             self.part.progress.done(self.raws[self._settled : until])
             self._settled = until
 
@@ -122,6 +144,12 @@ class Slice:
         del self.raws[self.given :]
         self.failure = self.bad = None
         self.rest = []
+
+    def _answer_rows(self, rows: Iterable[int], data: bytes | None) -> None:
+        for row in rows:
+            ask = self._asks.pop(row, None)
+            if ask is not None:
+                self._answer(ask, data)
 
     def _read(self, serde: Serde[Any], column: list[bytes | None]) -> list[Any]:
         """A column from the next row on."""

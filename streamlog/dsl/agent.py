@@ -11,16 +11,19 @@ same log gives the same results.
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from streamlog.dsl.place import Place
+from streamlog.dsl.shapes import Shape, returned
 from streamlog.dsl.stream import Stream
-from streamlog.dsl.topic import Sent, Topic
+from streamlog.dsl.topic import Outlet, Sent, Topic
 from streamlog.durations import Dur, duration_ms
-from streamlog.errors import TopologyError, UsageError
+from streamlog.errors import RequestTimedOut, TopologyError, UsageError
 from streamlog.record import Record
+from streamlog.serdes import Serde
 from streamlog.topology import ORDERS, ErrorPolicy, Order, check_name, on_error
 
 K = TypeVar("K")
@@ -148,6 +151,8 @@ class Agent(Generic[K, V]):
         self.ordered = ordered
         self.sink = sink
         self.on_error = on_error
+        self.answers: Serde[Any] = _yielded(fn).serde if sink is None else sink.spec.value
+        """How what it yields is written for those who ask."""
 
     def called(self, feed: Feed) -> Any:  # noqa: ANN401 - a coroutine, or what yields
         """Call the function with a stream of these records."""
@@ -157,9 +162,10 @@ class Agent(Generic[K, V]):
 class AgentRef(Generic[K, V]):
     """What `@app.agent(topic)` makes of a function: the name by which others reach the agent."""
 
-    def __init__(self, agent: Agent[K, V]) -> None:
+    def __init__(self, agent: Agent[K, V], outlet: Outlet) -> None:
         self.agent = agent
         """How it is run."""
+        self._outlet = outlet
 
     @property
     def name(self) -> str:
@@ -174,3 +180,44 @@ class AgentRef(Generic[K, V]):
             SerdeError: key or value are not of the topic's types.
         """
         return await self.agent.topic.send(value, key=key)
+
+    async def ask(self, value: V, *, key: K | None = None, timeout: Dur = "30s") -> Any:  # noqa: ASYNC109, ANN401 - the public names; an answer is what the function yields
+        """Send a record to the agent's topic and wait for the answer, wherever the agent runs.
+
+        The answer is the first thing that the agent yields for the record, None if it yields
+        nothing for it. An agent that asks itself waits for ever, unless another call is free.
+
+        Args:
+            value: as for `cast`.
+            key: decides the partition.
+            timeout: how long to wait.
+
+        Raises:
+            UsageError: nobody runs the app: neither a worker nor a test; or the agent never yields.
+            SerdeError: key or value are not of the topic's types.
+            RequestTimedOut: the answer has not come in time; the record may still be handled.
+        """
+        agent = self.agent
+        if not agent.yields:
+            raise UsageError(
+                f"agent {agent.name!r} never yields, so it answers nothing: use cast, or let it "
+                "yield the answer"
+            )
+        asker = self._outlet.asker
+        if asker is None:
+            raise UsageError(
+                f"nobody runs the app, so agent {agent.name!r} answers nothing: ask from an "
+                "agent, timer or crontab of a running worker, or in `with app.test()`"
+            )
+        topic, timeout_ms = agent.topic, duration_ms(timeout)
+        raw_key, raw_value = topic.encoded(key, value)
+        try:
+            data = await asker.ask(topic.name, raw_value, key=raw_key, timeout_ms=timeout_ms)
+        except RequestTimedOut as error:
+            raise RequestTimedOut(f"agent {agent.name!r} was asked: {error}") from error
+        return None if data is None else agent.answers.loads(data)
+
+
+def _yielded(fn: Callable[..., Any]) -> Shape:
+    """What an async generator is annotated to yield."""
+    return returned(fn, of=lambda declared: next(iter(typing.get_args(declared)), None))

@@ -51,11 +51,25 @@ class Sender(Protocol):
         """Topic, partition, offset and timestamp of the record, once it is acknowledged."""
 
 
+class Asker(Protocol):
+    """Port: writes a record and waits for the answer. A worker's or a test driver's."""
+
+    def ask(
+        self, topic: str, value: bytes | None, *, key: bytes | None, timeout_ms: int
+    ) -> Awaitable[bytes | None]:
+        """The answer.
+
+        Raises:
+            RequestTimedOut: it has not come in time.
+        """
+
+
 class Outlet:
     """What the topics of an app are sent through, as long as the app runs."""
 
     def __init__(self) -> None:
         self.sender: Sender | None = None
+        self.asker: Asker | None = None
         self.tables: TableAccess | None = None
         """What the rows of the app's tables are asked through."""
 

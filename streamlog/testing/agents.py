@@ -15,13 +15,14 @@ from dataclasses import replace
 from itertools import count, groupby
 from typing import Any, Protocol
 
+from streamlog.agents.asks import Ask
 from streamlog.agents.awaited import awaited
 from streamlog.agents.offsets import Place
 from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Service
-from streamlog.errors import ProcessingError, StreamlogError, UsageError
+from streamlog.errors import ProcessingError, RequestTimedOut, StreamlogError, UsageError
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.outbox import Drop, SinkBatch
 from streamlog.testing.memory_topic import MemoryTopic
@@ -108,6 +109,10 @@ class Agents:
         self._runner: asyncio.Runner | None = None
         self._failures: list[StreamlogError] = []
         self._work: asyncio.Task[None] | None = None
+        self._asked: dict[bytes, asyncio.Future[bytes | None]] = {}
+        self._numbers = count()
+        self._was_stirred = False
+        """A user's coroutine may have given the agents something to do."""
 
     @property
     def due_ms(self) -> int | None:
@@ -131,11 +136,43 @@ class Agents:
             self._serving = [loop.create_task(self._serve(each)) for each in self._services]
 
     def _run_of(self, agent: Agent[Any, Any]) -> AgentRun:
-        return AgentRun(agent, self._write, self._alarms, pause=_at_once, drop=self._stage.left_out)
+        return AgentRun(
+            agent,
+            self._write,
+            self._alarms,
+            pause=_at_once,
+            drop=self._stage.left_out,
+            answer=self._answer,
+        )
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run the user's coroutine to its end."""
+        self._was_stirred = True
         self._loop().run(work)
+
+    async def ask(
+        self, topic: str, value: bytes | None, *, key: bytes | None, timeout_ms: int
+    ) -> bytes | None:
+        """Add a record that wants an answer, hand it to the agents, and wait for that.
+
+        Raises:
+            RequestTimedOut: it has not come in time, which is real here.
+        """
+        number = b"%d" % next(self._numbers)
+        answer = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        self._topics[topic].append(
+            value, key=key, timestamp_ms=self._alarms.now_ms, headers=Ask("", number).headers
+        )
+        self._feed()
+        try:
+            async with asyncio.timeout(min(timeout_ms / 1000, AGENT_WAIT_S)):
+                found: bytes | None = await answer
+        except TimeoutError:
+            raise RequestTimedOut(f"no answer within {timeout_ms} ms of real time") from None
+        finally:
+            del self._asked[number]
+        return found
 
     def results(self, calls: Sequence[Call]) -> list[CallResult]:
         """Await the calls of a task, all at a time.
@@ -147,13 +184,13 @@ class Agents:
 
     def handle(self) -> bool:
         """Let the agents handle what is new; whether there was anything."""
-        moved = self._feed()
+        moved, self._was_stirred = self._feed() or self._was_stirred, False
         due_ms = self._alarms.due_ms
         if due_ms is not None and due_ms <= self._alarms.now_ms:
             self._alarms.ring()
             moved = True
         if moved:
-            self.run(self._until_idle())
+            self._loop().run(self._until_idle())
         return self._let_serve() or moved
 
     def close(self) -> None:
@@ -225,6 +262,11 @@ class Agents:
                     headers=record.headers,
                 )
 
+    def _answer(self, ask: Ask, data: bytes | None) -> None:
+        answer = self._asked.get(ask.number)
+        if answer is not None and not answer.done():
+            answer.set_result(data)
+
     async def _keep(self) -> None:
         async with asyncio.TaskGroup() as group:
             for run in self._runs:
@@ -235,6 +277,9 @@ class Agents:
             await run.run()
         except StreamlogError as error:
             self._failures.append(error)
+            for answer in self._asked.values():
+                if not answer.done():
+                    answer.set_exception(error)
 
     async def _until_idle(self) -> None:
         try:

@@ -103,6 +103,7 @@ class TestDriver:
 
     def __enter__(self) -> Self:
         self._rehearsal.outlet.sender = _Sender(self)
+        self._rehearsal.outlet.asker = self._agents
         self._rehearsal.outlet.tables = DriverTables(
             tables=tables_of(self._topology),
             tasks=self._tasks,
@@ -131,6 +132,7 @@ class TestDriver:
     ) -> None:
         self._runs = False
         self._rehearsal.outlet.sender = self._rehearsal.outlet.tables = None
+        self._rehearsal.outlet.asker = None
         self._agents.close()
         for task in self._tasks.values():
             task.close()

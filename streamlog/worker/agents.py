@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from streamlog.agents.asks import Answer, no_answer
 from streamlog.agents.offsets import Place
 from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
@@ -49,6 +50,7 @@ class Agents:
         producer: Producer,
         clock: Clock,
         figures: Figures,
+        answer: Answer = no_answer,
     ) -> None:
         self._pauses = pauses
         self._sinks = SinkWriter(producer)
@@ -57,7 +59,7 @@ class Agents:
         self._drops = Drops()
         alarm = LoopAlarm(clock)
         write, drop = self._sinks.write, self._left_out
-        self._runs = [AgentRun(agent, write, alarm, drop=drop) for agent in agents]
+        self._runs = [AgentRun(agent, write, alarm, drop=drop, answer=answer) for agent in agents]
         self._held: set[AgentRun] = set()
         """Those whose feed is full."""
         for run in self._runs:

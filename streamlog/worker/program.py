@@ -14,6 +14,7 @@ from streamlog.client.producer import Producer
 from streamlog.dsl.access import TableAccess
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Service, Timer
+from streamlog.dsl.topic import Asker
 from streamlog.log import Log
 from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import TopicSpec, Topology
@@ -63,6 +64,8 @@ class Program:
     """Told which producer `Topic.send` is to use."""
     bind_tables: Callable[[TableAccess], None] = field(default=lambda _tables: None)
     """Told what the rows of tables are asked through."""
+    bind_asker: Callable[[Asker], None] = field(default=lambda _asker: None)
+    """Told what `AgentRef.ask` goes through."""
 
     @property
     def is_transactional(self) -> bool:

@@ -21,6 +21,7 @@ from contextlib import (
 from functools import partial
 from uuid import uuid4
 
+from streamlog.agents.asks import Answer
 from streamlog.agents.offsets import TASK, metadata_of, offset_of
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
@@ -47,6 +48,7 @@ from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.program import Program, Start
 from streamlog.worker.reaching import door_at, tables_over
+from streamlog.worker.replies import Replies
 from streamlog.worker.run_log import RunLog
 from streamlog.worker.starts import look_up
 from streamlog.worker.tasks import Place, Surroundings, Tasks
@@ -152,7 +154,10 @@ class Worker:
                 on_step=program.on_step,
             )
             self.exchange.host = state_host(program.state_path)
-            shift = _Shift(program, start.counts, surroundings, self.exchange)
+            replies = self._replies(surroundings)
+            stack.push_async_callback(replies.close)
+            program.bind_asker(replies)
+            shift = _Shift(program, start.counts, surroundings, self.exchange, replies.answer)
             tables = tables_over(
                 program.topology,
                 start.counts,
@@ -195,6 +200,17 @@ class Worker:
             group_instance_id=self._instance_id,
         )
 
+    def _replies(self, surroundings: Surroundings) -> Replies:
+        peers = self.exchange.peers
+        return Replies(
+            surroundings.log,
+            surroundings.producer,
+            surroundings.background,
+            app_id=self._program.app_id,
+            process=peers.process,
+            alive=lambda: [peer.process for peer in peers.all],
+        )
+
     async def _prepared(self, log: Log, web: str | None) -> Start:
         """The log as the app needs it: no state would be lost, and all topics are there."""
         program = self._program
@@ -223,6 +239,7 @@ class _Shift:
         counts: Mapping[str, int],
         surroundings: Surroundings,
         exchange: Exchange,
+        answer: Answer,
     ) -> None:
         self._program = program
         self._counts = counts
@@ -239,6 +256,7 @@ class _Shift:
             surroundings.producer,
             surroundings.clock,
             surroundings.figures,
+            answer,
         )
         self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
         self._copies = Copies(program.topology, surroundings, self._tasks, exchange)

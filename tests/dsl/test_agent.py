@@ -8,7 +8,13 @@ import pytest
 
 from streamlog import App, Stream
 from streamlog.dsl.agent import AgentStream, Feed, Slice
-from streamlog.errors import ConfigError, TopologyError, UsageError
+from streamlog.errors import (
+    ConfigError,
+    ProcessingError,
+    RequestTimedOut,
+    TopologyError,
+    UsageError,
+)
 from streamlog.record import Record
 
 
@@ -95,3 +101,72 @@ def test_a_cast_is_a_record_of_the_agents_topic() -> None:
     with app.test() as t:
         t.advance("1m")
         assert t.output(doubled).values == [42]
+
+
+def test_an_ask_is_answered_with_what_the_agent_yields() -> None:
+    app = App("agents")
+    numbers = app.topic("numbers", key=str, value=int)
+    found: list[object] = []
+
+    @app.agent(numbers)
+    async def half(stream: Stream[str, int]) -> AsyncIterator[float]:
+        async for number in stream:
+            if number:
+                yield number / 2
+
+    @app.agent(numbers, name="quarter")
+    async def nothing(stream: Stream[str, int]) -> None:
+        async for _ in stream:
+            pass
+
+    @app.timer("1m")
+    async def tick() -> None:
+        found.append(await half.ask(21, key="t"))
+        found.append(await half.ask(0))
+        with pytest.raises(UsageError, match="'quarter' never yields"):
+            await nothing.ask(1)
+
+    with app.test() as t:
+        t.advance("1m")
+    assert found == [10.5, None]
+    with pytest.raises(UsageError, match="nobody runs the app, so agent 'half'"):
+        asyncio.run(half.ask(1))
+
+
+def test_an_ask_that_nobody_answers_says_whom_it_asked() -> None:
+    app = App("agents")
+    numbers = app.topic("numbers", key=str, value=int)
+
+    @app.agent(numbers)
+    async def slow(stream: Stream[str, int]) -> AsyncIterator[int]:
+        async for number in stream:
+            await asyncio.sleep(0.05)
+            yield number
+
+    @app.timer("1m")
+    async def tick() -> None:
+        with pytest.raises(RequestTimedOut, match="agent 'slow' was asked: no answer within 1 ms"):
+            await slow.ask(1, timeout="1ms")
+        assert await slow.ask(2) == 2
+
+    with app.test() as t:
+        t.advance("1m")
+
+
+def test_who_asks_an_agent_that_fails_hears_of_it() -> None:
+    app = App("agents")
+    numbers = app.topic("numbers", key=str, value=int)
+
+    @app.agent(numbers)
+    async def picky(stream: Stream[str, int]) -> AsyncIterator[int]:
+        async for number in stream:
+            raise ValueError(number)
+            yield number
+
+    @app.timer("1m")
+    async def tick() -> None:
+        with pytest.raises(ProcessingError, match="'picky' failed at offset 0"):
+            await picky.ask(1)
+
+    with app.test() as t, pytest.raises(ProcessingError, match="'picky' failed at offset 0"):
+        t.advance("1m")

@@ -1,0 +1,144 @@
+"""Asks between workers: answered by whoever has the record, and nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from streamlog.agents.asks import Ask
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.errors import RequestTimedOut
+from streamlog.log import Log
+from streamlog.records.batch import Record
+from streamlog.worker.replies import RETENTION_MS, Replies
+from tests.worker.processes import STREAMLOG, attached, running
+
+APP = """
+from collections.abc import AsyncIterator
+from streamlog import App, Stream
+
+app = App("oracle", log="embedded:./log", state_dir="./state")
+questions = app.topic("questions", key=str, value=int, partitions=2)
+
+@app.agent(questions, concurrency=2)
+async def square(stream: Stream[str, int]) -> AsyncIterator[int]:
+    async for number in stream:
+        yield number * number
+
+asked = 0
+
+@app.timer("100ms", on="every_worker")
+async def ask() -> None:
+    global asked
+    asked += 1
+    answer = await square.ask(asked, key=str(asked), timeout="60s")
+    print("answer", asked, answer)
+"""
+WORKER = (*STREAMLOG, "-A", "oracle", "worker")
+
+
+async def topics(log: Log) -> list[str]:
+    return [topic.name for topic in await log.admin().list_topics() if "-replies-" in topic.name]
+
+
+def test_workers_ask_each_other_and_leave_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "oracle.py").write_text(APP)
+    with running(*WORKER, cwd=tmp_path) as first:
+        first.line("answer 1 1$")
+        with running(*WORKER, cwd=tmp_path) as second:
+            # Keys lie in both partitions, and each worker has one of them.
+            second.line("this worker has 1 partitions")
+            for count in range(1, 9):
+                second.line(rf"answer {count} {count * count}$")
+            assert len(attached(f"embedded:{tmp_path / 'log'}", topics)) == 2
+            assert second.stop() == 0
+        assert len(attached(f"embedded:{tmp_path / 'log'}", topics)) == 1
+        assert first.stop() == 0
+
+
+def with_replies(path: Path, story: Callable[[Log, Replies], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with (
+            Log.open(f"embedded:{path}", listen=False) as log,
+            log.producer() as producer,
+            asyncio.TaskGroup() as group,
+        ):
+            await log.admin().create_topics([NewTopic("questions", 1)])
+            replies = Replies(
+                log, producer, group, app_id="a", process="me", alive=lambda: ["me", "other"]
+            )
+            await story(log, replies)
+            await replies.close()
+
+    asyncio.run(main())
+
+
+async def first_of(log: Log, topic: str) -> Record:
+    place = TopicPartition(topic, 0)
+    async with log.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([place])
+        while not (found := (await consumer.poll(timeout_ms=1_000)).get(place)):
+            pass
+        return found[0]
+
+
+async def answered(log: Log, replies: Replies) -> tuple[Record, bytes | None]:
+    """Ask, and answer that: the record that asked, and what came back."""
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(replies.ask("questions", b"?", key=b"k", timeout_ms=100_000))
+        record = await first_of(log, "questions")
+        number = dict(record.headers)["streamlog.correlation"] or b""
+        replies.answer(Ask("a-replies-me", b"of a life before"), b"no")
+        replies.answer(Ask("questions", number), b"no")  # No topic for replies.
+        replies.answer(Ask("a-replies-me", number), b"yes")
+        replies.answer(Ask("a-replies-me", number), b"again")
+    return record, asked.result()
+
+
+def test_an_answer_comes_back_to_its_ask_and_others_are_dropped(tmp_path: Path) -> None:
+    async def story(log: Log, replies: Replies) -> None:
+        assert await topics(log) == []
+        record, answer = await answered(log, replies)
+        assert (record.key, record.value, answer) == (b"k", b"?", b"yes")
+        assert await topics(log) == ["a-replies-me"]
+        configs = await log.admin().describe_configs("a-replies-me")
+        assert configs["retention.ms"].value == str(RETENTION_MS)
+
+    with_replies(tmp_path / "log", story)
+
+
+def test_an_ask_that_is_not_answered_in_time_says_where_it_lies(tmp_path: Path) -> None:
+    async def story(log: Log, replies: Replies) -> None:
+        await answered(log, replies)
+        with pytest.raises(RequestTimedOut, match=r"no answer to questions.* within 2000 ms"):
+            await replies.ask("questions", b"?", key=None, timeout_ms=2_000)
+
+    with_replies(tmp_path / "log", story)
+
+
+def test_topics_of_processes_that_are_gone_are_removed_once_all_has_expired(
+    tmp_path: Path,
+) -> None:
+    async def story(log: Log, replies: Replies) -> None:
+        names = [f"a-replies-{name}" for name in ("gone", "gone-and-read", "fresh", "other")]
+        await log.admin().create_topics([NewTopic(name, 1) for name in (*names, "b-replies-x")])
+        async with log.producer() as producer:
+            for name in names:
+                if name != "a-replies-fresh":
+                    await (await producer.send(name, b"answer"))
+        for name in ("a-replies-gone-and-read", "a-replies-other"):
+            await log.admin().delete_records({TopicPartition(name, 0): 1})
+        await answered(log, replies)
+        assert sorted(await topics(log)) == [
+            "a-replies-fresh",
+            "a-replies-gone",
+            "a-replies-me",
+            "a-replies-other",
+            "b-replies-x",
+        ]
+
+    with_replies(tmp_path / "log", story)
