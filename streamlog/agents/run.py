@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -158,6 +158,10 @@ class AgentRun:
             if at.topic == topic.name
         }
         self._suspended = False
+
+    def give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """What was handled of these is for others to tell from now on."""
+        self._parts = {at: part for at, part in self._parts.items() if at not in partitions}
 
     def take(self, partition: TopicPartition, records: Sequence[RawRecord]) -> None:
         """Records that follow on those before; those that are handled already are left out."""

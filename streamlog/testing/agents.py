@@ -218,7 +218,7 @@ class Agents:
         if all(each.done() for each in self._serving):
             return False
         before = self._arrived
-        self.run(_turns())
+        self._loop().run(_turns())
         if self._failures:
             raise self._failures[0]
         return self._arrived > before

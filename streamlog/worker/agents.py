@@ -50,6 +50,7 @@ class Agents:
         producer: Producer,
         clock: Clock,
         figures: Figures,
+        *,
         answer: Answer = no_answer,
     ) -> None:
         self._pauses = pauses
@@ -140,6 +141,11 @@ class Agents:
     async def revoke(self) -> None:
         """Drop what waits, and let every agent finish the records in hand."""
         await asyncio.gather(*(self._suspend(run) for run in self._runs))
+
+    def give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """These are committed by others from now on."""
+        for run in self._runs:
+            run.give_up(partitions)
 
     async def finish(self) -> None:
         """End the streams: no record is begun any more, the loops of the users end."""

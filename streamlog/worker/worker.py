@@ -256,7 +256,7 @@ class _Shift:
             surroundings.producer,
             surroundings.clock,
             surroundings.figures,
-            answer,
+            answer=answer,
         )
         self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
         self._copies = Copies(program.topology, surroundings, self._tasks, exchange)
@@ -525,6 +525,7 @@ class _Shift:
 
     async def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
         closed = self._tasks.of(partitions)
+        self._agents.give_up(partitions)
         await self._tasks.give_up(partitions)
         self._pauses.forget(partitions)
         for partition in partitions:

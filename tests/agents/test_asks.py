@@ -43,7 +43,9 @@ def answers_of(fn: Callable[[Words], Any], records: Sequence[RawRecord]) -> list
     agent = app.agent(app.topic("words", key=str, value=str))(fn).agent
 
     async def main() -> None:
-        run = AgentRun(agent, nowhere, Still(), lambda ask, data: answers.append((ask[1], data)))
+        run = AgentRun(
+            agent, nowhere, Still(), answer=lambda ask, data: answers.append((ask[1], data))
+        )
         run.assign({PART: Place(0)})
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(run.run())

@@ -86,6 +86,9 @@ def test_each_agent_has_a_place_of_its_own(tmp_path: Path) -> None:
         before = agents.places
         agents.take({PART: records(8, 9)})
         assert agents.places == before
+        # Its new owner has gone on: nothing of it is committed here any more.
+        agents.give_up({PART})
+        assert agents.places.keys() == {OTHER}
 
     with_agents(tmp_path / "log", story, slow, fast)
 
