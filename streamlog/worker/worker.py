@@ -137,7 +137,6 @@ class Worker:
             transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))
-            program.bind(producer)
             background = await stack.enter_async_context(asyncio.TaskGroup())
             surroundings = Surroundings(
                 log=log,
@@ -154,9 +153,7 @@ class Worker:
                 on_step=program.on_step,
             )
             self.exchange.host = state_host(program.state_path)
-            replies = self._replies(surroundings)
-            stack.push_async_callback(replies.close)
-            program.bind_asker(replies)
+            replies = self._bound(stack, surroundings)
             shift = _Shift(program, start.counts, surroundings, self.exchange, replies.answer)
             tables = tables_over(
                 program.topology,
@@ -200,9 +197,10 @@ class Worker:
             group_instance_id=self._instance_id,
         )
 
-    def _replies(self, surroundings: Surroundings) -> Replies:
+    def _bound(self, stack: AsyncExitStack, surroundings: Surroundings) -> Replies:
+        """What the app sends and asks through from now on."""
         peers = self.exchange.peers
-        return Replies(
+        replies = Replies(
             surroundings.log,
             surroundings.producer,
             surroundings.background,
@@ -210,6 +208,10 @@ class Worker:
             process=peers.process,
             alive=lambda: [peer.process for peer in peers.all],
         )
+        stack.push_async_callback(replies.close)
+        self._program.bind(surroundings.producer)
+        self._program.bind_asker(replies)
+        return replies
 
     async def _prepared(self, log: Log, web: str | None) -> Start:
         """The log as the app needs it: no state would be lost, and all topics are there."""
@@ -260,12 +262,9 @@ class _Shift:
         )
         self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
         self._copies = Copies(program.topology, surroundings, self._tasks, exchange)
+        copy_of = self._copies.standbys.get
         self.rows = LocalRows(
-            program.topology,
-            self._tasks,
-            surroundings.clock,
-            figures=surroundings.figures,
-            copy_of=self._copies.standbys.get,
+            program.topology, self._tasks, self._clock, figures=self._figures, copy_of=copy_of
         )
         """Of the tables whose tasks run or are followed here."""
         self._cron = CronScheduler(
