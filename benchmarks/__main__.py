@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -23,7 +23,18 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import commits, compaction, engine, log, memory, state, windowed_count, wire
+from benchmarks import (
+    commits,
+    compaction,
+    engine,
+    latency,
+    log,
+    memory,
+    state,
+    windowed_count,
+    wire,
+    workers,
+)
 from benchmarks.engine.contest import Cost
 from benchmarks.engine.report import costs_table
 from benchmarks.harness import Figure, Reading, conditions
@@ -41,6 +52,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "windowed_count": windowed_count.figures,
     "engine": engine.figures,
     "commits": commits.figures,
+    "latency": latency.figures,
+    "workers": workers.figures,
     "memory": memory.figures,
     "state": state.figures,
 }
@@ -94,22 +107,32 @@ def table(figures: list[Figure]) -> Table:
 
 
 def readings_table(readings: list[Reading]) -> Table:
-    """One row each."""
+    """Medians over the runs."""
+    by_name: dict[str, list[Reading]] = defaultdict(list)
+    for reading in readings:
+        by_name[reading.name].append(reading)
     printed = Table(title="readings", title_justify="left")
     printed.add_column("what")
     for column in ("value", "unit", "bar"):
         printed.add_column(column, justify="right")
-    for reading in readings:
-        bar = "" if reading.bar is None else f"{reading.bar:g} {_held(reading.value, reading.bar)}"
-        printed.add_row(reading.name, f"{reading.value:,.1f}", reading.unit, bar)
+    for name, runs in by_name.items():
+        middle = replace(runs[0], value=median(run.value for run in runs))
+        value = f"{middle.value:,.{middle.digits}f}"
+        printed.add_row(name, value, middle.unit, _reading_bar(middle))
     return printed
+
+
+def _reading_bar(reading: Reading) -> str:
+    if reading.least is not None:
+        return f">= {reading.least:g} {_held(reading.least, reading.value)}"
+    return "" if reading.bar is None else f"{reading.bar:g} {_held(reading.value, reading.bar)}"
 
 
 def _told(figure: Measured) -> str:
     if isinstance(figure, Cost):
         return f"{figure.cpu_ns:,.0f} ns of CPU a record"
     if isinstance(figure, Reading):
-        return f"{figure.value:,.1f} {figure.unit}"
+        return f"{figure.value:,.{figure.digits}f} {figure.unit}"
     return f"{figure.records_per_s:,.0f}/s"
 
 

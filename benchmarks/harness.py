@@ -60,6 +60,10 @@ class Reading:
     unit: str
     bar: float | None = None
     """The most that it may be."""
+    least: float | None = None
+    """The least that it may be."""
+    digits: int = 1
+    """Printed behind the point."""
 
 
 @dataclass(slots=True)
@@ -80,7 +84,7 @@ def cpu_of(pid: int) -> float:
 
 
 def conditions() -> dict[str, str]:
-    """What children run on, as far as it shows in figures."""
+    """What children run on, as far as it shows in figures: wall times need a machine at rest."""
     interpreted = [
         name
         for name in HOT_MODULES
@@ -89,6 +93,7 @@ def conditions() -> dict[str, str]:
     return {
         "event loop": "asyncio" if find_spec("uvloop") is None else "uvloop",
         "hot modules": f"interpreted: {', '.join(interpreted)}" if interpreted else "compiled",
+        "load average": f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
     }
 
 

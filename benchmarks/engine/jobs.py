@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from benchmarks.engine.events import WINDOW_MS
 from streamlog import App, Emit, Stream, Table, Windowed, agg, tumbling
+from streamlog.app import Guarantee
 
 Fields = dict[str, Any]
 
@@ -63,6 +64,7 @@ app = App(
     log="kafka://" + os.environ.get("ENGINE_BROKER", "127.0.0.1:9092"),
     state_dir=os.environ.get("ENGINE_STATE", "./.streamlog/engine-state"),
     commit_interval=os.environ.get("ENGINE_COMMIT_MS", "500") + "ms",
+    guarantee=cast("Guarantee", os.environ.get("ENGINE_GUARANTEE", "exactly_once")),
 )
 _input = os.environ.get("ENGINE_INPUT", "events")
 _output = os.environ.get("ENGINE_OUTPUT", "output")
