@@ -2,8 +2,9 @@
 
 A value is written with the key and the event time of the record in hand; of a list (`take`)
 with the time of its last record and without a key. A `Record` is written as it says. Results
-are collected and written by the batch, at the latest before their records are committed. Rule
-of the file: in the order of the records; an error names the record in hand.
+are collected and written by the batch: at once if no more records wait, else when there are many
+or soon, and at the latest before their records are committed. Rule of the file: in the order of
+the records; an error names the record in hand.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from streamlog.record import Record
 
 RESULTS_MAX = 1_000
 """Results that wait to be written; the calls that yield more wait too."""
+GATHER_MS = 5
+"""While records wait for their turn, results wait so long for others to be written with them: a
+request for each slice costs more than all its records."""
 
 Write = Callable[[Sequence[SinkBatch]], Awaitable[None]]
 """Hands records over to the log; they are acknowledged some time later."""
@@ -30,12 +34,22 @@ Write = Callable[[Sequence[SinkBatch]], Awaitable[None]]
 class Results:
     """What the calls of one agent have yielded."""
 
-    def __init__(self, agent: Agent[Any, Any], write: Write) -> None:
+    def __init__(
+        self,
+        agent: Agent[Any, Any],
+        write: Write,
+        *,
+        is_more_to_come: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_more_to_come` tells whether records wait for their turn."""
         self._agent = agent
         self._write = write
+        self._is_more_to_come = is_more_to_come
         self._slices: list[Slice] = []
         self._count = 0
         self._news = asyncio.Event()
+        self._enough = asyncio.Event()
+        """There is nothing to wait for before what has been yielded is written."""
         self._room = asyncio.Event()
         self._writing = asyncio.Lock()
         self._ended = False
@@ -57,6 +71,8 @@ class Results:
             self._news.set()
         slice_.results.append((slice_.given - 1, not of_list, value))
         self._count += 1
+        if self._count == RESULTS_MAX:
+            self._enough.set()
 
     def write_letter(self, letter: SinkBatch) -> None:
         """A dead letter, to be written with what is yielded."""
@@ -77,6 +93,8 @@ class Results:
         """
         while not self._ended:
             await self._news.wait()
+            if self._is_more_to_come():
+                await self._gather()
             self._news.clear()
             await self.drain()
 
@@ -84,6 +102,7 @@ class Results:
         """Nothing more will come."""
         self._ended = True
         self._news.set()
+        self._enough.set()
 
     async def drain(self) -> None:
         """Write everything that has been yielded until now.
@@ -96,12 +115,21 @@ class Results:
                 raise self._failure
             slices, self._slices = self._slices, []
             self._count = 0
+            self._enough.clear()
             self._room.set()
             try:
                 await self._write_all(slices)
             except Exception as error:
                 self._failure = error
                 raise
+
+    async def _gather(self) -> None:
+        """Let the calls go on until there is much to write, but not for long."""
+        try:
+            async with asyncio.timeout(GATHER_MS / 1000):
+                await self._enough.wait()
+        except TimeoutError:
+            pass
 
     async def _write_all(self, slices: Sequence[Slice]) -> None:
         batches, self._letters = self._letters, []

@@ -68,7 +68,7 @@ class AgentRun:
             answer: sends an answer to who has asked for it.
         """
         self.agent = agent
-        self.results = Results(agent, write)
+        self.results = Results(agent, write, is_more_to_come=lambda: self._feed.ready > 0)
         self.is_ending = False
         self.on_taken: Callable[[], None] = lambda: None
         """Told whenever records have been handed out: there may be room for others."""

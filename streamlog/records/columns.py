@@ -10,6 +10,7 @@ no more than whether it is there and how long it is, as `==` and the like may be
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
@@ -75,7 +76,7 @@ class RecordColumns:
     def __iter__(self) -> Iterator[Record]:
         headers = [()] * len(self.keys) if self.headers is None else self.headers
         columns = zip(self.offsets, self.timestamps, self.keys, self.values, headers, strict=True)
-        return iter([Record(*fields) for fields in columns])
+        return map(partial(tuple.__new__, Record), columns)  # Half the cost of `Record(*fields)`.
 
     def __iadd__(self, more: RecordColumns) -> Self:
         """Those that follow, behind these."""

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog import App, ProcessingError, Record, Stream, Topic
+from streamlog.agents import results
 from streamlog.agents.call import YIELD_RECORDS
 from streamlog.agents.offsets import Place
 from streamlog.agents.results import RESULTS_MAX
@@ -41,11 +42,17 @@ class Bench:
         self.agent: Agent[str, str] = app.agent(self.words, **how)(fn).agent
         self.now_ms = 0
         self.written: list[SinkRecord] = []
+        self.writes: list[int] = []
+        """How many at a time."""
+        self.wrote = asyncio.Event()
         self.run = AgentRun(self.agent, self.write, self)
         self._due: list[tuple[int, Callable[[], None]]] = []
 
     async def write(self, batches: Sequence[SinkBatch]) -> None:
-        self.written += [record for batch in batches for record in batch.records()]
+        records = [record for batch in batches for record in batch.records()]
+        self.written += records
+        self.writes.append(len(records))
+        self.wrote.set()
 
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
         entry = (due_ms, call)
@@ -326,6 +333,40 @@ def test_results_of_a_list_have_no_key() -> None:
         SinkRecord("out", None, 1, None, b"0+1"),
         SinkRecord("out", None, 3, None, b"2+3"),
     ]
+
+
+def test_results_are_written_together_while_records_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "GATHER_MS", 60_000)
+
+    async def fn(stream: Words) -> AsyncIterator[str]:
+        async for value in stream:
+            yield value
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, raws(0, 2 * RESULTS_MAX))
+        await bench.run.until_idle()
+        await bench.run.results.drain()
+
+    bench = Bench(fn, sinks=True).tell(story)
+    assert bench.writes == [RESULTS_MAX, RESULTS_MAX]
+    assert [record.value for record in bench.written] == [
+        b"%d" % number for number in range(2 * RESULTS_MAX)
+    ]
+
+
+def test_a_result_is_written_at_once_if_no_record_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "GATHER_MS", 60_000)
+
+    async def fn(stream: Words) -> AsyncIterator[str]:
+        async for value in stream:
+            yield value
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, raws(0, 1))
+        async with asyncio.timeout(30):
+            await bench.wrote.wait()
+
+    assert len(Bench(fn, sinks=True).tell(story).written) == 1
 
 
 def test_results_are_bounded() -> None:
