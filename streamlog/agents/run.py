@@ -12,8 +12,9 @@ committing (`worker`, `testing`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -31,6 +32,8 @@ from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
 from streamlog.processing.outbox import Drop
 from streamlog.records.batch import Record as RawRecord
+
+logger = logging.getLogger(__name__)
 
 
 class Alarm(Protocol):
@@ -141,8 +144,11 @@ class AgentRun:
                 self.results.end()
                 await writing
         except ExceptionGroup as failures:
-            # Several may have failed at once; the worker ends with the first.
-            raise _first(failures) from failures
+            # Several may have failed at once; the worker ends with the first, and its cause.
+            first, *others = _leaves(failures)
+            for other in others:
+                logger.warning("agent %s failed elsewhere, too: %s", self.agent.name, other)
+            raise first from first.__cause__
         finally:
             self._idle.set()
 
@@ -345,11 +351,12 @@ class _Waiter:
     woken: asyncio.Future[None]
 
 
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    error: Exception = group
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _leaves(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _nothing(_: Part) -> bool:

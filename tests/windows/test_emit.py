@@ -15,8 +15,8 @@ B: Source = ("sales", 1)
 C: Source = ("returns", 0)
 
 
-def test_emission_has_two_kinds() -> None:
-    assert [kind.name for kind in Emit] == ["UPDATE", "CLOSE"]
+def test_emission_has_three_kinds() -> None:
+    assert [kind.name for kind in Emit] == ["UPDATE", "CLOSE", "COMMIT"]
 
 
 @pytest.mark.parametrize(
