@@ -37,6 +37,8 @@ JOB = "j2"
 PARTITIONS = 4
 CORES = 2
 BAR_TIMES = 1.7
+TIMES = 2
+"""As many records as others get: the last commit, half a second later at most, must not count."""
 CHUNK = 10_000
 WARM_UP_EVERY_S = 0.5
 LOOK_S = 0.02
@@ -70,7 +72,7 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
     with broker(directory / "log", flush="os") as (process, url):
         async with Log.open(url) as log:
             one, two = [
-                await Stage(log, url, process, workers).run(directory, records)
+                await Stage(log, url, process, workers).run(directory, TIMES * records)
                 for workers in (1, 2)
             ]
     for reading in one.readings() + two.readings():
@@ -142,10 +144,12 @@ class Stage:
         return shares == [PARTITIONS // self._workers] * self._workers
 
     async def _timed(self, pids: Sequence[int], records: int) -> Run:
+        # Before the stop, which must not last as long as a session of the group.
+        loaded = _events(records)
         _send(pids, signal.SIGSTOP)
         try:
-            for partition in range(PARTITIONS):
-                await self._load(partition, _events(partition, records))
+            for partition, each in enumerate(loaded):
+                await self._load(partition, each)
         finally:
             cpus_s, broker_cpu_s = [cpu_of(pid) for pid in pids], self._broker.cpu_s()
             began_s = perf_counter()
@@ -196,13 +200,12 @@ class Stage:
         return [TopicPartition(self._entry, number) for number in range(PARTITIONS)]
 
 
-def _events(partition: int, records: int) -> list[Loaded]:
-    """Those of the users that belong there."""
-    return [
-        events.event(number)
-        for number in range(records)
-        if events.user_of(number) % PARTITIONS == partition
-    ]
+def _events(records: int) -> list[list[Loaded]]:
+    """By partition: a user belongs to one."""
+    parted: list[list[Loaded]] = [[] for _ in range(PARTITIONS)]
+    for number in range(records):
+        parted[events.user_of(number) % PARTITIONS].append(events.event(number))
+    return parted
 
 
 def _children(pid: int) -> list[int]:

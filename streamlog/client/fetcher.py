@@ -164,7 +164,7 @@ class Fetcher:
         now_ms = self._cluster.clock.now_ms()
         try:
             await self.resolve()
-            requests, next_ms = await self._requests(now_ms)
+            requests, next_ms, some_full = await self._requests(now_ms)
         except StreamlogError as error:
             self._on_error(error)
             return RETRY_BACKOFF_MS
@@ -172,18 +172,22 @@ class Fetcher:
             self._busy.add(node_id)
             for _, state in wanted:
                 state.in_flight = True
-            self._background.start(self._fetch(node_id, wanted))
+            self._background.start(self._fetch(node_id, wanted, some_full=some_full))
         return None if next_ms is None else max(next_ms - now_ms, 1)
 
     async def _requests(
         self, now_ms: int
-    ) -> tuple[dict[int, list[tuple[TopicPartition, PartitionState]]], int | None]:
-        """Partitions to ask for by broker, and when those that have to wait may be."""
+    ) -> tuple[dict[int, list[tuple[TopicPartition, PartitionState]]], int | None, bool]:
+        """Partitions to ask for by broker, when those that wait may be, and if some are full."""
         requests: dict[int, list[tuple[TopicPartition, PartitionState]]] = {}
         next_ms: int | None = None
+        some_full = False
         for partition, state in self._positions.items():
             # A paused one as well, until its buffer is full: when it is resumed there is no wait.
-            if state.in_flight or state.position is None or state.is_held or self._is_full(state):
+            if self._is_full(state):
+                some_full = True
+                continue
+            if state.in_flight or state.position is None or state.is_held:
                 continue
             if state.not_before_ms > now_ms:
                 next_ms = min(next_ms or state.not_before_ms, state.not_before_ms)
@@ -196,16 +200,23 @@ class Fetcher:
                 state.not_before_ms = next_ms = now_ms + ERROR_BACKOFF_MS
             elif leader not in self._busy:
                 requests.setdefault(leader, []).append((partition, state))
-        return requests, next_ms
+        return requests, next_ms, some_full
 
     def _is_full(self, state: PartitionState) -> bool:
         return state.buffered_bytes >= self._settings.max_partition_fetch_bytes
 
     async def _fetch(
-        self, node_id: int, wanted: list[tuple[TopicPartition, PartitionState]]
+        self,
+        node_id: int,
+        wanted: list[tuple[TopicPartition, PartitionState]],
+        *,
+        some_full: bool,
     ) -> None:
-        """One request to one broker."""
-        some_full = any(self._is_full(state) for _, state in self._positions.items())
+        """One request to one broker.
+
+        Where partitions were left out because they were full, the broker must not hold it back:
+        they may have room again by now, and would wait for records of others.
+        """
         wait_ms = 0 if some_full else self._settings.fetch_max_wait_ms
         eras = {partition: state.era for partition, state in wanted}
         kept = 0
@@ -233,7 +244,7 @@ class Fetcher:
         finally:
             for _, state in wanted:
                 state.in_flight = False
-        if some_full and not kept:
+        if not kept and any(self._is_full(state) for _, state in self._positions.items()):
             await self._pause_full()
         self._busy.discard(node_id)
         self._look.set()
