@@ -1,0 +1,140 @@
+"""Facts without a topology: which windows a time is in, what is refused, what keys look like.
+
+They are asked of the public API: windows by what the driver writes for one record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamlog import App, Emit, Record, Windowed, tumbling
+from streamlog.client.partitioner import murmur2, partition_of_key
+from streamlog.durations import moment, when_ms
+from streamlog.errors import StreamlogError
+from streamlog.serdes import WindowedSerde, serde_for
+from tests.golden.adapter import join_window, ms, windows_of
+from tests.golden.compare import Case
+from tests.golden.functions import Unsupported
+
+TEXT = serde_for(str)
+HOUR_MS = 3_600_000
+FAR_MS = 1_000 * HOUR_MS
+
+
+def wrong_answers(fact: Case) -> list[str]:
+    """The queries that are answered otherwise, for who reads of them."""
+    answer = ANSWERS.get(fact["kind"])
+    if answer is None:
+        raise Unsupported(f"fact {fact['kind']!r}")
+    found = [(query, answer(fact | query)) for query in fact["queries"]]
+    return [f"{query}: {said}" for query, said in found if said is not None]
+
+
+def _windows_for(asked: Case) -> str | None:
+    kind = asked.get("type") or ("tumbling" if asked["size"] == asked["advance"] else "hopping")
+    found = _counted(asked | {"type": kind, "grace": FAR_MS}, [asked["ts"]])
+    wanted = [tuple(window) for window in asked["windows"]]
+    return None if found == wanted else f"windows {found}"
+
+
+def _counted(spec: Case, times: list[int]) -> list[tuple[int, int]]:
+    """The windows of the last of some records."""
+    app = App("windows")
+    source = app.topic("in", key=str, value=str)
+    late: list[Record[str, str]] = []
+    windowed = app.stream(source).group_by_key().windowed(windows_of(spec))
+    table = windowed.late(late.append).emit(Emit.UPDATE).count(name="n")
+    out = app.topic("out", key=object, value=int, key_serde=table.side.place.key.serde)
+    table.changes().to(out)
+    with app.test() as t:
+        for at in times[:-1]:
+            t.input(source).send("", key=f"{at}", at=at)
+        before = len(t.output(out).records)
+        t.input(source).send("", key="last", at=times[-1])
+        keys: list[Windowed[str]] = [record.key for record in t.output(out).records[before:]]
+    return [(when_ms(key.start), when_ms(key.end)) for key in keys]
+
+
+def _window_close(asked: Case) -> str | None:
+    """Whether a record for a window comes too late once time has come so far."""
+    window = asked.get("window") or [asked["start"], asked["end"]]
+    time = asked.get("stream_time", asked.get("streamTime", asked.get("ts")))
+    spec = {"type": "tumbling", "size": window[1] - window[0]} | asked
+    is_open = tuple(window) in _counted(spec, [time, window[0]])
+    return None if is_open is not asked["closed"] else f"open: {is_open}"
+
+
+def _config(asked: Case) -> str | None:
+    try:
+        CONFIGURED[asked["spec"]](asked)
+    except StreamlogError as error:
+        return f"refused: {error}" if asked["valid"] else None
+    return None if asked["valid"] else "accepted"
+
+
+def _defined(asked: Case) -> None:
+    windows_of(asked | {"type": asked["spec"]})
+
+
+def _retained(asked: Case) -> None:
+    tumbling(ms(asked["size"]), grace=ms(asked["grace"]), retention=ms(asked["retention"]))
+
+
+def _stream_table_grace(asked: Case) -> None:
+    app = App("grace")
+    stream, topic = (app.topic(name, key=str, value=str) for name in ("stream", "table"))
+    history = asked.get("history", asked.get("retention"))
+    versioned = {} if history is None else {"history": ms(history)}
+    table = app.table(topic, name="t", **versioned)
+    joined: Any = app.stream(stream).join
+    joined(table, lambda a, b: a + b, as_of=True, grace=ms(asked["grace"]), name="j")
+    app.topology()
+
+
+def _join_partitions(asked: Case) -> None:
+    counts = asked.get("partitions") or [asked["left"], asked["right"]]
+    app = App("partitions")
+    stream, topic = (
+        app.topic(name, key=str, value=str, partitions=count)
+        for name, count in zip(("stream", "table"), counts, strict=True)
+    )
+    app.stream(stream).join(app.table(topic, name="t"), lambda a, b: a + b)
+    with app.test():
+        pass
+
+
+CONFIGURED = {
+    "tumbling": _defined,
+    "hopping": _defined,
+    "sliding": _defined,
+    "session": _defined,
+    "join_window": join_window,
+    "window_retention": _retained,
+    "stream_table_grace": _stream_table_grace,
+    "join_partitions": _join_partitions,
+}
+
+
+def _windowed_key_bytes(asked: Case) -> str | None:
+    key = Windowed(asked["key"], moment(asked["start"]), moment(asked["end"]))
+    found = WindowedSerde(TEXT).dumps(key).hex()
+    return None if found == asked["hex"] else found
+
+
+def _murmur2(asked: Case) -> str | None:
+    key = bytes.fromhex(asked["hex"]) if "hex" in asked else asked["key"].encode()
+    if "partitions" in asked:
+        found = partition_of_key(key, asked["partitions"])
+        return None if found == asked["partition"] else f"partition {found}"
+    wanted = asked.get("murmur2", asked.get("hash", asked.get("value")))
+    found = murmur2(key)
+    return None if (found - wanted) % 2**32 == 0 else f"hash {found}"
+
+
+ANSWERS = {
+    "windows_for": _windows_for,
+    "window_close": _window_close,
+    "config": _config,
+    "windowed_key_bytes": _windowed_key_bytes,
+    "murmur2": _murmur2,
+}

@@ -1,0 +1,107 @@
+"""The command on cases of our own: what passes and fails, how it is told, and workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden.__main__ import main
+
+COUNT = [
+    {"id": "s", "op": "stream", "topic": "in"},
+    {"id": "g", "op": "group_by", "of": "s", "by": {"fn": "value_as_key"}},
+    {"id": "w", "op": "window", "of": "g", "type": "tumbling", "size": 10, "grace": 2},
+    {"id": "c", "op": "count", "of": "w", "emit": "on_close"},
+    {"id": "o", "op": "sink", "of": "c", "topic": "out"},
+]
+
+
+def fed(value: str | None, ts: int, topic: str = "in") -> dict[str, Any]:
+    return {"topic": topic, "key": "k", "value": value, "ts": ts}
+
+
+def row(value: Any, ts: int, after: int, **more: Any) -> dict[str, Any]:
+    return {"key": "a", "value": value, "ts": ts, "after": after, **more}
+
+
+def case(name: str, outputs: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """A count of windows that close, with a restart before the first one does."""
+    inputs = [fed("a", 1), fed("a", 9), fed("b", 11), {"control": "restart"}, fed("a", 12)]
+    return {
+        "id": name,
+        "category": "ours",
+        "strictness": "core",
+        "emit": "on_update",
+        "topology": COUNT,
+        "inputs": [*inputs, fed("b", 5), fed("a", 30)],
+        "expect": {"outputs": outputs, "order": "per_key", "min_order": "per_key"},
+        **more,
+    }
+
+
+CLOSED = [
+    row(2, 9, 4, window=[0, 10]),
+    row(1, 12, 6, window=[10, 20]),
+    {"key": "b", "value": 1, "ts": 11, "after": 6, "window": [10, 20]},
+]
+
+
+def written(path: Path, *cases: dict[str, Any]) -> str:
+    path.write_text(json.dumps({"cases": cases}))
+    return str(path)
+
+
+@pytest.mark.parametrize("runner", ["driver", "worker"])
+def test_a_case_passes_on_both_runners_with_a_restart_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], runner: str
+) -> None:
+    path = written(tmp_path / "cases.json", case("closed", CLOSED))
+    assert main([path, "--runner", runner]) == 0, capsys.readouterr().out
+    assert "1 passed, 0 core and 0 quirk cases did not" in capsys.readouterr().out
+
+
+def test_a_core_case_that_fails_is_told_of_and_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = case("wrong", [row(3, 9, 4, window=[0, 10]), *CLOSED[1:]])
+    path = written(tmp_path / "cases.json", case("right", CLOSED), wrong)
+    assert main([path]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ours/wrong failed: wanted [out: 'a'@0-10 = 3 at 9 after input 4]")
+    assert lines[1].split() == ["ours", "core", "1", "passed,", "1", "failed"]
+    assert main([path, "--id", "right"]) == 0
+
+
+def test_a_quirk_that_differs_is_named_and_fails_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = case("other", CLOSED[1:], strictness="quirk", quirks=["diamond-duplicates"])
+    assert main([written(tmp_path / "cases.json", other)]) == 0
+    assert "ours/other [quirk: diamond-duplicates] failed" in capsys.readouterr().out
+
+
+def test_what_is_not_known_is_missing_and_fails_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = case("unknown", CLOSED, topology=[{"id": "x", "op": "shuffle", "of": "s"}])
+    assert main([written(tmp_path / "cases.json", unknown)]) == 1
+    assert "ours/unknown missing: operation 'shuffle'" in capsys.readouterr().out
+
+
+def test_a_fact_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queries = [
+        {"size": 10, "grace": 3, "window": [0, 10], "stream_time": 12, "closed": False},
+        {"size": 10, "grace": 3, "window": [0, 10], "stream_time": 13, "closed": True},
+    ]
+    fact = {"kind": "window_close", "type": "tumbling", "queries": queries}
+    more = {"category": "facts", "strictness": "core"}
+    hashed = {"kind": "murmur2", "queries": [{"key": "21", "hash": -973932308}]}
+    path = written(
+        tmp_path / "cases.json",
+        {"id": "close", "fact": fact, **more},
+        {"id": "hash", "fact": hashed, **more},
+    )
+    assert main([path]) == 0, capsys.readouterr().out
