@@ -3,9 +3,12 @@
 from streamlog.app import App
 from streamlog.dsl.agent import AgentRef
 from streamlog.dsl.aggregators import agg
+from streamlog.dsl.grouped import Grouped
 from streamlog.dsl.processor import Context, Processor, Store, Timers, kv_store, punctuate
-from streamlog.dsl.stream import Grouped, Stream, Table, WindowedStream
+from streamlog.dsl.stream import Stream
+from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Sent, Topic
+from streamlog.dsl.windowed import WindowedStream
 from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.record import Late, Record, Windowed
 from streamlog.serdes import Serde

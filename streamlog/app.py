@@ -24,7 +24,8 @@ from streamlog.dsl.due import cron_times
 from streamlog.dsl.place import AppBuilder, Place, Side
 from streamlog.dsl.schedule import Clockwork, Crontab, Service, Timer
 from streamlog.dsl.shapes import Shape
-from streamlog.dsl.stream import Stream, Table
+from streamlog.dsl.stream import Stream
+from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Asker, Outlet, Topic
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import ConfigError, SerdeError, TopologyError

@@ -106,7 +106,7 @@ def test_the_calls_of_an_admin() -> None:
         assert inspect.getdoc(getattr(Admin, name)), f"Admin.{name} has no docstring"
 
 
-@pytest.mark.parametrize("module", ["streamlog.app", "streamlog.dsl.stream"])
+@pytest.mark.parametrize("module", ["streamlog.app", "streamlog.dsl.windowed"])
 def test_examples_in_docstrings_run(module: str) -> None:
     failures, tried = doctest.testmod(importlib.import_module(module))
     assert tried

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from streamlog.dsl.shapes import PACKED, UNKNOWN, Shape
 from streamlog.dsl.topic import Outlet
+from streamlog.durations import Dur, duration_ms
 from streamlog.errors import TopologyError
 from streamlog.topology import (
     ErrorPolicy,
@@ -122,3 +123,15 @@ def through_topic(place: Place, name: str, key: Shape, *, partitions: int | None
 def _behind(builder: AppBuilder, name: str, topic: TopicSpec) -> Place:
     key, value = Shape(given=topic.key), Shape(given=topic.value)
     return Place(builder, f"{name}-repartition", key, value)
+
+
+def idle_after_ms(wall: Dur | None) -> int | None:
+    """A time to wait for quiet sources, as given.
+
+    Raises:
+        TopologyError: it is no time at all.
+    """
+    waited_ms = None if wall is None else duration_ms(wall)
+    if waited_ms == 0:
+        raise TopologyError("idle_after must be longer than 0 ms, such as '30s'")
+    return waited_ms

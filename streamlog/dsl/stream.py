@@ -1,33 +1,21 @@
-"""Stream, Grouped, WindowedStream and Table: the operators, by what they can be used on.
+"""Stream: a place in the topology; an operator adds a node and returns the next place.
 
-Four types in one file because each returns the others. A stream is a place in the topology;
-an operator adds a node and returns the next place. A table is the latest value per key, kept
-by a source or an aggregation; its views store nothing more, rows are mapped when they are
-looked up. Rules of the file: nothing runs here; a node with state has the name the user gave,
-as that is the identity of its state, the others may go without; a change of a table to None
-is a deletion, which views hand on and do not show to functions.
+Rules of the room: nothing runs here; a node with state has the name the user gave, as that is the
+identity of its state, the others may go without. What a stream can be made into has modules of its
+own: `grouped`, `windowed`, `table`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
-from streamlog.dsl.access import TableAccess
-from streamlog.dsl.aggregations import (
-    Windowing,
-    aggregating,
-    counting,
-    reducing,
-    state_shape,
-)
-from streamlog.dsl.aggregators import Aggregator, row_aggregation
 from streamlog.dsl.awaiting import awaiting
+from streamlog.dsl.grouped import Grouped
 from streamlog.dsl.place import (
     Place,
-    Side,
     check_same_keys,
+    idle_after_ms,
     partitioned,
     same_app,
     through_topic,
@@ -40,15 +28,13 @@ from streamlog.dsl.processor import (
     punctuations_of,
     stores_of,
 )
-from streamlog.dsl.shapes import Shape, element, item, returned
+from streamlog.dsl.shapes import element, item, returned
+from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
-from streamlog.durations import Dur, When, duration_ms, when_ms
+from streamlog.durations import Dur
 from streamlog.errors import TopologyError, UsageError
-from streamlog.record import Late, Record, Windowed
-from streamlog.tables.store import StoreSpec
+from streamlog.record import Record
 from streamlog.topology import (
-    Aggregate,
-    Aggregation,
     ErrorPolicy,
     Filter,
     FlatMapValues,
@@ -60,15 +46,10 @@ from streamlog.topology import (
     Process,
     Rekey,
     Sink,
-    TableFilter,
     TableJoin,
-    TableMapValues,
     TimerStore,
-    WindowedAggregate,
     check_name,
 )
-from streamlog.windows.definitions import Tumbling, Windows
-from streamlog.windows.emit import Emit
 
 K = TypeVar("K")
 """A key."""
@@ -309,7 +290,7 @@ class Stream(Generic[K, V]):
                 stores=stores,
                 timers=TimerStore.of(name, place.key.serde) if has_timers(p) else None,
                 punctuations=punctuations_of(p),
-                idle_after_ms=_idle_after_ms(idle_after),
+                idle_after_ms=idle_after_ms(idle_after),
                 on_error=on_error,
             )
         )
@@ -398,317 +379,3 @@ class Stream(Generic[K, V]):
             )
         )
         return Stream(Place(place.builder, node, place.key, returned(fn)))
-
-
-class Grouped(Generic[K, V]):
-    """The records of a stream by key."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-
-    def windowed(self, w: Windows) -> WindowedStream[K, V]:
-        """Aggregate per key and window.
-
-        Raises:
-            TopologyError: windows of this kind can't be run.
-        """
-        if not isinstance(w, Tumbling):
-            raise TopologyError(f"windows must come from tumbling(...), not {w!r}")
-        return WindowedStream(self._place, Windowing(w))
-
-    def count(
-        self,
-        *,
-        name: str,
-        on_error: ErrorPolicy | None = None,
-    ) -> Table[K, int]:
-        """How many records each key has had."""
-        return self._table(name, counting(), Shape(int), on_error)
-
-    def reduce(
-        self,
-        fn: Callable[[V, V], V],
-        *,
-        name: str,
-        on_error: ErrorPolicy | None = None,
-    ) -> Table[K, V]:
-        """The values of each key folded into one of the same type; the first is the start."""
-        return self._table(name, reducing(fn, self._place.value.serde), self._place.value, on_error)
-
-    def aggregate(
-        self,
-        init: Callable[[], A],
-        fn: Callable[[A, V], A],
-        *,
-        name: str,
-        on_error: ErrorPolicy | None = None,
-    ) -> Table[K, A]:
-        """The values of each key folded into a state that begins as `init()`.
-
-        `fn` may change the state in place, but has to return it. The state's type is what `fn`
-        is annotated to return, else what `init()` is.
-        """
-        shape = state_shape(init, fn)
-        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error)
-
-    def agg(
-        self,
-        into: type[A],
-        *,
-        name: str,
-        on_error: ErrorPolicy | None = None,
-        **columns: Aggregator[V, Any],
-    ) -> Table[K, A]:
-        """One row of type `into` per key, a column for each of its fields."""
-        return self._table(name, row_aggregation(name, into, columns), Shape(into), on_error)
-
-    def _table(
-        self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
-    ) -> Table[K, Any]:
-        check_name("a table", name)
-        place = partitioned(self._place, name)
-        place.builder.add(
-            Aggregate(
-                name=name,
-                parents=(place.node,),
-                store=StoreSpec(name),
-                key=place.key.serde,
-                aggregation=aggregation,
-                on_error=on_error,
-            )
-        )
-        return Table(Side(Place(place.builder, name, place.key, value), name))
-
-
-class WindowedStream(Generic[K, V]):
-    """The records of a stream by key and window."""
-
-    def __init__(self, place: Place, windowing: Windowing) -> None:
-        self._place = place
-        self._windowing = windowing
-
-    def late(self, to: Topic[K, Late[V]] | Callable[[Record[K, V]], object]) -> Self:
-        """Where records go whose window has closed: a topic, or a function.
-
-        Without this they are counted, and the count is logged.
-        """
-        late = to.spec if isinstance(to, Topic) else to
-        return type(self)(self._place, replace(self._windowing, late=late))
-
-    def emit(self, when: Emit) -> Self:
-        """`Emit.CLOSE` (default): one final row per window. `Emit.UPDATE`: every change.
-
-        `Emit.COMMIT`: the newest value of each key and window that has changed, at every commit
-        of the worker (`commit_interval`); in the test driver, after each call.
-        """
-        if not isinstance(when, Emit):
-            raise TopologyError(f"emit takes Emit.CLOSE, Emit.UPDATE or Emit.COMMIT, not {when!r}")
-        return type(self)(self._place, replace(self._windowing, emit=when))
-
-    def idle_after(self, wall: Dur) -> Self:
-        """Do not wait for sources that are read to their end and quiet for this long.
-
-        Windows close when all sources (the partitions upstream) have passed their end. Without
-        this one that is quiet, or empty, holds them open. Results then depend on the clock:
-        what such a source brings for a closed window is late.
-        """
-        return type(self)(self._place, replace(self._windowing, idle_after_ms=_idle_after_ms(wall)))
-
-    def count(
-        self,
-        *,
-        name: str,
-        on_error: ErrorPolicy | None = None,
-    ) -> Table[Windowed[K], int]:
-        """How many records."""
-        return self._table(name, counting(), Shape(int), on_error)
-
-    def reduce(
-        self,
-        fn: Callable[[V, V], V],
-        *,
-        name: str,
-        on_error: ErrorPolicy | None = None,
-    ) -> Table[Windowed[K], V]:
-        """The values folded into one of the same type; the first is the start."""
-        return self._table(name, reducing(fn, self._place.value.serde), self._place.value, on_error)
-
-    def aggregate(
-        self,
-        init: Callable[[], A],
-        fn: Callable[[A, V], A],
-        *,
-        name: str,
-        on_error: ErrorPolicy | None = None,
-    ) -> Table[Windowed[K], A]:
-        """The values folded into a state that begins as `init()`; see `Grouped.aggregate`."""
-        shape = state_shape(init, fn)
-        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error)
-
-    def agg(
-        self,
-        into: type[A],
-        *,
-        name: str,
-        on_error: ErrorPolicy | None = None,
-        **columns: Aggregator[V, Any],
-    ) -> Table[Windowed[K], A]:
-        """One row of type `into`, a column for each of its fields.
-
-        Example:
-            >>> from streamlog import agg
-            >>> agg.sum("amount").name
-            'sum'
-        """
-        return self._table(name, row_aggregation(name, into, columns), Shape(into), on_error)
-
-    def _table(
-        self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
-    ) -> Table[Any, Any]:
-        check_name("a table", name)
-        place = partitioned(self._place, name)
-        how = self._windowing
-        place.builder.add(
-            WindowedAggregate(
-                name=name,
-                parents=(place.node,),
-                store=StoreSpec(name),
-                key=place.key.serde,
-                aggregation=aggregation,
-                on_error=on_error,
-                windows=how.windows,
-                emit=how.emit,
-                late=how.late,
-                idle_after_ms=how.idle_after_ms,
-            )
-        )
-        rows = Place(place.builder, name, place.key.windowed, value)
-        return Table(Side(rows, name, is_windowed=True))
-
-
-class Table(Generic[K, V]):
-    """The latest value of type V per key of type K."""
-
-    def __init__(self, side: Side) -> None:
-        self.side = side
-
-    @property
-    def name(self) -> str:
-        """The name of what keeps the rows."""
-        return self.side.owner
-
-    def changes(self) -> Stream[K, V]:
-        """Every change as a record; of a windowed table that emits on close, the final rows."""
-        return Stream(self.side.place)
-
-    def map_values(
-        self,
-        fn: Callable[[V], V2],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> Table[K, V2]:
-        """The same table with mapped values."""
-        builder = self.side.place.builder
-        node = TableMapValues(
-            name=_checked(name) or builder.unique_name("tablemapvalues"),
-            parents=(self.side.place.node,),
-            fn=fn,
-            on_error=on_error,
-        )
-        builder.add(node)
-        place = self.side.place
-        mapped = Place(builder, node.name, place.key, returned(fn))
-        return Table(Side(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed))
-
-    def filter(
-        self,
-        fn: Callable[[K, V], bool],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> Table[K, V]:
-        """The rows for which the function is true; the others are not there."""
-        builder = self.side.place.builder
-        node = TableFilter(
-            name=_checked(name) or builder.unique_name("tablefilter"),
-            parents=(self.side.place.node,),
-            fn=fn,
-            on_error=on_error,
-        )
-        builder.add(node)
-        place = self.side.place
-        passed = Place(builder, node.name, place.key, place.value)
-        return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
-
-    async def fetch(self, key: K, *, stale_ok: bool = False) -> V | None:
-        """The row of a key, from whichever worker has it; None if there is none.
-
-        It is the row as of that worker's last commit: what is shown outlives a crash, and what
-        is not committed yet is not shown. While the key's task moves from one worker to another
-        this waits.
-
-        Args:
-            key: of a windowed table a `Windowed`.
-            stale_ok: take the row from a standby copy, which may be behind, rather than wait.
-
-        Raises:
-            UsageError: nobody runs the app.
-            SerdeError: the key is not of the table's type.
-            RequestTimedOut: nobody had the row within the time that is waited.
-            ConfigError: another worker has it, which can't be asked as it has no `web=`.
-        """
-        found: V | None = await self._access().fetch(self.side.place.node, key, stale_ok=stale_ok)
-        return found
-
-    async def put(self, key: K, value: V | None) -> None:
-        """Write a row of a table that is kept from a topic, by writing to the topic.
-
-        Returns when the worker that has the row has taken it in and committed it: a `fetch`
-        that follows shows it, or what was written after it. None deletes the row.
-
-        Raises:
-            UsageError: the rows of the table are computed; or nobody runs the app.
-            SerdeError: key or value are not of the topic's types.
-            RequestTimedOut: it is written, but was not committed within the time that is waited.
-            ConfigError: as with `fetch`.
-        """
-        await self._access().put(self.side.place.node, key, value)
-
-    def scan(self, *, prefix: object = None, at: When | None = None) -> AsyncIterator[tuple[K, V]]:
-        """All rows, from all workers, as of their last commits; see `fetch`.
-
-        The rows of one partition come in the order of their keys' bytes, those of a windowed
-        table by window (end, start, key). They are read as they are looped over, some at a
-        time: a row that changes meanwhile is seen as it was or as it is.
-
-        Args:
-            prefix: only keys that begin with it, if they are str or bytes.
-            at: only rows of windows that have this time in them, of a windowed table.
-
-        Raises:
-            UsageError: as `fetch`, or `at` is given for a table without windows.
-        """
-        at_ms = None if at is None else when_ms(at)
-        return self._access().scan(self.side.place.node, prefix=prefix, at_ms=at_ms)
-
-    def _access(self) -> TableAccess:
-        found = self.side.place.builder.outlet.tables
-        if found is None:
-            raise UsageError(
-                f"nobody runs the app, so there are no rows of {self.name!r} to be had: ask from "
-                "an agent, timer or crontab of a running worker, in `with app.test()`, or over "
-                "HTTP (docs/web.md)"
-            )
-        return found
-
-
-def _idle_after_ms(wall: Dur | None) -> int | None:
-    idle_after_ms = None if wall is None else duration_ms(wall)
-    if idle_after_ms == 0:
-        raise TopologyError("idle_after must be longer than 0 ms, such as '30s'")
-    return idle_after_ms
-
-
-def _checked(name: str | None) -> str | None:
-    return None if name is None else check_name("an operator", name)

@@ -138,6 +138,8 @@ class AsyncFeed(Feed):
 class AsyncMapValuesStep(Step):
     """Values by an async function."""
 
+    section = "calls"
+
     def __init__(
         self,
         node: AsyncMapValues,
@@ -224,9 +226,15 @@ class AsyncMapValuesStep(Step):
             self._hand_on(list(run))
         self._begin()
 
-    def settle(self) -> None:
+    @property
+    def own_feeds(self) -> Sequence[Feed]:
+        """Everything that it hands on."""
+        return (self.feed,)
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: note how far the sources have come."""
         self.feed.settle(self._calls.oldest)
+        return False
 
     def flush(self) -> None:
         """Write down which calls are open."""

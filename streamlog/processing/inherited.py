@@ -18,6 +18,8 @@ from streamlog.topology import Subtopology
 
 SECTION = "era"
 """Of the progress."""
+INPUTS = "inputs"
+"""The section of what is known of the inputs; in others, names are those of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,17 @@ def inherited(sub: Subtopology, progress: Progress, era: Era) -> Inheritance:
         _refuse_foreign(foreign, sub)
         return Inheritance((), progress)
     lost = tuple(name for name, given_up in era.lost.items() if given_up > found)
-    return Inheritance(lost, _kept(progress, {"inputs": foreign, "windows": {*lost}}))
+    return Inheritance(lost, _kept(progress, foreign, {*lost}))
 
 
-def _kept(progress: Progress, gone: Mapping[str, set[str]]) -> Progress:
-    """Without the inputs that are not read any more, and without the windows that are gone."""
+def _kept(progress: Progress, foreign: set[str], lost: set[str]) -> Progress:
+    """Without the inputs that are not read any more, and without what belongs to lost stores."""
     sections: dict[str, object] = dict(progress.sections)
-    for name, names in gone.items():
-        section = sections.get(name)
+    for name, section in sections.items():
+        gone = foreign if name == INPUTS else lost
         if isinstance(section, Mapping):
-            sections[name] = {key: data for key, data in section.items() if key not in names}
-    offsets = {at: next_ for at, next_ in progress.offsets.items() if at[0] not in gone["inputs"]}
+            sections[name] = {key: data for key, data in section.items() if key not in gone}
+    offsets = {at: next_ for at, next_ in progress.offsets.items() if at[0] not in foreign}
     return Progress(offsets=offsets, sections=sections)
 
 

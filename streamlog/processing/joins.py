@@ -10,7 +10,7 @@ in; decoded ones are cached, so joiners must not change what they are given.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from streamlog.processing.aggregate import ROW_BYTES, STATE_TIMES
 from streamlog.processing.columns import Batch
@@ -23,6 +23,7 @@ ROWS_BYTES_MAX = 16 * 1024 * 1024
 """Decoded rows per table, by estimate. Beyond, all are dropped."""
 
 
+@runtime_checkable
 class Lookup(Protocol):
     """Port: a step that has a row per key."""
 

@@ -66,6 +66,8 @@ class _Firings:
 class ProcessorStep(Step):
     """An object of the user's at work."""
 
+    section = "processors"
+
     def __init__(
         self,
         node: Process,
@@ -104,6 +106,11 @@ class ProcessorStep(Step):
         self._processor.ctx = self._context
         for attribute, bound in self._stores.items():
             setattr(self._processor, attribute, bound)
+
+    @property
+    def clocks(self) -> Sequence[Feed]:
+        """How far this processor has come."""
+        return (self.clock,)
 
     @property
     def own_feeds(self) -> list[Feed]:
@@ -171,11 +178,13 @@ class ProcessorStep(Step):
                 undo.undo()
             raise
 
-    def settle(self, now_ms: int) -> bool:
+    def settle(self, now_ms: int | None) -> bool:
         """All records at hand have been taken: let both clocks take effect.
 
         Returns whether anything fired.
         """
+        if now_ms is None:
+            return False
         idle_after_ms = self._node.idle_after_ms
         for feed in self._feeds:
             idle = idle_after_ms is not None and feed.quiet_ms >= idle_after_ms

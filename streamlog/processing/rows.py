@@ -23,9 +23,8 @@ from streamlog.tables.store import prefix_end, split_window_key, window_bound, w
 from streamlog.topology import (
     Aggregate,
     Entry,
+    Node,
     Subtopology,
-    TableFilter,
-    TableMapValues,
     TableSource,
     TopicSpec,
     Topology,
@@ -92,8 +91,8 @@ class TableRows:
     """The rows of one table or of a view of one."""
 
     name: str
-    owner: TableSource | Aggregate | WindowedAggregate
-    """What keeps them."""
+    owner: Node
+    """What keeps them: a node with a `table_key`."""
     views: tuple[View, ...]
     """Applied to each, in order."""
     subtopology: int
@@ -109,8 +108,7 @@ class TableRows:
     @property
     def key_serde(self) -> Serde[Any]:
         """Of keys, or of those within a window."""
-        owner = self.owner
-        return owner.topic.key if isinstance(owner, TableSource) else owner.key
+        return table_key(self.owner)
 
     @property
     def source(self) -> TopicSpec:
@@ -211,13 +209,37 @@ class TableRows:
         return Windowed(self.key_serde.loads(raw), moment(start_ms), moment(end_ms))
 
     def _value(self, data: bytes) -> object:
-        owner = self.owner
-        if isinstance(owner, TableSource):
-            return owner.topic.value.loads(data)
-        found: object = owner.aggregation.result(
-            RowFormat(owner.name, owner.aggregation).loads(data).state
-        )
-        return found
+        return _READERS[type(self.owner)](self.owner, data)
+
+
+def _read_topic(owner: TableSource, data: bytes) -> object:
+    found: object = owner.topic.value.loads(data)
+    return found
+
+
+def _read_result(owner: Aggregate | WindowedAggregate, data: bytes) -> object:
+    row = RowFormat(owner.name, owner.aggregation).loads(data)
+    found: object = owner.aggregation.result(row.state)
+    return found
+
+
+_READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
+    TableSource: _read_topic,
+    Aggregate: _read_result,
+    WindowedAggregate: _read_result,
+}
+"""What the bytes of a row stand for: one line per kind of node that keeps a table."""
+
+
+def table_key(node: Node) -> Serde[Any]:
+    """How the keys of the table that this node keeps are written.
+
+    Raises:
+        TopologyError: it keeps none.
+    """
+    if node.table_key is None:
+        raise TopologyError(f"{node.name!r} is a {type(node).__name__} and keeps no table")
+    return node.table_key
 
 
 def tables_of(topology: Topology) -> dict[str, TableRows]:
@@ -225,19 +247,16 @@ def tables_of(topology: Topology) -> dict[str, TableRows]:
     found: dict[str, TableRows] = {}
     for sub in topology.subtopologies:
         for node in sub.nodes:
-            match node:
-                case TableSource() | Aggregate() | WindowedAggregate():
-                    found[node.name] = TableRows(
-                        node.name, node, (), sub.number, _counted_by(sub, node)
-                    )
-                case TableMapValues() | TableFilter():
-                    of = found[node.parents[0]]
-                    views = (*of.views, node)
-                    found[node.name] = TableRows(
-                        node.name, of.owner, views, of.subtopology, of.counted_by
-                    )
-                case _:
-                    pass
+            if node.table_key is not None:
+                found[node.name] = TableRows(
+                    node.name, node, (), sub.number, _counted_by(sub, node)
+                )
+            elif isinstance(node, View) and node.parents[0] in found:
+                of = found[node.parents[0]]
+                views = (*of.views, node)
+                found[node.name] = TableRows(
+                    node.name, of.owner, views, of.subtopology, of.counted_by
+                )
     return found
 
 
@@ -248,9 +267,9 @@ def prefix_of(subtopology: Subtopology, table: str) -> bytes:
         TopologyError: the sub-topology has no such table.
     """
     node = subtopology.by_name.get(table)
-    if not isinstance(node, TableSource | Aggregate | WindowedAggregate):
+    if node is None or node.table_key is None:
         raise TopologyError(f"sub-topology {subtopology.number} has no table {table!r}")
-    return node.store.prefix
+    return node.specs[0].prefix
 
 
 def table_named(tables: Mapping[str, TableRows], name: str) -> TableRows:
@@ -266,9 +285,7 @@ def table_named(tables: Mapping[str, TableRows], name: str) -> TableRows:
     return found
 
 
-def _counted_by(
-    sub: Subtopology, node: TableSource | Aggregate | WindowedAggregate
-) -> tuple[str, ...]:
-    if isinstance(node, TableSource):
+def _counted_by(sub: Subtopology, node: Node) -> tuple[str, ...]:
+    if isinstance(node, Entry):
         return (node.topic.name,)
     return tuple(each.topic.name for each in sub.ancestors(node) if isinstance(each, Entry))

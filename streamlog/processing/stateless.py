@@ -252,7 +252,7 @@ class RepartitionStep(Step):
             )
         )
 
-    def mark(self) -> None:
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - marks tell stream time
         """Tell every partition how far each feed has come, and if to its end, if that is news."""
         for feed, before in self._marked.items():
             quiet_ms = max((ms for ms in self._idle_marks_ms if ms <= feed.quiet_ms), default=0)
@@ -269,6 +269,7 @@ class RepartitionStep(Step):
                         self._topic.name, partition, [timestamp_ms], [None], [None], [headers]
                     )
                 )
+        return False
 
     def _headers(self, batch: Batch) -> list[Headers]:
         origin = batch.origin

@@ -7,17 +7,18 @@ that of the records. What steps put into the task's outbox goes through the `Col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from streamlog.errors import ProcessingError
+from streamlog.errors import ProcessingError, TopologyError
 from streamlog.processing.calls import Call
-from streamlog.processing.columns import Batch, until_error
+from streamlog.processing.columns import Batch, Feed, until_error
 from streamlog.processing.failures import NodeFailures
 from streamlog.processing.outbox import Drop, Outbox, Reason, SinkBatch
 from streamlog.serdes import Serde
 from streamlog.topology import TopicSpec
+from streamlog.windows.emit import FAR_MS
 
 RawColumn: TypeAlias = Sequence[bytes | None]
 
@@ -62,7 +63,13 @@ class Collector:
 
 
 class Step:
-    """A node at work."""
+    """A node at work.
+
+    What a kind has nothing to do for does nothing here; a task calls only what a kind has.
+    """
+
+    section: ClassVar[str] = ""
+    """Where in the progress `to_data` goes; "": it has nothing to write down but its stores."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -73,6 +80,64 @@ class Step:
     def process(self, batch: Batch) -> None:
         """Take in a batch; hand on what comes of it. This one hands on the batch itself."""
         self.forward(batch)
+
+    @property
+    def own_feeds(self) -> Sequence[Feed]:
+        """The sources that rows of its own making are; see `Node.feeds`."""
+        return ()
+
+    @property
+    def clocks(self) -> Sequence[Feed]:
+        """What tells how far event time has come here, if the node keeps time."""
+        return self.own_feeds
+
+    @property
+    def next_wall_ms(self) -> int:
+        """Nothing happens here by the clock on the wall before this time."""
+        return FAR_MS
+
+    def look(self, now_ms: int) -> None:
+        """The time on the wall from now on: milliseconds that never go back."""
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - for kinds with a clock
+        """All records at hand have been taken, here and above: let time take effect.
+
+        Returns whether this has changed something that a commit is due for. `now_ms` is None
+        when rows have been emitted for a commit, and no clock moves.
+        """
+        return False
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether rows wait for a commit to be handed on."""
+        return False
+
+    def emit(self) -> None:
+        """Hand them on; `settle` follows."""
+
+    def flush(self) -> None:
+        """Write what is kept as objects into the store."""
+
+    def init(self) -> None:
+        """The state is there, the first records follow."""
+
+    def close(self) -> None:
+        """There will be no more records."""
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the stores, as plain data; see `section`."""
+        return {}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """The rows of the table that it keeps: keys and values.
+
+        Raises:
+            TopologyError: it keeps none.
+        """
+        raise TopologyError(f"{self.name!r} keeps no table")
 
     def applied(
         self, batch: Batch, fn: Callable[..., T], *columns: Sequence[Any]

@@ -17,22 +17,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamlog.errors import CorruptData, TopologyError, UsageError
-from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.async_values import AsyncMapValuesStep
 from streamlog.processing.calls import CallResult
-from streamlog.processing.columns import Feed
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
-from streamlog.processing.inherited import SECTION, Era, inherited
-from streamlog.processing.joins import TableJoinStep, TableStep
+from streamlog.processing.inherited import INPUTS, SECTION, Era, inherited
 from streamlog.processing.merged import MergedInput
 from streamlog.processing.outbox import Outbox
-from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
-from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
-from streamlog.processing.windowed import WindowedAggregateStep
+from streamlog.processing.steps import Around, step_of
 from streamlog.tables.cache_budget import CacheBudget
 from streamlog.tables.changelog import (
     PROGRESS_KEY,
@@ -46,20 +41,10 @@ from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import Change, KeyValueStore
 from streamlog.tables.transaction import StoreTransaction
 from streamlog.topology import (
-    Aggregate,
-    AsyncMapValues,
     Entry,
-    Merge,
     Node,
-    Process,
-    RepartitionSink,
-    Sink,
-    Source,
     Subtopology,
-    TableJoin,
-    TableSource,
     TopicSpec,
-    WindowedAggregate,
 )
 from streamlog.windows.emit import FAR_MS
 
@@ -138,24 +123,18 @@ class Task:
         self._steps: dict[str, Step] = {}
         self._build()
         self._entries = self._entry_steps()
-        self._windowed = [s for s in self._steps.values() if isinstance(s, WindowedAggregateStep)]
-        self._aggregates = [s for s in self._steps.values() if isinstance(s, AggregateStep)]
-        self._processors = [s for s in self._steps.values() if isinstance(s, ProcessorStep)]
         self._awaiting = {
             s.name: s for s in self._steps.values() if isinstance(s, AsyncMapValuesStep)
         }
-        self._settling = [
-            s
-            for s in self._steps.values()
-            if isinstance(s, WindowedAggregateStep | ProcessorStep | AsyncMapValuesStep)
-        ]
-        self._repartitions = [s for s in self._steps.values() if isinstance(s, RepartitionStep)]
+        self._looking, self._settling = self._with("look"), self._with("settle")
+        self._emitting, self._flushing = self._with("emit"), self._with("flush")
+        self._clocked = self._with("next_wall_ms")
         self._has_news = False
         self._era = era or Era()
         if subtopology.changelog_topic is not None:
             self._load(progress or (None if store is None else stored_progress(store)))
-        for processor in self._processors:
-            processor.init()
+        for step in self._steps.values():
+            step.init()
 
     @property
     def inputs(self) -> tuple[TopicPartition, ...]:
@@ -179,7 +158,7 @@ class Task:
     @property
     def next_wall_ms(self) -> int:
         """Nothing happens by the clock on the wall before this time."""
-        return min((each.next_wall_ms for each in self._processors), default=FAR_MS)
+        return min((step.next_wall_ms for step in self._clocked), default=FAR_MS)
 
     @property
     def is_full(self) -> bool:
@@ -239,8 +218,8 @@ class Task:
                 up: nothing since the last checkpoint may be committed.
         """
         inputs = self._queue.inputs
-        for processor in self._processors:
-            processor.look(now_ms)
+        for looking in self._looking:
+            looking.look(now_ms)
         for place, arrived in records.items():
             if place not in inputs:
                 raise UsageError(f"task {self.id} does not read {place[0]}-{place[1]}")
@@ -265,35 +244,28 @@ class Task:
         outbox.offsets = {e.place: e.position for e in took if e.position is not None}
         return outbox
 
-    def _settle(self, now_ms: int) -> bool:
-        """All records at hand have been taken: let time take effect; whether timers fired."""
-        fired = False
+    def _settle(self, now_ms: int | None) -> bool:
+        """All records at hand have been taken: let time take effect; whether that is news."""
         # Parents first: what a window or a timer gives may be awaited behind it.
+        is_news = False
         for step in self._settling:
-            if isinstance(step, ProcessorStep):
-                fired = step.settle(now_ms) or fired
-            else:
-                step.settle()
-        for repartition in self._repartitions:
-            repartition.mark()
-        return fired
+            is_news = step.settle(now_ms) or is_news
+        return is_news
 
     @property
     def has_waiting(self) -> bool:
         """Whether rows wait for a commit to be handed on: then `emit` comes before `checkpoint`."""
-        return any(windowed.has_waiting for windowed in self._windowed)
+        return any(step.has_waiting for step in self._emitting)
 
     def emit(self) -> Outbox:
         """A commit is about to be made: hand on the rows that wait for one.
 
         Nothing may be processed between this and the `checkpoint` that has them for done.
         """
-        for windowed in self._windowed:
-            if windowed.has_waiting:
-                windowed.emit()
-            windowed.settle()
-        for repartition in self._repartitions:
-            repartition.mark()
+        for step in self._settling:
+            if step.has_waiting:
+                step.emit()
+            step.settle(None)
         self._has_news = True
         return self._collector.take()
 
@@ -310,12 +282,8 @@ class Task:
             return []
         if self.has_waiting:
             raise UsageError(f"task {self.id} has rows that wait for a commit: `emit` comes first")
-        for windowed in self._windowed:
-            windowed.flush()
-        for aggregate in self._aggregates:
-            aggregate.flush()
-        for awaiting in self._awaiting.values():
-            awaiting.flush()
+        for step in self._flushing:
+            step.flush()
         changes = self._store.changes()
         if not changes and not self._has_news:
             return []
@@ -339,7 +307,7 @@ class Task:
             TopologyError: the task has no such node.
         """
         step = self._steps.get(node)
-        if not isinstance(step, TableStep | AggregateStep | WindowedAggregateStep):
+        if step is None:
             raise TopologyError(f"sub-topology {self.id.subtopology} has no table {node!r}")
         return step.table()
 
@@ -383,16 +351,14 @@ class Task:
             ProcessingError: a processor failed in its `close`; the store is closed all the same.
         """
         try:
-            for processor in self._processors:
-                processor.close()
+            for step in self._steps.values():
+                step.close()
         finally:
             self._store.close()
 
     def _settle_rows(self, node: str) -> None:
         """Bring what a step keeps as objects into the transaction."""
-        step = self._steps[node]
-        if isinstance(step, AggregateStep | WindowedAggregateStep):
-            step.flush()
+        self._steps[node].flush()
 
     def _reads(self, topic: TopicSpec) -> bool:
         return self.id.partition < self._partitions[topic.name]
@@ -435,104 +401,33 @@ class Task:
         )
 
     def _build(self) -> None:
+        around = Around(
+            self.subtopology,
+            self.id.partition,
+            self._partitions,
+            self._store,
+            self._collector,
+            self._owner,
+            self._queue.inputs,
+            self._steps,
+        )
         for node in self.subtopology.nodes:
-            step = self._step(node)
+            step = step_of(node, around)
             self._steps[node.name] = step
             step.failures = self._failures(node.name, node)
             for parent in node.parents:
                 self._steps[parent].children.append(step)
+
+    def _with(self, capability: str) -> list[Step]:
+        """The steps whose kind has this method of `Step`, parents first."""
+        nothing = getattr(Step, capability)
+        return [s for s in self._steps.values() if getattr(type(s), capability) is not nothing]
 
     def _failures(self, name: str, node: Node) -> NodeFailures | None:
         policy = node.on_error
         if policy is None or policy.action == "fail":
             return None
         return NodeFailures(name, policy, self.subtopology.app_id, self._collector, self._pause)
-
-    def _step(self, node: Node) -> Step:
-        step: Step
-        match node:
-            case Source() | Merge():
-                step = Step(node.name)
-            case TableSource():
-                step = TableStep(node, self._store, self._collector)
-            case Aggregate():
-                step = AggregateStep(node, self._store, self._collector)
-            case WindowedAggregate():
-                step = WindowedAggregateStep(
-                    node,
-                    self._store,
-                    self._collector,
-                    feeds=self._feeds(node),
-                    partition=self.id.partition,
-                )
-            case Process():
-                step = ProcessorStep(
-                    node,
-                    self._store,
-                    app_id=self.subtopology.app_id,
-                    partition=self.id.partition,
-                    feeds=self._clocks(node),
-                    is_watched=self.subtopology.is_watched(node),
-                )
-            case AsyncMapValues():
-                step = self._async_step(node)
-            case TableJoin():
-                step = TableJoinStep(node, self._table(node.table), self._collector)
-            case Sink():
-                step = SinkStep(node.name, node.topic, self._collector)
-            case RepartitionSink():
-                step = RepartitionStep(
-                    node.name,
-                    node.topic,
-                    self._collector,
-                    partitions=self._partitions[node.topic.name],
-                    feeds=self._feeds(node),
-                    idle_marks_ms=self.subtopology.idle_marks_ms[node.topic.name],
-                )
-            case _:
-                step = stateless_step(node)
-        return step
-
-    def _async_step(self, node: AsyncMapValues) -> AsyncMapValuesStep:
-        return AsyncMapValuesStep(
-            node,
-            self._store,
-            self._collector,
-            feeds=self._feeds(node),
-            partition=self.id.partition,
-            owner=self._owner,
-        )
-
-    def _table(self, name: str) -> TableStep | AggregateStep:
-        step = self._steps[name]
-        if not isinstance(step, TableStep | AggregateStep):
-            raise TopologyError(f"{name!r} is no table that can be joined with")
-        return step
-
-    def _feeds(self, node: Node) -> list[Feed]:
-        """Where this node's records come from, in this task."""
-        return self._feeds_of(self.subtopology.origins(node))
-
-    def _clocks(self, node: Node) -> list[Feed]:
-        """Where a processor's stream time comes from, in this task."""
-        feeds: list[Feed] = []
-        for origin in self.subtopology.clocks(node):
-            step = self._steps[origin.name]
-            feeds += [step.clock] if isinstance(step, ProcessorStep) else self._feeds_of([origin])
-        return feeds
-
-    def _feeds_of(self, origins: Sequence[Node]) -> list[Feed]:
-        feeds: list[Feed] = []
-        for origin in origins:
-            step = self._steps[origin.name]
-            if isinstance(origin, Entry):
-                if self._reads(origin.topic):
-                    feeds.append(self._queue.inputs[origin.topic.name, self.id.partition])
-            elif isinstance(step, WindowedAggregateStep | AsyncMapValuesStep):
-                feeds.append(step.feed)
-            elif isinstance(step, ProcessorStep):
-                feeds += step.own_feeds
-        return feeds
 
     def _entry_steps(self) -> dict[str, list[Step]]:
         entries: dict[str, list[Step]] = {topic: [] for topic in self.subtopology.topics}
@@ -543,12 +438,13 @@ class Task:
 
     def _parts(self) -> dict[str, dict[str, Part]]:
         """What a restart has to know beside the stores, by section and name."""
-        return {
-            "inputs": {entry.topic.name: entry for entry in self._queue.inputs.values()},
-            "windows": {step.name: step for step in self._windowed},
-            "processors": {step.name: step for step in self._processors},
-            "calls": {step.name: step for step in self._awaiting.values()},
+        parts: dict[str, dict[str, Part]] = {
+            INPUTS: {entry.topic.name: entry for entry in self._queue.inputs.values()},
         }
+        for step in self._steps.values():
+            if step.section:
+                parts.setdefault(step.section, {})[step.name] = step
+        return parts
 
     def _sections(self) -> dict[str, object]:
         sections: dict[str, object] = {

@@ -83,6 +83,8 @@ class Closed:
 class WindowedAggregateStep(Step):
     """One result per key and window."""
 
+    section = "windows"
+
     def __init__(
         self,
         node: WindowedAggregate,
@@ -137,7 +139,12 @@ class WindowedAggregateStep(Step):
             keys = WindowedKeys(self._node.key, updates.raws, updates.windows)
             self._forward(Batch(batch.origin, rows, keys, updates.values, updates.timestamps))
 
-    def settle(self) -> None:
+    @property
+    def own_feeds(self) -> Sequence[Feed]:
+        """Its rows, unless they belong to the records behind them."""
+        return (self.feed,)
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: note how far sources have come, and who is idle."""
         stream, idle_after_ms = self._stream, self._node.idle_after_ms
         for feed in self._feeds:
@@ -153,6 +160,7 @@ class WindowedAggregateStep(Step):
         closed = Closed()
         self._close(closed)
         self._hand_on(closed)
+        return False
 
     def _rest(self) -> None:
         """What those downstream are told of its time: nothing new while rows wait for a commit."""

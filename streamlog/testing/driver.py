@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Service, Timer
-from streamlog.dsl.stream import Table
+from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StreamlogError, UsageError

@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from streamlog.errors import TopologyError
 from streamlog.topology.graph import Topology
-from streamlog.topology.nodes import Entry, Node, TableJoin, WindowedAggregate
+from streamlog.topology.nodes import Entry, Node
 from streamlog.topology.policies import ErrorPolicy, on_error
-from streamlog.topology.process import Process
 from streamlog.topology.subtopology import Feeder, Subtopology, writers
 from streamlog.topology.topics import check_name
 
@@ -83,11 +82,9 @@ def _connected(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:
     ordered = list(nodes)
     for node in ordered:
         # A topic has a slash before its name, which no node has.
-        linked = [*node.parents]
+        linked = [*node.parents, *node.looks_into]
         if isinstance(node, Entry):
             linked.append(f"/{node.topic.name}")
-        if isinstance(node, TableJoin):
-            linked.append(node.table)
         for other in linked:
             leader[find(other)] = find(node.name)
     groups: defaultdict[str, list[Node]] = defaultdict(list)
@@ -103,7 +100,7 @@ def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
             if isinstance(origin, Entry):
                 found[origin.topic.name] = Feeder(origin.topic.name, (origin.topic.name,))
                 continue
-            for name in origin.feeds if isinstance(origin, Process) else (origin.name,):
+            for name in origin.feeds:
                 found[name] = Feeder(name, sub.inputs)
     return tuple(found.values())
 
@@ -120,12 +117,8 @@ def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:
         for sub in subs:
             if name in sub.topics:
                 pending += sub.repartition_topics
-                found |= {
-                    node.idle_after_ms
-                    for node in sub.nodes
-                    if isinstance(node, WindowedAggregate | Process)
-                    and node.idle_after_ms is not None
-                }
+                waits_ms = (node.waits_idle_ms for node in sub.nodes)
+                found |= {ms for ms in waits_ms if ms is not None}
     return tuple(sorted(found))
 
 

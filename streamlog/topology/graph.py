@@ -12,18 +12,7 @@ from functools import cached_property
 
 from streamlog.errors import TopologyError
 from streamlog.serdes import serde_for
-from streamlog.topology.nodes import (
-    Aggregate,
-    Entry,
-    Node,
-    RepartitionSink,
-    Sink,
-    Source,
-    TableJoin,
-    TableSource,
-    WindowedAggregate,
-)
-from streamlog.topology.process import Process
+from streamlog.topology.nodes import Entry, Node, Source, WindowedAggregate
 from streamlog.topology.subtopology import Subtopology, writers
 from streamlog.topology.topics import TopicSpec
 
@@ -57,13 +46,8 @@ class Topology:
         """All topics that it reads or writes, except changelogs."""
         found: dict[str, TopicSpec] = {}
         for node in self.nodes:
-            match node:
-                case Source() | TableSource() | Sink() | RepartitionSink():
-                    found[node.topic.name] = node.topic
-                case WindowedAggregate(late=TopicSpec() as late):
-                    found[late.name] = late
-                case _:
-                    pass
+            read = (node.topic,) if isinstance(node, Entry) else ()
+            found |= {topic.name: topic for topic in (*read, *node.writes)}
         return found
 
     @cached_property
@@ -168,15 +152,12 @@ class Topology:
 
     def _check_alike(self, sub: Subtopology, counts: Mapping[str, int]) -> None:
         for node in sub.nodes:
-            if not isinstance(node, TableJoin | Aggregate | WindowedAggregate | Process):
+            if not node.needs_equal_keys:
                 continue
-            if isinstance(node, Process) and not node.specs:
-                continue  # It may see any records together.
-            read = [n.topic for n in sub.ancestors(node) if isinstance(n, Entry)]
-            if isinstance(node, TableJoin):
-                table = sub.by_name[node.table]
-                above = [table, *sub.ancestors(table)]
-                read += [n.topic for n in above if isinstance(n, Entry)]
+            tables = [sub.by_name[name] for name in node.looks_into]
+            above = [*sub.ancestors(node), *tables]
+            above += [each for table in tables for each in sub.ancestors(table)]
+            read = [n.topic for n in above if isinstance(n, Entry)]
             names = sorted({topic.name for topic in read}, key=sub.inputs.index)
             first = names[0]
             for other in names[1:]:
@@ -194,23 +175,6 @@ def _not_alike(node: Node, first: str, other: str, counts: Mapping[str, int]) ->
 
 
 def _described(node: Node) -> str:
-    detail = ""
-    match node:
-        case Source() | TableSource():
-            detail = f" from topic {node.topic.name}"
-        case Sink() | RepartitionSink():
-            detail = f" to topic {node.topic.name}"
-        case WindowedAggregate():
-            windows = node.windows
-            detail = (
-                f" windows of {windows.size_ms} ms, grace {windows.grace_ms} ms, "
-                f"emit {node.emit.name}"
-            )
-        case TableJoin():
-            detail = f" with {node.table}{' (left)' if node.left else ''}"
-        case Process(stores=stores) if stores:
-            detail = f" with {', '.join(each.attribute for each in stores)}"
-        case _:
-            pass
+    detail = f" {node.detail}" if node.detail else ""
     after = f" after {', '.join(node.parents)}" if node.parents else ""
     return f"{type(node).__name__} {node.name}{detail}{after}"

@@ -2,8 +2,10 @@
 
 A node holds the user's functions, names, serdes and stores, and runs nothing. `parents` are
 names, so a node can be printed, compared and handed to any runner. Rule of the file: what a
-node does is in its fields; the step of the same name in `processing` does it. Names of
-stateful nodes are the identity of their state (KIP-307).
+node does is in its fields; the step of the same name in `processing` does it, and what others have
+to know of a kind is a property of `Node`, so that nobody has to know all kinds. Names of stateful
+nodes are the identity of their state (KIP-307). Not here: nodes with more than a few fields of
+their own, which have modules of their own (`process`).
 """
 
 from __future__ import annotations
@@ -42,12 +44,74 @@ class Node:
     on_error: ErrorPolicy | None = None
     """What becomes of records on which it fails; None: what the app says."""
 
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """The stores that it owns."""
+        return ()
+
+    @property
+    def looks_into(self) -> tuple[str, ...]:
+        """Other nodes in whose stores it looks when a record comes: they are in its task."""
+        return ()
+
+    @property
+    def needs_equal_keys(self) -> bool:
+        """Equal keys of all that it reads have to be in the same task."""
+        return False
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """The sources that rows of its own making are: those that come at a time of their own.
+
+        Each has its own sequence in each task, and its own stream time. What belongs to the record
+        behind it is none.
+        """
+        return ()
+
+    @property
+    def passes_on(self) -> bool:
+        """Some of its rows belong to the records behind them, as well as to its feeds."""
+        return not self.feeds
+
+    @property
+    def keeps_time(self) -> bool:
+        """It knows how far event time has come, and tells those below."""
+        return bool(self.feeds)
+
+    @property
+    def waits_idle_ms(self) -> int | None:
+        """It does not wait for sources read to their end and quiet for so long; None: it does."""
+        return None
+
+    @property
+    def writes(self) -> tuple[TopicSpec, ...]:
+        """The topics that it writes to."""
+        return ()
+
+    @property
+    def table_key(self) -> Serde[Any] | None:
+        """How the keys of the table that it keeps are written; None: it keeps none.
+
+        Its rows are then in the first of its stores.
+        """
+        return None
+
+    @property
+    def detail(self) -> str:
+        """What a line about it says beyond its kind, name and parents."""
+        return ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(Node):
     """Records of a topic."""
 
     topic: TopicSpec
+
+    @property
+    def detail(self) -> str:
+        """Its topic."""
+        return f"from topic {self.topic.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +120,21 @@ class TableSource(Node):
 
     topic: TopicSpec
     store: StoreSpec
+
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """Its rows."""
+        return (self.store,)
+
+    @property
+    def table_key(self) -> Serde[Any]:
+        """That of the topic."""
+        return self.topic.key
+
+    @property
+    def detail(self) -> str:
+        """Its topic."""
+        return f"from topic {self.topic.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +210,21 @@ class Aggregate(Node):
     key: Serde[Any]
     aggregation: Aggregation
 
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """Its rows."""
+        return (self.store,)
+
+    @property
+    def needs_equal_keys(self) -> bool:
+        """One row per key."""
+        return True
+
+    @property
+    def table_key(self) -> Serde[Any]:
+        """Of the records."""
+        return self.key
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedAggregate(Node):
@@ -147,14 +241,47 @@ class WindowedAggregate(Node):
     """A source read to its end and quiet for this long no longer holds windows back."""
 
     @property
-    def is_feeder(self) -> bool:
-        """Its rows are a source of their own, with a time and a sequence of their own.
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """Its rows."""
+        return (self.store,)
+
+    @property
+    def needs_equal_keys(self) -> bool:
+        """One row per key and window."""
+        return True
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """Its rows, unless every update goes on.
 
         On close, rows come in (end, start, key) order whatever the interleaving of the inputs
         was: their number is their identity. At commits, it is that of the record that changed the
         row last, counted here. On update, they belong to the record behind them.
         """
-        return self.emit is not Emit.UPDATE
+        return () if self.emit is Emit.UPDATE else (self.name,)
+
+    @property
+    def waits_idle_ms(self) -> int | None:
+        """As given."""
+        return self.idle_after_ms
+
+    @property
+    def writes(self) -> tuple[TopicSpec, ...]:
+        """Where late records go."""
+        return (self.late,) if isinstance(self.late, TopicSpec) else ()
+
+    @property
+    def table_key(self) -> Serde[Any]:
+        """Of the records; that of rows is `Windowed`."""
+        return self.key
+
+    @property
+    def detail(self) -> str:
+        """Its windows."""
+        windows = self.windows
+        return (
+            f"windows of {windows.size_ms} ms, grace {windows.grace_ms} ms, emit {self.emit.name}"
+        )
 
 
 Order = Literal["key", "partition", "none"]
@@ -179,6 +306,16 @@ class AsyncMapValues(Node):
     ordered: Order
     timeout_ms: int | None = None
 
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """The records whose calls are open."""
+        return (self.store,)
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """Everything that it hands on."""
+        return (self.name,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJoin(Node):
@@ -193,12 +330,37 @@ class TableJoin(Node):
     left: bool
     """Records without a row go on too."""
 
+    @property
+    def looks_into(self) -> tuple[str, ...]:
+        """The table."""
+        return (self.table,)
+
+    @property
+    def needs_equal_keys(self) -> bool:
+        """A record's row is in its task."""
+        return True
+
+    @property
+    def detail(self) -> str:
+        """The table."""
+        return f"with {self.table}{' (left)' if self.left else ''}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink(Node):
     """Writes records to a topic."""
 
     topic: TopicSpec
+
+    @property
+    def writes(self) -> tuple[TopicSpec, ...]:
+        """Its topic."""
+        return (self.topic,)
+
+    @property
+    def detail(self) -> str:
+        """Its topic."""
+        return f"to topic {self.topic.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,10 +369,18 @@ class RepartitionSink(Node):
 
     topic: TopicSpec
 
+    @property
+    def writes(self) -> tuple[TopicSpec, ...]:
+        """Its topic."""
+        return (self.topic,)
+
+    @property
+    def detail(self) -> str:
+        """Its topic."""
+        return f"to topic {self.topic.name}"
+
 
 Stateless = Map | MapValues | FlatMapValues | Filter | Peek | Rekey | TableMapValues | TableFilter
 """Nodes that are nothing but a function."""
 Entry = Source | TableSource
 """Nodes that read a topic."""
-Stateful = TableSource | Aggregate | WindowedAggregate | AsyncMapValues
-"""Nodes that own a store."""

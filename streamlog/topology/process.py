@@ -85,8 +85,33 @@ class Process(Node):
         return f"{self.name}/{clock}"
 
     @property
+    def needs_equal_keys(self) -> bool:
+        """One without state may see any records together."""
+        return bool(self.specs)
+
+    @property
+    def passes_on(self) -> bool:
+        """What it makes of a record belongs to the record."""
+        return True
+
+    @property
+    def keeps_time(self) -> bool:
+        """Its context tells it."""
+        return True
+
+    @property
+    def waits_idle_ms(self) -> int | None:
+        """As given."""
+        return self.idle_after_ms
+
+    @property
+    def detail(self) -> str:
+        """Its stores."""
+        return f"with {', '.join(each.attribute for each in self.stores)}" if self.stores else ""
+
+    @property
     def feeds(self) -> tuple[str, ...]:
-        """The sources that its firings are; what it makes of a record belongs to the record."""
+        """The sources that its firings are."""
         if self.timers is not None:
             return self.feed("event"), self.feed("wall")
         return tuple(sorted({self.feed(each.clock) for each in self.punctuations}))

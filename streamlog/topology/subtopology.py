@@ -13,16 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from streamlog.tables.store import StoreSpec
-from streamlog.topology.nodes import (
-    AsyncMapValues,
-    Entry,
-    Node,
-    RepartitionSink,
-    Sink,
-    Stateful,
-    TableJoin,
-    WindowedAggregate,
-)
+from streamlog.topology.nodes import Entry, Node, RepartitionSink
 from streamlog.topology.process import Process
 from streamlog.topology.topics import TopicSpec
 
@@ -81,23 +72,17 @@ class Subtopology:
     @cached_property
     def stores(self) -> tuple[StoreSpec, ...]:
         """The stores of its nodes."""
-        found: list[StoreSpec] = []
-        for node in self.nodes:
-            if isinstance(node, Stateful):
-                found.append(node.store)
-            elif isinstance(node, Process):
-                found += node.specs
-        return tuple(found)
+        return tuple(spec for node in self.nodes for spec in node.specs)
 
     @property
     def changelog_topic(self) -> str | None:
         """The topic that holds its state, one partition per task; None if it has no state.
 
         Reading a repartition topic is state too: what has been read from each source; and so is
-        a processor's stream time.
+        the stream time that a node keeps.
         """
         internal = any(topic.internal for topic in self.topics.values())
-        timed = any(isinstance(node, Process) for node in self.nodes)
+        timed = any(node.keeps_time for node in self.nodes)
         has_state = self.stores or internal or timed
         return f"{self.app_id}-{self.number}-changelog" if has_state else None
 
@@ -122,15 +107,10 @@ class Subtopology:
             starts = isinstance(node, Entry) and node.topic.name == topic
             count = starts + sum(paths[parent] for parent in node.parents)
             paths[node.name] = count
-            match node:
-                case Sink() | RepartitionSink():
-                    at_topic[node.topic.name] += count
-                case WindowedAggregate(late=TopicSpec() as late):
-                    at_topic[late.name] += count
-                case TableJoin():
-                    at_store[node.table] += count
-                case _:
-                    pass
+            for written in node.writes:
+                at_topic[written.name] += count
+            for table in node.looks_into:
+                at_store[table] += count
         met = [paths[table] and joins for table, joins in at_store.items()]
         return any(met) or max([*paths.values(), *at_topic.values()]) > 1
 
@@ -146,20 +126,19 @@ class Subtopology:
                 yield self.by_name[name]
 
     def origins(self, node: Node) -> list[Node]:
-        """The sources that this node's records come from, in build order.
+        """The sources that this node's records come from, in build order: entries and feeders.
 
-        Entries, windowed aggregations that emit on close, async functions (see their nodes), and
-        processors whose timers forward (what they make of a record belongs to the record).
+        Above a feeder that also hands on what belongs to its records (`passes_on`), those too.
         """
         return self._above(
             node,
-            lambda n: isinstance(n, Entry) or _has_own_times(n) or _fires(n),
-            through=_fires,
+            lambda n: isinstance(n, Entry) or bool(n.feeds),
+            through=lambda n: bool(n.feeds) and n.passes_on,
         )
 
     def clocks(self, node: Node) -> list[Node]:
         """The nodes that tell how far event time has come where this node's records are."""
-        return self._above(node, lambda n: isinstance(n, Entry | Process) or _has_own_times(n))
+        return self._above(node, lambda n: isinstance(n, Entry) or n.keeps_time)
 
     def is_watched(self, node: Node) -> bool:
         """Whether a processor below this one needs its time."""
@@ -194,17 +173,6 @@ class Subtopology:
             if not wanted(parent) or through(parent):
                 pending += parent.parents
         return [self.by_name[name] for name in self.by_name if name in found]
-
-
-def _has_own_times(node: Node) -> bool:
-    """Whether what it hands on comes later than what it was made from."""
-    return isinstance(node, AsyncMapValues) or (
-        isinstance(node, WindowedAggregate) and node.is_feeder
-    )
-
-
-def _fires(node: Node) -> bool:
-    return isinstance(node, Process) and bool(node.feeds)
 
 
 def writers(topic: str, subs: Iterable[Subtopology]) -> list[tuple[Subtopology, Node]]:

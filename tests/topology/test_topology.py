@@ -159,4 +159,4 @@ def test_event_time_without_grace_or_late_is_warned_of_once() -> None:
 def test_emission_decides_whether_results_are_a_source_of_their_own() -> None:
     app = clicks_app()
     (node,) = [n for n in app.topology().nodes if isinstance(n, WindowedAggregate)]
-    assert node.is_feeder
+    assert node.feeds == (node.name,)

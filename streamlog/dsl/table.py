@@ -1,0 +1,159 @@
+"""Table: the latest value per key, kept by a source or an aggregation.
+
+Its views store nothing more, rows are mapped when they are looked up. Rule of the file: a change
+to None is a deletion, which views hand on and do not show to functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from streamlog.dsl.access import TableAccess
+from streamlog.dsl.place import (
+    Place,
+    Side,
+)
+from streamlog.dsl.shapes import returned
+from streamlog.durations import When, when_ms
+from streamlog.errors import UsageError
+from streamlog.topology import (
+    ErrorPolicy,
+    TableFilter,
+    TableMapValues,
+    check_name,
+)
+
+if TYPE_CHECKING:
+    from streamlog.dsl.stream import Stream
+
+K = TypeVar("K")
+"""A key."""
+V = TypeVar("V")
+"""A value."""
+V2 = TypeVar("V2")
+"""A new value, or the value of a table."""
+
+
+class Table(Generic[K, V]):
+    """The latest value of type V per key of type K."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+
+    @property
+    def name(self) -> str:
+        """The name of what keeps the rows."""
+        return self.side.owner
+
+    def changes(self) -> Stream[K, V]:
+        """Every change as a record; of a windowed table that emits on close, the final rows."""
+        # Each is made of the other, and a module has to come first.
+        from streamlog.dsl.stream import Stream  # noqa: PLC0415
+
+        return Stream(self.side.place)
+
+    def map_values(
+        self,
+        fn: Callable[[V], V2],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, V2]:
+        """The same table with mapped values."""
+        builder = self.side.place.builder
+        node = TableMapValues(
+            name=_checked(name) or builder.unique_name("tablemapvalues"),
+            parents=(self.side.place.node,),
+            fn=fn,
+            on_error=on_error,
+        )
+        builder.add(node)
+        place = self.side.place
+        mapped = Place(builder, node.name, place.key, returned(fn))
+        return Table(Side(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+
+    def filter(
+        self,
+        fn: Callable[[K, V], bool],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, V]:
+        """The rows for which the function is true; the others are not there."""
+        builder = self.side.place.builder
+        node = TableFilter(
+            name=_checked(name) or builder.unique_name("tablefilter"),
+            parents=(self.side.place.node,),
+            fn=fn,
+            on_error=on_error,
+        )
+        builder.add(node)
+        place = self.side.place
+        passed = Place(builder, node.name, place.key, place.value)
+        return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+
+    async def fetch(self, key: K, *, stale_ok: bool = False) -> V | None:
+        """The row of a key, from whichever worker has it; None if there is none.
+
+        It is the row as of that worker's last commit: what is shown outlives a crash, and what
+        is not committed yet is not shown. While the key's task moves from one worker to another
+        this waits.
+
+        Args:
+            key: of a windowed table a `Windowed`.
+            stale_ok: take the row from a standby copy, which may be behind, rather than wait.
+
+        Raises:
+            UsageError: nobody runs the app.
+            SerdeError: the key is not of the table's type.
+            RequestTimedOut: nobody had the row within the time that is waited.
+            ConfigError: another worker has it, which can't be asked as it has no `web=`.
+        """
+        found: V | None = await self._access().fetch(self.side.place.node, key, stale_ok=stale_ok)
+        return found
+
+    async def put(self, key: K, value: V | None) -> None:
+        """Write a row of a table that is kept from a topic, by writing to the topic.
+
+        Returns when the worker that has the row has taken it in and committed it: a `fetch`
+        that follows shows it, or what was written after it. None deletes the row.
+
+        Raises:
+            UsageError: the rows of the table are computed; or nobody runs the app.
+            SerdeError: key or value are not of the topic's types.
+            RequestTimedOut: it is written, but was not committed within the time that is waited.
+            ConfigError: as with `fetch`.
+        """
+        await self._access().put(self.side.place.node, key, value)
+
+    def scan(self, *, prefix: object = None, at: When | None = None) -> AsyncIterator[tuple[K, V]]:
+        """All rows, from all workers, as of their last commits; see `fetch`.
+
+        The rows of one partition come in the order of their keys' bytes, those of a windowed
+        table by window (end, start, key). They are read as they are looped over, some at a
+        time: a row that changes meanwhile is seen as it was or as it is.
+
+        Args:
+            prefix: only keys that begin with it, if they are str or bytes.
+            at: only rows of windows that have this time in them, of a windowed table.
+
+        Raises:
+            UsageError: as `fetch`, or `at` is given for a table without windows.
+        """
+        at_ms = None if at is None else when_ms(at)
+        return self._access().scan(self.side.place.node, prefix=prefix, at_ms=at_ms)
+
+    def _access(self) -> TableAccess:
+        found = self.side.place.builder.outlet.tables
+        if found is None:
+            raise UsageError(
+                f"nobody runs the app, so there are no rows of {self.name!r} to be had: ask from "
+                "an agent, timer or crontab of a running worker, in `with app.test()`, or over "
+                "HTTP (docs/web.md)"
+            )
+        return found
+
+
+def _checked(name: str | None) -> str | None:
+    return None if name is None else check_name("an operator", name)

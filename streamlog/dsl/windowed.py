@@ -1,0 +1,149 @@
+"""WindowedStream: the records of a stream by key and window, to be aggregated into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, Self, TypeVar
+
+from streamlog.dsl.aggregations import (
+    Windowing,
+    aggregating,
+    counting,
+    reducing,
+    state_shape,
+)
+from streamlog.dsl.aggregators import Aggregator, row_aggregation
+from streamlog.dsl.place import (
+    Place,
+    Side,
+    idle_after_ms,
+    partitioned,
+)
+from streamlog.dsl.shapes import Shape
+from streamlog.dsl.table import Table
+from streamlog.dsl.topic import Topic
+from streamlog.durations import Dur
+from streamlog.errors import TopologyError
+from streamlog.record import Late, Record, Windowed
+from streamlog.tables.store import StoreSpec
+from streamlog.topology import (
+    Aggregation,
+    ErrorPolicy,
+    WindowedAggregate,
+    check_name,
+)
+from streamlog.windows.emit import Emit
+
+K = TypeVar("K")
+"""A key."""
+V = TypeVar("V")
+"""A value."""
+A = TypeVar("A")
+"""The state and result of an aggregation."""
+
+
+class WindowedStream(Generic[K, V]):
+    """The records of a stream by key and window."""
+
+    def __init__(self, place: Place, windowing: Windowing) -> None:
+        self._place = place
+        self._windowing = windowing
+
+    def late(self, to: Topic[K, Late[V]] | Callable[[Record[K, V]], object]) -> Self:
+        """Where records go whose window has closed: a topic, or a function.
+
+        Without this they are counted, and the count is logged.
+        """
+        late = to.spec if isinstance(to, Topic) else to
+        return type(self)(self._place, replace(self._windowing, late=late))
+
+    def emit(self, when: Emit) -> Self:
+        """`Emit.CLOSE` (default): one final row per window. `Emit.UPDATE`: every change.
+
+        `Emit.COMMIT`: the newest value of each key and window that has changed, at every commit
+        of the worker (`commit_interval`); in the test driver, after each call.
+        """
+        if not isinstance(when, Emit):
+            raise TopologyError(f"emit takes Emit.CLOSE, Emit.UPDATE or Emit.COMMIT, not {when!r}")
+        return type(self)(self._place, replace(self._windowing, emit=when))
+
+    def idle_after(self, wall: Dur) -> Self:
+        """Do not wait for sources that are read to their end and quiet for this long.
+
+        Windows close when all sources (the partitions upstream) have passed their end. Without
+        this one that is quiet, or empty, holds them open. Results then depend on the clock:
+        what such a source brings for a closed window is late.
+        """
+        return type(self)(self._place, replace(self._windowing, idle_after_ms=idle_after_ms(wall)))
+
+    def count(
+        self,
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[Windowed[K], int]:
+        """How many records."""
+        return self._table(name, counting(), Shape(int), on_error)
+
+    def reduce(
+        self,
+        fn: Callable[[V, V], V],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[Windowed[K], V]:
+        """The values folded into one of the same type; the first is the start."""
+        return self._table(name, reducing(fn, self._place.value.serde), self._place.value, on_error)
+
+    def aggregate(
+        self,
+        init: Callable[[], A],
+        fn: Callable[[A, V], A],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[Windowed[K], A]:
+        """The values folded into a state that begins as `init()`; see `Grouped.aggregate`."""
+        shape = state_shape(init, fn)
+        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error)
+
+    def agg(
+        self,
+        into: type[A],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+        **columns: Aggregator[V, Any],
+    ) -> Table[Windowed[K], A]:
+        """One row of type `into`, a column for each of its fields.
+
+        Example:
+            >>> from streamlog import agg
+            >>> agg.sum("amount").name
+            'sum'
+        """
+        return self._table(name, row_aggregation(name, into, columns), Shape(into), on_error)
+
+    def _table(
+        self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
+    ) -> Table[Any, Any]:
+        check_name("a table", name)
+        place = partitioned(self._place, name)
+        how = self._windowing
+        place.builder.add(
+            WindowedAggregate(
+                name=name,
+                parents=(place.node,),
+                store=StoreSpec(name),
+                key=place.key.serde,
+                aggregation=aggregation,
+                on_error=on_error,
+                windows=how.windows,
+                emit=how.emit,
+                late=how.late,
+                idle_after_ms=how.idle_after_ms,
+            )
+        )
+        rows = Place(place.builder, name, place.key.windowed, value)
+        return Table(Side(rows, name, is_windowed=True))

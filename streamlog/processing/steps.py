@@ -1,0 +1,150 @@
+"""Which step does what a node says: one line per kind, and what a step may know of its task.
+
+A new operator is a node (`topology`), a step of its own module, and a line here. Rule of the file:
+steps are made in build order, so whatever a node names (parents, tables) is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from streamlog.errors import TopologyError
+from streamlog.processing.aggregate import AggregateStep
+from streamlog.processing.async_values import AsyncMapValuesStep
+from streamlog.processing.columns import Feed
+from streamlog.processing.joins import Lookup, TableJoinStep, TableStep
+from streamlog.processing.processor import ProcessorStep
+from streamlog.processing.record_queue import Input, TopicPartition
+from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
+from streamlog.processing.step import Collector, Step
+from streamlog.processing.windowed import WindowedAggregateStep
+from streamlog.tables.store import KeyValueStore
+from streamlog.topology import (
+    Aggregate,
+    AsyncMapValues,
+    Entry,
+    Merge,
+    Node,
+    Process,
+    RepartitionSink,
+    Sink,
+    Source,
+    Subtopology,
+    TableJoin,
+    TableSource,
+    WindowedAggregate,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is around a step in its task."""
+
+    subtopology: Subtopology
+    partition: int
+    partitions: Mapping[str, int]
+    """Partition counts of all topics."""
+    store: KeyValueStore
+    collector: Collector
+    owner: int
+    """Grows with every owner of the state."""
+    inputs: Mapping[TopicPartition, Input]
+    steps: Mapping[str, Step]
+    """Those that are made already."""
+
+    def feeds(self, node: Node) -> list[Feed]:
+        """Where this node's records come from, in this task."""
+        return [
+            feed for origin in self.subtopology.origins(node) for feed in self._feeds_of(origin)
+        ]
+
+    def clocks(self, node: Node) -> list[Feed]:
+        """Where this node learns from how far event time has come, in this task."""
+        return [
+            feed
+            for above in self.subtopology.clocks(node)
+            for feed in (
+                self._feeds_of(above) if isinstance(above, Entry) else self.steps[above.name].clocks
+            )
+        ]
+
+    def table(self, name: str) -> Lookup:
+        """The step that keeps a table.
+
+        Raises:
+            TopologyError: its rows can't be looked up by key.
+        """
+        step = self.steps[name]
+        if not isinstance(step, Lookup):
+            raise TopologyError(f"{name!r} is no table that can be joined with")
+        return step
+
+    def _feeds_of(self, origin: Node) -> Sequence[Feed]:
+        if not isinstance(origin, Entry):
+            return self.steps[origin.name].own_feeds
+        found = self.inputs.get((origin.topic.name, self.partition))
+        return () if found is None else (found,)
+
+
+def step_of(node: Node, around: Around) -> Step:
+    """The node at work."""
+    make = _KINDS.get(type(node))
+    return stateless_step(node) if make is None else make(node, around)
+
+
+def _windowed(node: WindowedAggregate, around: Around) -> Step:
+    feeds, partition = around.feeds(node), around.partition
+    return WindowedAggregateStep(
+        node, around.store, around.collector, feeds=feeds, partition=partition
+    )
+
+
+def _process(node: Process, around: Around) -> Step:
+    return ProcessorStep(
+        node,
+        around.store,
+        app_id=around.subtopology.app_id,
+        partition=around.partition,
+        feeds=around.clocks(node),
+        is_watched=around.subtopology.is_watched(node),
+    )
+
+
+def _async_map_values(node: AsyncMapValues, around: Around) -> Step:
+    return AsyncMapValuesStep(
+        node,
+        around.store,
+        around.collector,
+        feeds=around.feeds(node),
+        partition=around.partition,
+        owner=around.owner,
+    )
+
+
+def _repartition_sink(node: RepartitionSink, around: Around) -> Step:
+    return RepartitionStep(
+        node.name,
+        node.topic,
+        around.collector,
+        partitions=around.partitions[node.topic.name],
+        feeds=around.feeds(node),
+        idle_marks_ms=around.subtopology.idle_marks_ms[node.topic.name],
+    )
+
+
+_Maker: TypeAlias = Callable[[Any, Around], Step]
+
+_KINDS: dict[type[Node], _Maker] = {
+    Source: lambda node, _: Step(node.name),
+    Merge: lambda node, _: Step(node.name),
+    TableSource: lambda node, around: TableStep(node, around.store, around.collector),
+    Aggregate: lambda node, around: AggregateStep(node, around.store, around.collector),
+    WindowedAggregate: _windowed,
+    Process: _process,
+    AsyncMapValues: _async_map_values,
+    TableJoin: lambda node, around: TableJoinStep(node, around.table(node.table), around.collector),
+    Sink: lambda node, around: SinkStep(node.name, node.topic, around.collector),
+    RepartitionSink: _repartition_sink,
+}
