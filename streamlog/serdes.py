@@ -61,6 +61,7 @@ class StrSerde:
     encode = staticmethod(str.encode)
     decode = staticmethod(bytes.decode)
     exact = frozenset({str})
+    declared = str
 
     def dumps(self, obj: str) -> bytes:
         """The text as UTF-8."""
@@ -82,6 +83,8 @@ class StrSerde:
 class BytesSerde:
     """Bytes as they are."""
 
+    declared = bytes
+
     def dumps(self, obj: bytes) -> bytes:
         """The same bytes."""
         if not isinstance(obj, bytes):
@@ -98,6 +101,7 @@ class IntSerde:
 
     encode = staticmethod(_LONG.pack)
     exact = frozenset({int})
+    declared = int
 
     def dumps(self, obj: int) -> bytes:
         """Eight bytes; `bool` is refused, and so is what needs more than 64 bits."""
@@ -119,6 +123,8 @@ class IntSerde:
 
 class FloatSerde:
     """A double in 8 bytes, big-endian: Kafka's DoubleSerializer."""
+
+    declared = float
 
     def dumps(self, obj: float) -> bytes:
         """Eight bytes; an `int` counts as the float it equals."""
@@ -143,10 +149,11 @@ class JsonSerde(Generic[T]):
     added them); missing or mistyped ones are refused.
     """
 
-    __slots__ = ("_declared", "_expected", "_type_name", "decode", "encode", "exact")
+    __slots__ = ("_expected", "_type_name", "declared", "decode", "encode", "exact")
 
     def __init__(self, declared: object) -> None:
-        self._declared = declared
+        self.declared = declared
+        """The type, for who wants to know what is in a value (`declared_by`)."""
         self._type_name = type_name(declared)
         _refuse_foreign_types(declared, self._type_name)
         self.decode = msgspec.json.Decoder(cast("type[T]", declared)).decode
@@ -157,7 +164,7 @@ class JsonSerde(Generic[T]):
     @property
     def form(self) -> object:
         """See `form_of`."""
-        return {"json": schema_of(self._declared)}
+        return {"json": schema_of(self.declared)}
 
     def dumps(self, obj: T) -> bytes:
         """The value as JSON; a value of another type than declared is refused."""
@@ -290,6 +297,11 @@ def form_of(serde: Serde[Any]) -> object:
     """
     form: object = getattr(serde, "form", None)
     return type(serde).__qualname__ if form is None else form
+
+
+def declared_by(serde: Serde[Any]) -> object:
+    """The type that a serde was made for; None if it does not say so by a `declared`."""
+    return getattr(serde, "declared", None)
 
 
 def schema_of(declared: object) -> object:

@@ -2,7 +2,7 @@
 
 Rule of the file: a result that is handed on is a copy, unless its type never changes: the
 user's function may fold in place, and the next record must not reach into the last result.
-Columns (`agg`): `aggregators`.
+Columns (`agg`): `columns`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ class Windowing:
 
 def counting() -> Aggregation:
     """How many values."""
-    return Aggregation(int, lambda state, _: state + 1, lambda state: state, serde_for(int))
+    return Aggregation(
+        int,
+        lambda state, _: state + 1,
+        lambda state: state,
+        serde_for(int),
+        merge=lambda state, later: state + later,
+    )
 
 
 def reducing(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
@@ -43,7 +49,10 @@ def reducing(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
     def add(state: Any, value: Any) -> Any:  # noqa: ANN401 - the stream's values
         return value if state is None else fn(state, value)
 
-    return Aggregation(lambda: None, add, _copied(serde), serde)
+    def merge(state: Any, later: Any) -> Any:  # noqa: ANN401 - the stream's values
+        return state if later is None else add(state, later)
+
+    return Aggregation(lambda: None, add, _copied(serde), serde, merge=merge)
 
 
 def aggregating(

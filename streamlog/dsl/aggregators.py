@@ -1,47 +1,37 @@
-"""agg: the built-in columns of an aggregation: count, sum, min, max, mean.
+"""agg: the built-in columns of an aggregation, from count to quantiles.
 
-Each folds one number or comparable value per record into a state, and gives a result. Rule
-of the file: a state is plain data, and written down so that it comes back as it was. How values
-fold is in `tables/folding`; `row_aggregation` puts the columns of one row together.
+Each says as data what it does, and of what (`topology/aggregator`); `columns` puts those of one
+row together. What a column is over is a function of the value, which a type checker follows, or
+the name of a field, which is checked when the topology is built and which engines can read
+without calling anybody. All of them merge, so they work in every kind of window.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import inspect
-import typing
-from collections.abc import Callable, Mapping
-from operator import attrgetter
-from typing import Any, Generic, TypeVar, cast, is_typeddict
+from collections.abc import Callable
+from typing import Any, Protocol, SupportsFloat, TypeVar
 
-import msgspec
-
-from streamlog.dsl.shapes import TypedPackedSerde
 from streamlog.errors import TopologyError
-from streamlog.serdes import serde_for, type_name
-from streamlog.tables.folding import Column, Columns
-from streamlog.topology import Aggregation
+from streamlog.tables.sketches import ACCURACY, PRECISION, PRECISION_MAX, PRECISION_MIN
+from streamlog.topology import Aggregator
 
 V = TypeVar("V")
 """A value that is aggregated."""
-R = TypeVar("R")
-"""What a column results in."""
 
+
+class Ordered(Protocol):
+    """What can be compared with its like."""
+
+    def __lt__(self, other: Any, /) -> Any:  # noqa: ANN401 - of the same type
+        """Whether it comes before the other one."""
+
+
+Number = Callable[[V], SupportsFloat] | str
+"""A number in each value: a function, or the name of a field."""
+Comparable = Callable[[V], Ordered] | str
+"""Something in each value that has an order."""
 Field = Callable[[V], Any] | str
-"""What is taken of each value: a function, or the name of a field."""
-_NUMBERS = (int, float, bool, str, Any, None)
-"""Types whose states come back from MessagePack exactly as they were without being told."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Aggregator(Generic[V, R]):
-    """One column."""
-
-    name: str
-    """What it does: one of `folding.KINDS`."""
-    field: Field[V] | None = None
-    """What of: None for a count."""
+"""Anything in each value."""
 
 
 class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
@@ -53,130 +43,126 @@ class agg:  # noqa: N801 - a namespace: agg.count(), agg.sum(...)
         return Aggregator("count")
 
     @staticmethod
-    def sum(field: Field[V]) -> Aggregator[V, Any]:
+    def sum(field: Number[V]) -> Aggregator[V, Any]:
         """The sum; 0 of no records."""
         return Aggregator("sum", field)
 
     @staticmethod
-    def min(field: Field[V]) -> Aggregator[V, Any]:
+    def min(field: Comparable[V]) -> Aggregator[V, Any]:
         """The smallest."""
         return Aggregator("min", field)
 
     @staticmethod
-    def max(field: Field[V]) -> Aggregator[V, Any]:
+    def max(field: Comparable[V]) -> Aggregator[V, Any]:
         """The largest."""
         return Aggregator("max", field)
 
     @staticmethod
-    def mean(field: Field[V]) -> Aggregator[V, float]:
+    def mean(field: Number[V]) -> Aggregator[V, float]:
         """The arithmetic mean."""
         return Aggregator("mean", field)
 
+    @staticmethod
+    def var(field: Number[V], *, sample: bool = False) -> Aggregator[V, float]:
+        """The variance: the mean squared distance from the mean, in squared units.
 
-def row_aggregation(
-    name: str, into: type[Any], columns: Mapping[str, Aggregator[Any, Any]]
-) -> Aggregation:
-    """The columns folded together, their results as an `into`.
+        Args:
+            field: the numbers.
+            sample: they are a sample of what it is about, so divide by one less than there are
+                (SQL's VAR_SAMP, pandas' default); 0 of a single one.
+        """
+        return Aggregator("var", field, options={"sample": sample})
 
-    Raises:
-        TopologyError: a column is not a field of `into`, or a field has no column.
-        SerdeError: `into` is no type that can be written down.
-    """
-    serde_for(cast("Any", into))
-    hints = typing.get_type_hints(into)
-    _check_columns(name, into, columns, hints)
-    kinds = tuple(_state_type(column, hints.get(key)) for key, column in columns.items())
-    # States are written in the order of the columns, whatever that of the fields is.
-    names = None if _takes_in_order(into, tuple(columns)) else tuple(columns)
-    folded = Columns([_column(aggregator) for aggregator in columns.values()], into, names)
-    return Aggregation(folded.initial, folded.add, folded.result, _RowSerde(kinds, columns))
+    @staticmethod
+    def first(field: Field[V], *, by: Comparable[V] | None = None) -> Aggregator[V, Any]:
+        """The first one.
 
+        Args:
+            field: what of it.
+            by: the least of this comes first; without it, the record that was processed first.
+        """
+        return Aggregator("first", field, by)
 
-def _takes_in_order(into: type[Any], names: tuple[str, ...]) -> bool:
-    """Whether the class takes these fields by position, which is cheaper than by name."""
-    if is_typeddict(into):
-        return False
-    try:
-        parameters = list(inspect.signature(into).parameters.values())[: len(names)]
-    except (TypeError, ValueError):
-        return False
-    given = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-    return tuple(given) == names
+    @staticmethod
+    def last(field: Field[V], *, by: Comparable[V] | None = None) -> Aggregator[V, Any]:
+        """The last one; see `first`."""
+        return Aggregator("last", field, by)
 
+    @staticmethod
+    def collect(field: Field[V], *, limit: int | None = None) -> Aggregator[V, list[Any]]:
+        """A list, in the order in which the records were processed.
 
-def _column(aggregator: Aggregator[Any, Any]) -> Column:
-    field = aggregator.field
-    if isinstance(field, str) and "." in field:
-        return Column(aggregator.name, attrgetter(field))
-    return Column(aggregator.name, field)
+        Args:
+            field: what is in it.
+            limit: keep only the first so many; without it, the state of a key grows with every
+                record, and is written down whole at every commit.
 
+        Raises:
+            TopologyError: `limit` is less than 1.
+        """
+        if limit is None:
+            return Aggregator("collect", field)
+        return Aggregator("collect", field, options={"limit": _at_least_one("limit", limit)})
 
-class _RowSerde(TypedPackedSerde[Any]):
-    """The states of all columns; they come back as the list that is folded into."""
+    @staticmethod
+    def top(
+        n: int, field: Field[V], *, by: Comparable[V] | None = None
+    ) -> Aggregator[V, list[Any]]:
+        """A list of the `n` largest, the largest first; of equal ones, the earlier first.
 
-    def __init__(self, kinds: tuple[Any, ...], columns: Mapping[str, Aggregator[Any, Any]]) -> None:
-        super().__init__(cast("Any", tuple)[kinds])
-        self._columns = [[name, column.name] for name, column in columns.items()]
+        Args:
+            n: how many.
+            field: what is in the list.
+            by: what they are compared by; without it, by themselves.
 
-    @property
-    def form(self) -> object:
-        """What the bytes look like, as plain data (`serdes.form_of`)."""
-        return {"columns": self._columns, "row": super().form}
+        Raises:
+            TopologyError: `n` is less than 1.
+        """
+        return Aggregator("top", field, by, {"n": _at_least_one("n", n)})
 
-    def loads(self, data: bytes) -> list[Any]:
-        """The states."""
-        return list(super().loads(data))
+    @staticmethod
+    def distinct(field: Field[V], *, precision: int = PRECISION) -> Aggregator[V, int]:
+        """About how many different values there are, by HyperLogLog; the extra `sketches`.
 
+        Exact for a few hundred; beyond, the standard error is 1.04 / sqrt(2 ** precision), 1.6 %
+        by default.
 
-def _state_type(column: Aggregator[Any, Any], hint: object) -> Any:  # noqa: ANN401 - a type form
-    if column.name == "mean":
-        return tuple[int | float, int]
-    if column.name == "count" or hint in _NUMBERS:
-        return Any
-    return hint if column.name == "sum" else hint | None  # type: ignore[operator]
+        Args:
+            field: str, bytes, a number, a datetime, or what is made of them.
+            precision: 4 to 21; a key and window takes 2 ** precision bytes at most.
 
-
-def _check_columns(
-    name: str, into: type[Any], columns: Mapping[str, object], hints: Mapping[str, object]
-) -> None:
-    for column, aggregator in columns.items():
-        if not isinstance(aggregator, Aggregator):
+        Raises:
+            TopologyError: `precision` is out of range.
+        """
+        if not PRECISION_MIN <= precision <= PRECISION_MAX:
             raise TopologyError(
-                f"column {column!r} of {name!r} must be one of agg.count(), agg.sum(...), "
-                f"agg.min(...), agg.max(...), agg.mean(...), not {aggregator!r}"
+                f"the precision of agg.distinct is from {PRECISION_MIN} to {PRECISION_MAX}, "
+                f"not {precision}"
             )
-        if column not in hints:
-            near = difflib.get_close_matches(column, hints, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TopologyError(
-                f"{type_name(into)} has no field {column!r}, which {name!r} aggregates{hint}"
-            )
-    missing = sorted(_required(into, hints) - {*columns})
-    if missing:
-        raise TopologyError(
-            f"{name!r} gives no value for {', '.join(missing)} of {type_name(into)}: add a "
-            "column for each, or give the field a default"
-        )
+        return Aggregator("distinct", field, options={"precision": precision})
+
+    @staticmethod
+    def quantile(field: Number[V], q: float, *, accuracy: float = ACCURACY) -> Aggregator[V, float]:
+        """About the number below which a share `q` of the numbers lies; the extra `sketches`.
+
+        By DDSketch: the number at that rank, give or take `accuracy` of itself.
+
+        Args:
+            field: the numbers.
+            q: from 0 (the smallest) to 1 (the largest); 0.5 is the median.
+            accuracy: 0.01 is one per cent; less takes more bins, and so more memory.
+
+        Raises:
+            TopologyError: `q` or `accuracy` is out of range.
+        """
+        if not 0 <= q <= 1:
+            raise TopologyError(f"q of agg.quantile is from 0 to 1, not {q}: 0.99, not 99")
+        if not 0 < accuracy < 1:
+            raise TopologyError(f"the accuracy of agg.quantile is between 0 and 1, not {accuracy}")
+        return Aggregator("quantile", field, options={"accuracy": accuracy, "q": q})
 
 
-def _required(into: type[Any], hints: Mapping[str, object]) -> set[str]:
-    if dataclasses.is_dataclass(into):
-        missing = dataclasses.MISSING
-        return {
-            field.name
-            for field in dataclasses.fields(into)
-            if field.init and field.default is missing and field.default_factory is missing
-        }
-    if issubclass(into, msgspec.Struct):
-        return {field.name for field in msgspec.structs.fields(into) if field.required}
-    if is_typeddict(into):
-        # Not `__required_keys__`: it can't see through annotations that are text.
-        marked = typing.get_type_hints(into, include_extras=True).items()
-        kind = typing.Required if not into.__total__ else None
-        return {
-            field
-            for field, hint in marked
-            if typing.get_origin(hint) is not typing.NotRequired
-            and (kind is None or typing.get_origin(hint) is kind)
-        }
-    return {*hints}
+def _at_least_one(what: str, count: int) -> int:
+    if count < 1:
+        raise TopologyError(f"{what} is how many to keep: at least 1, not {count}")
+    return count

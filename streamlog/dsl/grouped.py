@@ -12,7 +12,7 @@ from streamlog.dsl.aggregations import (
     reducing,
     state_shape,
 )
-from streamlog.dsl.aggregators import Aggregator, row_aggregation
+from streamlog.dsl.columns import row_aggregation
 from streamlog.dsl.place import (
     Place,
     Side,
@@ -26,6 +26,7 @@ from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     Aggregate,
     Aggregation,
+    Aggregator,
     ErrorPolicy,
     check_name,
 )
@@ -99,7 +100,8 @@ class Grouped(Generic[K, V]):
         **columns: Aggregator[V, Any],
     ) -> Table[K, A]:
         """One row of type `into` per key, a column for each of its fields."""
-        return self._table(name, row_aggregation(name, into, columns), Shape(into), on_error)
+        rows = row_aggregation(name, into, columns, self._place.value)
+        return self._table(name, rows, Shape(into), on_error)
 
     def _table(
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None

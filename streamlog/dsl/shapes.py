@@ -18,7 +18,14 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from streamlog.errors import SerdeError
-from streamlog.serdes import Serde, WindowedSerde, schema_of, serde_for, type_name
+from streamlog.serdes import (
+    Serde,
+    WindowedSerde,
+    declared_by,
+    schema_of,
+    serde_for,
+    type_name,
+)
 
 T = TypeVar("T")
 """What is serialized."""
@@ -134,6 +141,11 @@ class Shape:
         if self.given is not None:
             return self.given
         return PACKED if self.declared is None else serde_for(self.declared)
+
+    @property
+    def known(self) -> object:
+        """The type, also where only the topic's serde knows it; None if nobody does."""
+        return declared_by(self.given) if self.given is not None else self.declared
 
     @property
     def windowed(self) -> Shape:

@@ -13,7 +13,7 @@ from streamlog.dsl.aggregations import (
     reducing,
     state_shape,
 )
-from streamlog.dsl.aggregators import Aggregator, row_aggregation
+from streamlog.dsl.columns import row_aggregation
 from streamlog.dsl.place import (
     Place,
     Side,
@@ -29,6 +29,7 @@ from streamlog.record import Late, Record, Windowed
 from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     Aggregation,
+    Aggregator,
     ErrorPolicy,
     WindowedAggregate,
     check_name,
@@ -123,7 +124,8 @@ class WindowedStream(Generic[K, V]):
             >>> agg.sum("amount").name
             'sum'
         """
-        return self._table(name, row_aggregation(name, into, columns), Shape(into), on_error)
+        rows = row_aggregation(name, into, columns, self._place.value)
+        return self._table(name, rows, Shape(into), on_error)
 
     def _table(
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None

@@ -1,7 +1,7 @@
 # C types of folding.py.
 cimport cython
 
-cdef int _COUNT, _SUM, _MIN, _MAX, _MEAN
+cdef int _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
 
 @cython.final
 cdef class Row:
@@ -21,9 +21,12 @@ cdef class Column:
     cdef readonly int kind
     cdef readonly str attribute
     cdef readonly object get
+    cdef readonly object fold
 
     cpdef object initial(self)
     cpdef object folded(self, object state, object value)
+    cpdef object merged(self, object state, object later)
+    cdef object _extreme(self, object state, object found)
     cpdef object result(self, object state)
 
 @cython.final
@@ -37,6 +40,9 @@ cdef class Columns:
 
     @cython.locals(at=cython.Py_ssize_t, column=Column)
     cpdef list add(self, list state, object value)
+
+    @cython.locals(at=cython.Py_ssize_t, column=Column)
+    cpdef list merge(self, list state, list later)
 
     @cython.locals(at=cython.Py_ssize_t, column=Column, results=list)
     cpdef object result(self, list state)

@@ -1,24 +1,44 @@
-"""Rows and how values fold into them: count, sum, min, max and mean, several columns at once.
+"""Rows and how values fold into them: count, sum, min, max, mean and others, several at once.
 
 What an aggregation keeps per key is a `Row`; the built-in columns' state in it is a list with an
 entry per column. Exact in the order of the records: integers have no bounds, floats are added one
 by one, a mean keeps sum and count. The rule of the file: it may be compiled, so numbers of the
-user's stay objects, and what the user's fields raise goes through as it is. Not done here: which
-row a record belongs to (`processing`), and how a state is written down (`dsl/aggregators`).
+user's stay objects, and what the user's fields raise goes through as it is. Not done here: columns
+that need more than a line (`folds`, `sketches`), which row a record belongs to (`processing`), and
+how a state is written down (`dsl/columns`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["KINDS", "Column", "Columns", "Row", "written"]
+__all__ = ["KINDS", "Column", "Columns", "Fold", "Row", "written"]
 
-_COUNT, _SUM, _MIN, _MAX, _MEAN = range(5)
+_COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD = range(6)
 KINDS = ("count", "sum", "min", "max", "mean")
-"""The columns there are."""
+"""The columns that are folded here."""
+
+
+class Fold(Protocol):
+    """Port: how the values of any other column fold into a state.
+
+    `add` and `merge` may change the state they are given first, and return it or a new one.
+    """
+
+    def initial(self) -> Any:  # noqa: ANN401 - a state
+        """The state of no values."""
+
+    def add(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
+        """The state with one more value."""
+
+    def merge(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
+        """The state of what both have had; neither is used any more."""
+
+    def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
+        """What the state stands for; does not change with it."""
 
 
 class Row:
@@ -53,16 +73,24 @@ def written(
 class Column:
     """One of the built-in columns, over a field of the values."""
 
-    __slots__ = ("attribute", "get", "kind")
+    __slots__ = ("attribute", "fold", "get", "kind")
 
-    def __init__(self, kind: str, field: Callable[[Any], Any] | str | None) -> None:
-        """`field` is a function of the value, or the name of an attribute; None for a count."""
-        self.kind = KINDS.index(kind)
+    def __init__(
+        self, kind: str, field: Callable[[Any], Any] | str | None, fold: Fold | None = None
+    ) -> None:
+        """`field` is a function of the value, or the name of an attribute; None for a count.
+
+        `fold` folds what the field gives, if `kind` is none of KINDS.
+        """
+        self.kind = _FOLD if fold is not None else KINDS.index(kind)
+        self.fold: Any = fold
         self.attribute = field if isinstance(field, str) else None
         self.get: Any = field
 
     def initial(self) -> object:
         """The state of no values."""
+        if self.kind == _FOLD:
+            return self.fold.initial()
         if self.kind == _MEAN:
             return 0, 0
         return None if self.kind in (_MIN, _MAX) else 0
@@ -76,6 +104,21 @@ class Column:
             return state + found
         if self.kind == _MEAN:
             return state[0] + found, state[1] + 1
+        if self.kind == _FOLD:
+            return self.fold.add(state, found)
+        return self._extreme(state, found)
+
+    def merged(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
+        """The state of what both have had; neither is used any more."""
+        if self.kind == _FOLD:
+            return self.fold.merge(state, later)
+        if self.kind == _COUNT or self.kind == _SUM:  # noqa: PLR1714 - compiled, this is C
+            return state + later
+        if self.kind == _MEAN:
+            return state[0] + later[0], state[1] + later[1]
+        return state if later is None else self._extreme(state, later)
+
+    def _extreme(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
         if state is None:
             return found
         if self.kind == _MIN:
@@ -84,6 +127,8 @@ class Column:
 
     def result(self, state: Any) -> Any:  # noqa: ANN401 - as above
         """What the state stands for."""
+        if self.kind == _FOLD:
+            return self.fold.result(state)
         return state[0] / state[1] if self.kind == _MEAN else state
 
 
@@ -108,6 +153,12 @@ class Columns:
         """The same list, with one more value in each column."""
         for at, column in enumerate(self._columns):
             state[at] = column.folded(state[at], value)
+        return state
+
+    def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
+        """The first list, with what the second has had in each column; it is used up."""
+        for at, column in enumerate(self._columns):
+            state[at] = column.merged(state[at], later[at])
         return state
 
     def result(self, state: list[Any]) -> Any:  # noqa: ANN401 - an `into`

@@ -7,6 +7,7 @@ room: nothing here runs a record. Not done here: the values (`processing`), choo
 
 from __future__ import annotations
 
+from streamlog.topology.aggregator import Aggregator
 from streamlog.topology.builder import TopologyBuilder
 from streamlog.topology.graph import Topology, dead_letter_topics
 from streamlog.topology.nodes import (
@@ -52,6 +53,7 @@ __all__ = [
     "TOPIC_NAME_LENGTH_MAX",
     "Aggregate",
     "Aggregation",
+    "Aggregator",
     "AsyncMapValues",
     "ClockName",
     "Entry",

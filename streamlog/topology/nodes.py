@@ -10,12 +10,13 @@ their own, which have modules of their own (`process`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from streamlog.serdes import Serde
 from streamlog.tables.store import StoreSpec
+from streamlog.topology.aggregator import Aggregator
 from streamlog.topology.policies import ErrorPolicy
 from streamlog.topology.topics import TopicSpec
 from streamlog.windows.definitions import Tumbling
@@ -33,6 +34,10 @@ class Aggregation:
     add: Callable[[Any, Any], Any]
     result: Callable[[Any], Any]
     state: Serde[Any]
+    merge: Callable[[Any, Any], Any] | None = None
+    """One state of what two have had, in this order; neither is used any more. None: not known."""
+    columns: Mapping[str, Aggregator[Any, Any]] | None = None
+    """What it is put together of, if nothing but built-in columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
