@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate equality conformance conformance-kafka compile clean
+.PHONY: help demo test lint bench simulate equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -48,6 +48,9 @@ simulate: $(VENV)/.dev ## the property tests with ten times the examples, and 10
 
 equality: $(VENV)/.dev ## 500 random programs: the test driver, one worker, and three that are killed, paused, joined and left, write the same (ARGS='--seed n --runs 1' repeats one)
 	@$(BIN)/python -m tests.equality $(ARGS)
+
+oracle: $(VENV)/.dev ## 2,000 random histories per kind of operator: the engine against its definition, written as loops over the whole input (EXAMPLES=n, ARGS='-k session')
+	STREAMLOG_ORACLE=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -n $(WORKERS) -q tests/oracle $(ARGS)
 
 conformance: $(VENV)/.dev ## clients of others through all features, and suites of others, on our broker; writes docs/compatibility.md
 	@$(BIN)/python -m conformance $(ARGS)

@@ -147,6 +147,7 @@ def test_tests_mirror_the_package() -> None:
             "equality",
             "examples",
             "golden",
+            "oracle",
             "ports",
             "spark_bridge",
             "docs",

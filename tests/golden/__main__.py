@@ -1,5 +1,7 @@
 """`python -m tests.golden PATH`: a file of cases on the test driver, or on workers and a broker.
 
+The runner `oracle` is for the oracle's own sake: whether it may be believed.
+
 A line for each case that fails, and a count per category. The exit code is 1 if one fails that
 every engine of the kind must pass; cases that hang on a choice of Kafka's own are named, with
 the choice, and do not fail the run.
@@ -27,9 +29,12 @@ from tests.golden.compare import Case, Row, difference
 from tests.golden.facts import wrong_answers
 from tests.golden.functions import Unsupported
 from tests.golden.runners import WorkerRun, run_on_driver
+from tests.oracle.program import run_on_oracle
 
 PARALLEL = 8
 """Cases on workers at a time: they wait for the broker more than they work."""
+RUNNERS = {"driver": run_on_driver, "oracle": run_on_oracle}
+"""Those that need no log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("path", type=Path, help="the file of cases")
-    parser.add_argument("--runner", choices=["driver", "worker"], default="driver")
+    parser.add_argument("--runner", choices=["driver", "worker", "oracle"], default="driver")
     parser.add_argument("--id", action="append", help="only this case; may be repeated")
     parser.add_argument(
         "--log",
@@ -81,8 +86,8 @@ def run(
     cases: Sequence[Case], runner: str, directory: Path, log_url: str | None = None
 ) -> list[Outcome]:
     """All of them; those without a topology ask nothing of a log."""
-    if runner == "driver":
-        return [on_driver(case) for case in cases]
+    if runner in RUNNERS:
+        return [at_once(case, runner) for case in cases]
     if log_url is not None:
         return asyncio.run(on_workers(cases, log_url, directory))
     # With settings, what it has to say goes to a file.
@@ -92,13 +97,13 @@ def run(
         return asyncio.run(on_workers(cases, f"kafka://{address}", directory))
 
 
-def on_driver(case: Case) -> Outcome:
-    """The case on the test driver; a fact is asked for."""
+def at_once(case: Case, runner: str = "driver") -> Outcome:
+    """The case without a log; a fact is asked for."""
     try:
         if "fact" in case:
             wrong = wrong_answers(case["fact"])
             return Outcome(case, "failed", "; ".join(wrong)) if wrong else Outcome(case)
-        return _compared(case, run_on_driver(case))
+        return _compared(case, RUNNERS[runner](case))
     except Unsupported as missing:
         return Outcome(case, "missing", str(missing))
     except StreamlogError as error:
@@ -123,7 +128,7 @@ async def on_workers(cases: Sequence[Case], log_url: str, directory: Path) -> li
 async def on_worker(case: Case, log: Log, log_url: str, directory: Path) -> Outcome:
     """The case on a worker over this log."""
     if "fact" in case:
-        return on_driver(case)
+        return at_once(case)
     try:
         rows = await WorkerRun(case, log, log_url, directory).rows()
     except Unsupported as missing:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.__main__ import on_driver
+from tests.golden.__main__ import at_once
 from tests.golden.compare import Case
 
 
@@ -26,7 +26,7 @@ def cases() -> list[Case]:
 @pytest.mark.skipif(not cases(), reason="STREAMLOG_GOLDEN names no file of cases")
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case["id"])
 def test_case(case: Case) -> None:
-    outcome = on_driver(case)
+    outcome = at_once(case)
     if outcome.what == "missing":
         pytest.skip(f"not there yet: {outcome.why}")
     if not outcome.is_core and outcome.what == "failed":

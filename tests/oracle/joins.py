@@ -1,0 +1,150 @@
+"""Joins by the definition: every record with every record of the other side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.golden.functions import key_of
+from tests.oracle.flows import Event, Flow, Spec, moments, row_at, together
+from tests.oracle.tables import looked_up
+
+Joiner = Callable[[Any, Any], Any]
+LEFT, RIGHT = 0, 1
+
+
+def stream_table(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
+    """Only records of the stream trigger; a global table is looked up by any key."""
+    waiting: list[Event] = []
+    times: list[int] = []
+    for before, event, _ in moments(together(flows)):
+        key = _sought(node, event)
+        if event.port == RIGHT or event.value is None or key is None:
+            continue
+        rows = [each for each in before if each.port == RIGHT]
+        waiting.append(event)
+        times.append(event.ts)
+        due = [each for each in waiting if each.ts <= max(times) - node.get("grace", 0)]
+        if "grace" not in node:
+            due = [event]
+        for each in sorted(due, key=lambda each: each.ts):
+            waiting.remove(each)
+            found = looked_up(rows, _sought(node, each), each.ts, flows[RIGHT].history)
+            if found is not None or node["how"] == "left":
+                value = join(each.value, None if found is None else found.value)
+                yield Event(event.path, each.key, value, each.ts)
+
+
+def _sought(node: Spec, event: Event) -> Any:
+    """The key of the row that a record is joined with."""
+    if "lookup" not in node or event.port == RIGHT:
+        return event.key
+    return key_of(node["lookup"])(event.key, event.value)
+
+
+def table_table(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
+    """A change of either side is one of the result, if there is or was one."""
+    for before, event, _ in moments(together(flows)):
+        if event.stale:
+            continue
+        others = [each for each in before if each.port != event.port]
+        other = row_at(others, event.key)
+        new = _pair(node["how"], join, event, event.value, other)
+        old = _pair(node["how"], join, event, event.old, other)
+        if new is not None or old is not None:
+            ts = max(event.ts, event.ts if other is None else other.ts)
+            yield Event(event.path, event.key, new, ts, old)
+
+
+def _pair(how: str, join: Joiner, event: Event, value: Any, other: Event | None) -> Any:
+    own = None if other is None else other.value
+    left, right = (value, own) if event.port == LEFT else (own, value)
+    is_there = {
+        "inner": None not in (left, right),
+        "left": left is not None,
+        "outer": (left, right) != (None, None),
+    }[how]
+    return join(left, right) if is_there else None
+
+
+def foreign_key(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
+    """Each row of the left with the row of the right that its value names."""
+    extract = key_of(node["foreign_key"])
+    for before, event, _ in moments(together(flows)):
+        if event.stale:
+            continue
+        rights = [each for each in before if each.port == RIGHT]
+        lefts = [each for each in before if each.port == LEFT]
+        if event.port == LEFT:
+            new, right = _referring(node["how"], join, event.value, rights, extract)
+            old, _ = _referring(node["how"], join, event.old, rights, extract)
+            changes = [(event.key, new, old, right)]
+        else:
+            keys = dict.fromkeys(each.key for each in lefts)
+            rows = [found for key in keys if (found := row_at(lefts, key)) is not None]
+            changes = []
+            for row in rows:
+                if extract(None, row.value) == event.key:
+                    new, _ = _referring(node["how"], join, row.value, [*rights, event], extract)
+                    old, _ = _referring(node["how"], join, row.value, rights, extract)
+                    changes.append((row.key, new, old, row))
+        for key, new, old, other in changes:
+            if new is not None or old is not None:
+                ts = max(event.ts, event.ts if other is None else other.ts)
+                yield Event(event.path, key, new, ts, old)
+
+
+def _referring(
+    how: str, join: Joiner, value: Any, rights: list[Event], extract: Callable[[Any, Any], Any]
+) -> tuple[Any, Event | None]:
+    key = None if value is None else extract(None, value)
+    right = None if key is None else row_at(rights, key)
+    if value is None or (right is None and how == "inner"):
+        return None, right
+    return join(value, None if right is None else right.value), right
+
+
+def stream_stream(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
+    """Records of both sides that are near in time; what stays alone leaves once that is sure."""
+    matched: set[tuple[int, ...]] = set()
+    alone: list[Event] = []
+    kept = [e for e in together(flows) if None not in (e.key, e.value)]
+    for before, event, time in moments(kept):
+        if event.ts == time:
+            over = [each for each in alone if time > _last_moment(node, each)]
+            over.sort(key=lambda each: (each.ts, -each.port, each.key))
+            alone = [each for each in alone if each not in over]
+            for each in over:
+                if (*each.path, each.port) not in matched:
+                    yield _joined(event, join, each, None)
+        met = [
+            each
+            for each in before
+            if each.port != event.port and each.key == event.key and _is_near(node, each, event)
+        ]
+        for each in sorted(met, key=lambda each: each.ts):
+            matched |= {(*each.path, each.port), (*event.path, event.port)}
+            yield _joined(event, join, event, each)
+        outer = {"inner": (), "left": (LEFT,), "outer": (LEFT, RIGHT)}[node["how"]]
+        if not met and event.port in outer:
+            if time > _last_moment(node, event):
+                yield _joined(event, join, event, None)
+            else:
+                alone.append(event)
+
+
+def _last_moment(node: Spec, event: Event) -> int:
+    reach: int = node["after"] if event.port == LEFT else node["before"]
+    return event.ts + reach + int(node["grace"])
+
+
+def _is_near(node: Spec, one: Event, other: Event) -> bool:
+    left, right = (one, other) if one.port == LEFT else (other, one)
+    return bool(left.ts - node["before"] <= right.ts <= left.ts + node["after"])
+
+
+def _joined(cause: Event, join: Joiner, one: Event, other: Event | None) -> Event:
+    value = None if other is None else other.value
+    left, right = (one.value, value) if one.port == LEFT else (value, one.value)
+    ts = one.ts if other is None else max(one.ts, other.ts)
+    return Event(cause.path, one.key, join(left, right), ts)

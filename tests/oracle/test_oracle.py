@@ -1,0 +1,60 @@
+"""The engine against the oracle, on random histories; `make oracle` runs many more of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.golden.compare import Case, difference, differing
+from tests.golden.functions import Unsupported
+from tests.golden.runners import run_on_driver
+from tests.oracle.histories import KINDS
+from tests.oracle.program import run_on_oracle
+
+EXAMPLES = int(os.environ.get("STREAMLOG_ORACLE", "12"))
+"""Per kind."""
+CHOICES = {"relaxed-null-key"}
+"""Where ours is not Kafka's: the oracle follows us there."""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_driver_writes_what_the_oracle_says(kind: str) -> None:
+    missing: set[str] = set()
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(KINDS[kind])
+    def agrees(case: Case) -> None:
+        try:
+            found = run_on_driver(case)
+        except Unsupported as error:
+            missing.add(str(error))
+            return
+        wrong = differing(case["expect"]["min_order"], run_on_oracle(case), found)
+        assert wrong is None, f"{wrong}\n{json.dumps(case)}"
+
+    agrees()
+    if missing:
+        pytest.skip(f"not there yet: {', '.join(sorted(missing))}")
+
+
+def golden() -> list[Case]:
+    path = os.environ.get("STREAMLOG_GOLDEN")
+    cases = json.loads(Path(path).read_text())["cases"] if path else []
+    return [case for case in cases if "fact" not in case]
+
+
+@pytest.mark.skipif(not golden(), reason="STREAMLOG_GOLDEN names no file of cases")
+@pytest.mark.parametrize("case", golden(), ids=lambda case: case["id"])
+def test_the_oracle_agrees_with_other_stream_processors(case: Case) -> None:
+    if CHOICES & {*case.get("quirks", [])}:
+        pytest.skip("we have chosen otherwise")
+    assert difference(case, run_on_oracle(case)) is None

@@ -1,0 +1,158 @@
+"""Aggregations by the definition: every window, over all records, anew for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from typing import Any
+
+from tests.golden.functions import adder
+from tests.oracle.flows import Event, Spec, Window, moments
+
+Adds = list[Callable[[Any, Any], Any]]
+"""Per port."""
+
+
+def starting(node: Spec, adds: Adds) -> Callable[[Iterable[Event]], Any]:
+    """The aggregate of some events, in this order."""
+
+    def folded(events: Iterable[Event]) -> Any:
+        found = list(events)
+        if "init" in node:
+            return reduce(lambda state, e: adds[e.port](state, e.value), found, node["init"])
+        return reduce(lambda state, e: adds[0](state, e.value), found[1:], found[0].value)
+
+    return folded
+
+
+def row(event: Event, key: Any, value: Any, ts: int) -> Event:
+    return Event(event.path, key, value, ts)
+
+
+def unwindowed(events: list[Event], fold: Callable[[Iterable[Event]], Any]) -> Iterator[Event]:
+    """The aggregate of each key after each record; records without key or value do nothing."""
+    kept = [event for event in events if None not in (event.key, event.value)]
+    for before, event, _ in moments(kept):
+        same = [each for each in [*before, event] if each.key == event.key]
+        yield row(event, event.key, fold(same), max(each.ts for each in same))
+
+
+def windows_with(spec: Spec, ts: int) -> list[Window]:
+    """Tumbling and hopping windows [start, end) that hold a time."""
+    size, advance = spec["size"], spec.get("advance", spec["size"])
+    starts = range(0, ts + 1, advance)
+    return [(start, start + size) for start in starts if start <= ts < start + size]
+
+
+def timed(
+    spec: Spec, emit: str, events: list[Event], fold: Callable[[Iterable[Event]], Any]
+) -> Iterator[Event]:
+    """Tumbling and hopping windows. Records without a key are in none, but time is theirs too."""
+    taken: list[tuple[Event, Window]] = []
+    time_before = -1
+    for _, event, time in moments(events):
+        closing = time - spec["grace"]
+        into = [
+            window
+            for window in windows_with(spec, event.ts)
+            if event.key is not None and window[1] > closing
+        ]
+        taken += [(event, window) for window in into]
+        if emit == "on_close":
+            places = {(w, e.key) for e, w in taken if time_before < w[1] + spec["grace"] <= time}
+        else:
+            places = {(window, event.key) for window in into}
+        time_before = time
+        for window, key in sorted(places):
+            inside = [e for e, w in taken if (w, e.key) == (window, key)]
+            yield row(event, (key, window), fold(inside), max(each.ts for each in inside))
+
+
+def sliding(
+    spec: Spec, emit: str, events: list[Event], fold: Callable[[Iterable[Event]], Any]
+) -> Iterator[Event]:
+    """Windows [start, start + difference] that end at a record, or start right behind one."""
+    d, grace = spec["difference"], spec["grace"]
+    kept: list[Event] = []
+    told: set[tuple[Window, Any]] = set()
+    time_before = -1
+    for _, event, time in moments(events):
+        before = [each for each in kept if each.key == event.key]
+        earlier = _sliding_windows(before, d)
+        after = [*before, event]
+        changed = [
+            window
+            for window in _sliding_windows(after, d)
+            if window[1] >= time - grace
+            and (window not in earlier or window[0] <= event.ts <= window[1])
+        ]
+        if None not in (event.key, event.value) and any(
+            start <= event.ts <= end for start, end in changed
+        ):
+            kept.append(event)
+        else:
+            changed = []
+        if emit == "on_close":
+            places = {
+                (window, key)
+                for key in {each.key for each in kept}
+                for window in _sliding_windows([e for e in kept if e.key == key], d)
+                if time_before <= window[1] + grace < time
+            } - told
+            told |= places
+        else:
+            places = {(window, event.key) for window in changed}
+        time_before = time
+        for window, key in sorted(places):
+            inside = [e for e in kept if e.key == key and window[0] <= e.ts <= window[1]]
+            yield row(event, (key, window), fold(inside), max(each.ts for each in inside))
+
+
+def _sliding_windows(events: list[Event], d: int) -> set[Window]:
+    ending = {(max(each.ts - d, 0), max(each.ts, d)) for each in events}
+    starting = {(each.ts + 1, each.ts + 1 + d) for each in events}
+    return ending | {(s, e) for s, e in starting if any(s <= each.ts <= e for each in events)}
+
+
+def sessions(node: Spec, spec: Spec, emit: str, events: list[Event], adds: Adds) -> Iterator[Event]:
+    """Sessions [first, last] that a pause of more than `gap` ends."""
+    gap, grace = spec["gap"], spec["grace"]
+    merge = adder(node["merge"]) if node.get("merge") else adds[0]
+    alive: list[tuple[Window, Any, Any]] = []
+    told: list[tuple[Window, Any]] = []
+    for _, event, time in moments(events):
+        closing = time - grace - gap
+        met = [
+            each
+            for each in alive
+            if each[1] == event.key and each[0][0] - gap <= event.ts <= each[0][1] + gap
+        ]
+        bounds = [event.ts, *(edge for window, _, _ in met for edge in window)]
+        window = (min(bounds), max(bounds))
+        if event.key is not None and window[1] >= closing:
+            alive = [each for each in alive if each not in met]
+            alive.append((window, event.key, _merged(node, met, event, merge, adds)))
+            if emit != "on_close":
+                for old, _, _ in sorted(met, key=lambda each: each[0]):
+                    if old != (event.ts, event.ts):
+                        yield row(event, (event.key, old), None, old[1])
+                yield row(event, (event.key, window), alive[-1][2], window[1])
+        # One that is over goes on if a record joins it with one that is not.
+        over = [each for each in alive if each[0][1] < closing and each[:2] not in told]
+        if emit == "on_close":
+            told += [each[:2] for each in over]
+            for old, key, value in sorted(over, key=lambda each: (each[0][1], each[0][0], each[1])):
+                yield row(event, (key, old), value, old[1])
+
+
+def _merged(
+    node: Spec,
+    met: list[tuple[Window, Any, Any]],
+    event: Event,
+    merge: Callable[[Any, Any], Any],
+    adds: Adds,
+) -> Any:
+    values = [value for _, _, value in sorted(met, key=lambda each: each[0])]
+    if "init" in node:
+        return adds[event.port](reduce(merge, values, node["init"]), event.value)
+    return reduce(adds[0], [*values, event.value])
