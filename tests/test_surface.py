@@ -51,10 +51,9 @@ METHODS = {
     ],
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [
-        "amap_values", "filter", "flat_map_values", "group_by", "group_by_key", "items", "join",
-        "left_join",
-        "map", "map_values", "merge", "peek", "process", "records", "rekey", "repartition", "take",
-        "to",
+        "amap_values", "dedupe", "filter", "filter_not", "flat_map", "flat_map_values", "group_by",
+        "group_by_key", "items", "join", "left_join", "map", "map_values", "merge", "peek",
+        "process", "records", "rekey", "repartition", "set_timestamp", "split", "take", "to",
     ],
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],

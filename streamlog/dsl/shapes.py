@@ -191,6 +191,12 @@ def item(declared: object) -> object:
     return parts[0] if len(parts) == 1 else None
 
 
+def item_element(index: int) -> Callable[[object], object]:
+    """Picks a type out of Iterable[tuple[K, V]]."""
+    pick = element(index)
+    return lambda declared: pick(item(declared))
+
+
 def _hint(fn: Callable[..., Any]) -> object:
     try:
         hint: object = typing.get_type_hints(fn).get("return")

@@ -7,10 +7,13 @@ own: `grouped`, `windowed`, `table`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from streamlog.dsl.awaiting import awaiting
+from streamlog.dsl.branches import Branches
+from streamlog.dsl.deduped import deduped
 from streamlog.dsl.grouped import Grouped
 from streamlog.dsl.place import (
     Place,
@@ -28,15 +31,18 @@ from streamlog.dsl.processor import (
     punctuations_of,
     stores_of,
 )
-from streamlog.dsl.shapes import element, item, returned
+from streamlog.dsl.shapes import element, item, item_element, returned
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
-from streamlog.durations import Dur
+from streamlog.durations import Dur, When
 from streamlog.errors import TopologyError, UsageError
 from streamlog.record import Record
 from streamlog.topology import (
+    Branch,
     ErrorPolicy,
     Filter,
+    FilterNot,
+    FlatMap,
     FlatMapValues,
     Map,
     MapValues,
@@ -45,7 +51,9 @@ from streamlog.topology import (
     Peek,
     Process,
     Rekey,
+    SetTimestamp,
     Sink,
+    Split,
     TableJoin,
     TimerStore,
     check_name,
@@ -141,6 +149,21 @@ class Stream(Generic[K, V]):
             )
         )
 
+    def flat_map(
+        self,
+        fn: Callable[[K, V], Iterable[tuple[K2, V2]]],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K2, V2]:
+        """Any number of new keys and values for each record, in the order they are given.
+
+        Prefer `flat_map_values` if the key stays.
+        """
+        place = self._add(FlatMap, name, fn=fn, on_error=on_error)
+        key, value = (returned(fn, of=item_element(at)) for at in (0, 1))
+        return Stream(Place(place.builder, place.node, key, value, name or ""))
+
     def flat_map_values(
         self,
         fn: Callable[[V], Iterable[V2]],
@@ -162,6 +185,55 @@ class Stream(Generic[K, V]):
     ) -> Stream[K, V]:
         """The records for which the function is true."""
         return Stream(self._add(Filter, name, fn=fn, on_error=on_error))
+
+    def filter_not(
+        self,
+        fn: Callable[[K, V], bool],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K, V]:
+        """The records for which the function is not true."""
+        return Stream(self._add(FilterNot, name, fn=fn, on_error=on_error))
+
+    def split(self, **branches: Callable[[K, V], bool]) -> Mapping[str, Stream[K, V]]:
+        """Streams by name, each record in the first one whose function is true for it.
+
+        A record that no function is true for goes nowhere; with `rest=lambda key, value: True`
+        as the last one there is a stream for those.
+
+        Raises:
+            TopologyError: there are no branches; or one is asked for that is not there.
+        """
+        if not branches:
+            raise TopologyError("split needs a name and a function for each branch")
+        split = self._add(Split, None, branches=branches)
+        found: Branches[Stream[K, V]] = Branches()
+        for branch in branches:
+            name = split.builder.unique_name("branch")
+            split.builder.add(Branch(name=name, parents=(split.node,), branch=branch))
+            found[branch] = Stream(replace(split, node=name))
+        return found
+
+    def set_timestamp(
+        self,
+        fn: Callable[[V], When],
+        *,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K, V]:
+        """A new timestamp for each record: an aware datetime, ISO-8601 text, or milliseconds.
+
+        Everything behind it is judged by the new timestamps, stream time included; a time that
+        is missing, without a zone or before 1970 is an error of the record. Where a topic has its
+        time in its values from the start, say so at `app.topic(timestamp=)` instead.
+
+        Args:
+            fn: the timestamp, of a value.
+            name: of how far the new timestamps have come, which is kept.
+            on_error: what becomes of a record whose timestamp can't be had.
+        """
+        return Stream(self._add(SetTimestamp, name, fn=fn, on_error=on_error))
 
     def peek(
         self,
@@ -224,6 +296,34 @@ class Stream(Generic[K, V]):
         Records for which the function gives None are left out, and counted.
         """
         return self.rekey(fn, name=name, on_error=on_error).group_by_key()
+
+    def dedupe(
+        self,
+        by: Callable[[V], object] | str,
+        *,
+        within: Dur,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K, V]:
+        """Only the first of several records with equal keys and equal identities.
+
+        A record goes on if no twin of it has gone on while stream time moved by `within`, so one
+        that comes again later than that is taken for new. Records without a key are held against
+        each other, in their partition. If the key was changed before, they go through a
+        repartition topic.
+
+        Args:
+            by: what identifies a record beside its key: a function of the value, or the name of
+                a field.
+            within: for how long it is remembered; what is kept grows with it.
+            name: of what is remembered, which is state.
+            on_error: what becomes of a record whose identity can't be had.
+
+        Raises:
+            TopologyError: the name is taken, `within` is 0, or there is no such field.
+        """
+        place = deduped(self._place, by, within=within, name=name, on_error=on_error)
+        return Stream(place)
 
     def join(
         self,

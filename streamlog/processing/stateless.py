@@ -8,7 +8,7 @@ any other; on a table's changes it is a deletion, which those steps do not show 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streamlog.errors import TopologyError
@@ -19,6 +19,8 @@ from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
 from streamlog.topology import (
     Filter,
+    FilterNot,
+    FlatMap,
     FlatMapValues,
     Map,
     MapValues,
@@ -65,6 +67,27 @@ class MapValuesStep(Step):
         self.forward(batch.with_values(values))
 
 
+class FlatMapStep(Step):
+    """Any number of new keys and values."""
+
+    def __init__(self, name: str, fn: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with key and value; take all that it gives before going on."""
+        batch, lists = self.applied(batch, self._all, batch.keys, batch.values)
+        flat = _repeated(batch, lists).with_values([value for each in lists for _, value in each])
+        self.forward(flat.with_keys([key for each in lists for key, _ in each]))
+
+    def _all(self, key: object, value: object) -> list[tuple[Any, Any]]:
+        pairs = list(self._fn(key, value))
+        for pair in pairs:
+            if not isinstance(pair, tuple) or len(pair) != 2:  # noqa: PLR2004 - a pair
+                raise TypeError(f"flat_map must give pairs (key, value), not {pair!r}")
+        return pairs
+
+
 class FlatMapValuesStep(Step):
     """Any number of new values."""
 
@@ -75,21 +98,25 @@ class FlatMapValuesStep(Step):
     def process(self, batch: Batch) -> None:
         """Call the function with the value; take all that it gives before going on."""
         batch, lists = self.applied(batch, self._all, batch.values)
-        # Which record of the batch each new value belongs to.
-        ats = [at for at, values in enumerate(lists) for _ in values]
-        flat = Batch(
-            batch.origin,
-            [batch.rows[at] for at in ats],
-            [batch.keys[at] for at in ats],
-            [value for values in lists for value in values],
-            [batch.timestamps[at] for at in ats],
-        )
-        flat.keys_are_raw = batch.keys_are_raw
-        flat.values_are_raw = False
-        self.forward(flat)
+        flat = _repeated(batch, lists)
+        self.forward(flat.with_values([value for values in lists for value in values]))
 
     def _all(self, value: object) -> list[Any]:
         return list(self._fn(value))
+
+
+def _repeated(batch: Batch, lists: Sequence[Sequence[object]]) -> Batch:
+    """Each record as often as something was made of it."""
+    ats = [at for at, made in enumerate(lists) for _ in made]
+    flat = Batch(
+        batch.origin,
+        [batch.rows[at] for at in ats],
+        [batch.keys[at] for at in ats],
+        [batch.values[at] for at in ats],
+        [batch.timestamps[at] for at in ats],
+    )
+    flat.keys_are_raw, flat.values_are_raw = batch.keys_are_raw, batch.values_are_raw
+    return flat
 
 
 class FilterStep(Step):
@@ -103,6 +130,19 @@ class FilterStep(Step):
         """Call the function with key and value."""
         batch, kept = self.applied(batch, self._fn, batch.keys, batch.values)
         self.forward(batch if all(kept) else batch.where(kept))
+
+
+class FilterNotStep(Step):
+    """Records for which the function is not true."""
+
+    def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
+        super().__init__(name)
+        self._fn = fn
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with key and value."""
+        batch, left = self.applied(batch, self._fn, batch.keys, batch.values)
+        self.forward(batch.where([not each for each in left]) if any(left) else batch)
 
 
 class PeekStep(Step):
@@ -167,8 +207,10 @@ class TableFilterStep(Step):
 _STEPS: dict[type[Node], Callable[[str, Callable[..., Any]], Step]] = {
     Map: MapStep,
     MapValues: MapValuesStep,
+    FlatMap: FlatMapStep,
     FlatMapValues: FlatMapValuesStep,
     Filter: FilterStep,
+    FilterNot: FilterNotStep,
     Peek: PeekStep,
     Rekey: RekeyStep,
     TableMapValues: TableMapValuesStep,

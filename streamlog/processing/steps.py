@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from streamlog.errors import TopologyError
 from streamlog.processing.aggregate import AggregateStep
@@ -17,6 +17,8 @@ from streamlog.processing.columns import Feed
 from streamlog.processing.joins import Lookup, TableJoinStep, TableStep
 from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, TopicPartition
+from streamlog.processing.retimed import SetTimestampStep
+from streamlog.processing.routes import BranchStep, DedupeStep, SplitStep
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.windowed import WindowedAggregateStep
@@ -24,13 +26,17 @@ from streamlog.tables.store import KeyValueStore
 from streamlog.topology import (
     Aggregate,
     AsyncMapValues,
+    Branch,
+    Dedupe,
     Entry,
     Merge,
     Node,
     Process,
     RepartitionSink,
+    SetTimestamp,
     Sink,
     Source,
+    Split,
     Subtopology,
     TableJoin,
     TableSource,
@@ -145,6 +151,12 @@ _KINDS: dict[type[Node], _Maker] = {
     Process: _process,
     AsyncMapValues: _async_map_values,
     TableJoin: lambda node, around: TableJoinStep(node, around.table(node.table), around.collector),
+    Split: lambda node, _: SplitStep(node),
+    Branch: lambda node, around: BranchStep(node, cast("SplitStep", around.steps[node.parents[0]])),
+    Dedupe: lambda node, around: DedupeStep(node, around.store),
+    SetTimestamp: lambda node, around: SetTimestampStep(
+        node, feeds=around.feeds(node), partition=around.partition
+    ),
     Sink: lambda node, around: SinkStep(node.name, node.topic, around.collector),
     RepartitionSink: _repartition_sink,
 }

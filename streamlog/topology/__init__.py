@@ -17,6 +17,8 @@ from streamlog.topology.nodes import (
     AsyncMapValues,
     Entry,
     Filter,
+    FilterNot,
+    FlatMap,
     FlatMapValues,
     Map,
     MapValues,
@@ -45,6 +47,8 @@ from streamlog.topology.process import (
     Punctuation,
     TimerStore,
 )
+from streamlog.topology.retimed import SetTimestamp
+from streamlog.topology.routes import Branch, Dedupe, Split
 from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 
@@ -55,12 +59,16 @@ __all__ = [
     "Aggregation",
     "Aggregator",
     "AsyncMapValues",
+    "Branch",
     "ClockName",
+    "Dedupe",
     "Entry",
     "ErrorPolicy",
     "ExpiringProcessorStore",
     "Feeder",
     "Filter",
+    "FilterNot",
+    "FlatMap",
     "FlatMapValues",
     "Map",
     "MapValues",
@@ -73,8 +81,10 @@ __all__ = [
     "Punctuation",
     "Rekey",
     "RepartitionSink",
+    "SetTimestamp",
     "Sink",
     "Source",
+    "Split",
     "Stateless",
     "Subtopology",
     "TableFilter",

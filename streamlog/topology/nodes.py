@@ -157,6 +157,13 @@ class MapValues(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlatMap(Node):
+    """Any number of new keys and values from key and value."""
+
+    fn: Callable[[Any, Any], Iterable[tuple[Any, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMapValues(Node):
     """Any number of new values from the value."""
 
@@ -166,6 +173,13 @@ class FlatMapValues(Node):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(Node):
     """Records for which the function is true."""
+
+    fn: Callable[[Any, Any], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterNot(Node):
+    """Records for which the function is not true."""
 
     fn: Callable[[Any, Any], bool]
 
@@ -385,7 +399,18 @@ class RepartitionSink(Node):
         return f"to topic {self.topic.name}"
 
 
-Stateless = Map | MapValues | FlatMapValues | Filter | Peek | Rekey | TableMapValues | TableFilter
+Stateless = (
+    Map
+    | MapValues
+    | FlatMap
+    | FlatMapValues
+    | Filter
+    | FilterNot
+    | Peek
+    | Rekey
+    | TableMapValues
+    | TableFilter
+)
 """Nodes that are nothing but a function."""
 Entry = Source | TableSource
 """Nodes that read a topic."""

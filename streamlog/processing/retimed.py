@@ -1,0 +1,131 @@
+"""SetTimestampStep: records with another time, and the stream time that follows from it.
+
+Behind it everything is judged by the new timestamps, so it is a source of its own (`RetimedFeed`)
+with one place for each source above it. Rules of the file: stream time is the largest new
+timestamp so far, per source, and never goes back; what marks upstream say of the old timestamps
+means nothing here, so a source that has gone quiet is waited for until it is idle
+(`idle_after`). Records are numbered as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamlog.durations import When, when_ms
+from streamlog.errors import UsageError
+from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.step import Step
+from streamlog.topology import SetTimestamp
+from streamlog.windows.emit import Source, StreamTime
+
+
+class RetimedFeed(Feed):
+    """Records with new timestamps: each source above, as far as those have come."""
+
+    def __init__(self, name: str, partition: int, feeds: Sequence[Feed]) -> None:
+        above = feeds[0] if len(feeds) == 1 else None
+        super().__init__(
+            (name, partition),
+            None if above is None else above.key,
+            None if above is None else above.value,
+        )
+        self._feeds = feeds
+        sources = [source for feed in feeds for source, _, _ in feed.heard_of()]
+        self.is_one = len(sources) == 1
+        """It stands for one source, which is called as it is itself."""
+        self._behind: dict[Source, Source] = {
+            source: self.source if self.is_one else (f"{name}/{source[0]}", source[1])
+            for source in sources
+        }
+        self.stream = StreamTime(self._behind.values())
+
+    def source_behind(self, source: Source) -> Source:
+        """What a source above is called here: it has another time than there."""
+        return self._behind[source]
+
+    def heard_of(self) -> list[tuple[Source, int, int]]:
+        """Its sources with their stream time and for how long they have been quiet."""
+        return [
+            (self._behind[source], self.stream.time_of(self._behind[source]), quiet_ms)
+            for feed in self._feeds
+            for source, _, quiet_ms in feed.heard_of()
+        ]
+
+    def settle(self) -> None:
+        """How far all of it has come, whether to its end, and for how long it has been quiet."""
+        self.time_ms = self.stream.now_ms
+        self.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.at_end = all(feed.at_end for feed in self._feeds)
+
+
+class SetTimestampStep(Step):
+    """A new timestamp."""
+
+    section = "timestamps"
+
+    def __init__(self, node: SetTimestamp, *, feeds: Sequence[Feed], partition: int) -> None:
+        super().__init__(node.name)
+        self._fn = node.fn
+        self.feed = RetimedFeed(node.name, partition, feeds)
+        """What its records carry."""
+        self._sequence = 0
+
+    @property
+    def own_feeds(self) -> Sequence[Feed]:
+        """Everything that it hands on."""
+        return (self.feed,)
+
+    def process(self, batch: Batch) -> None:
+        """Call the function with the value."""
+        batch, timestamps = self.applied(batch, self._timestamp, batch.values)
+        origin, feed = batch.origin, self.feed
+        above = [origin.feed.source] if origin.sources is None else batch.of_origin(origin.sources)
+        sources = [feed.source_behind(source) for source in above]
+        if origin.sources is None:
+            sources *= len(timestamps)
+        times: list[int] = []
+        watermarks: list[int] = []
+        for source, timestamp_ms in zip(sources, timestamps, strict=True):
+            feed.stream.advance(source, timestamp_ms)
+            times.append(feed.stream.time_of(source))
+            watermarks.append(feed.stream.now_ms)
+        first, self._sequence = self._sequence, self._sequence + len(timestamps)
+        retimed = Origin(
+            feed,
+            topic=origin.topic,
+            partition=origin.partition,
+            offsets=batch.of_origin(origin.offsets),
+            positions=range(first, self._sequence),
+            times=times,
+            watermarks=watermarks,
+            sources=None if feed.is_one else sources,
+            raw_keys=None if origin.raw_keys is None else batch.of_origin(origin.raw_keys),
+            raw_values=None if origin.raw_values is None else batch.of_origin(origin.raw_values),
+            headers=None if origin.headers is None else batch.of_origin(origin.headers),
+        )
+        result = Batch(retimed, range(len(timestamps)), batch.keys, batch.values, timestamps)
+        result.keys_are_raw, result.values_are_raw = batch.keys_are_raw, batch.values_are_raw
+        self.forward(result)
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
+        """All records at hand have been taken: note how far the sources have come."""
+        self.feed.settle()
+        return False
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know."""
+        return {"stream": self.feed.stream.to_data(), "sequence": self._sequence}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self.feed.stream.load(data["stream"])
+        self._sequence = int(data["sequence"])
+        self.feed.settle()
+
+    def _timestamp(self, value: object) -> int:
+        found: When = self._fn(value)
+        timestamp_ms = when_ms(found)
+        if timestamp_ms < 0:
+            raise UsageError(f"a record can't have a time before 1970: {found!r}")
+        return timestamp_ms
