@@ -57,7 +57,7 @@ METHODS = {
     ],
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
-    Table: ["changes", "fetch", "filter", "map_values", "name", "put", "scan"],
+    Table: ["changes", "fetch", "filter", "group_by", "map_values", "name", "put", "scan"],
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
         "committed_metadata", "end_offsets", "enforce_rebalance", "group_metadata",

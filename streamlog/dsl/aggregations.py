@@ -14,10 +14,12 @@ from typing import Any
 
 from streamlog.dsl.shapes import UNKNOWN, Shape, returned
 from streamlog.serdes import Serde, serde_for
+from streamlog.tables.revision import Revision
 from streamlog.topology import Aggregation, TopicSpec
 from streamlog.windows.definitions import Tumbling
 from streamlog.windows.emit import Emit
 
+_EMPTY = object()
 _UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
 """A result of these types needs no copy."""
 
@@ -60,6 +62,38 @@ def aggregating(
 ) -> Aggregation:
     """A state of the user's."""
     return Aggregation(init, fn, _copied(serde), serde)
+
+
+def revising(
+    init: Callable[[], Any],
+    add: Callable[[Any, Any], Any],
+    subtract: Callable[[Any, Any], Any],
+    serde: Serde[Any],
+) -> Aggregation:
+    """A state of the user's that revisions of a table are folded into.
+
+    None is the state of a group that is not there; it begins with the first value put in.
+    """
+
+    def revised(state: Any, revision: Revision) -> Any:  # noqa: ANN401 - a state
+        if revision.old is not None and state is not None:
+            state = subtract(state, revision.old)
+        if revision.new is not None:
+            state = add(init() if state is None else state, revision.new)
+        return state
+
+    return Aggregation(lambda: None, revised, _copied(serde), serde)
+
+
+def revising_reduction(
+    add: Callable[[Any, Any], Any], subtract: Callable[[Any, Any], Any], serde: Serde[Any]
+) -> Aggregation:
+    """As `reducing`, with revisions: the first value put in is the state."""
+
+    def added(state: Any, value: Any) -> Any:  # noqa: ANN401 - a state
+        return value if state is _EMPTY else add(state, value)
+
+    return revising(lambda: _EMPTY, added, subtract, serde)
 
 
 def _copied(serde: Serde[Any]) -> Callable[[Any], Any]:

@@ -25,12 +25,15 @@ from streamlog.topology import (
 )
 
 if TYPE_CHECKING:
+    from streamlog.dsl.grouped_table import GroupedTable
     from streamlog.dsl.stream import Stream
 
 K = TypeVar("K")
 """A key."""
 V = TypeVar("V")
 """A value."""
+K2 = TypeVar("K2")
+"""A new key."""
 V2 = TypeVar("V2")
 """A new value, or the value of a table."""
 
@@ -92,6 +95,30 @@ class Table(Generic[K, V]):
         place = self.side.place
         passed = Place(builder, node.name, place.key, place.value)
         return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+
+    def group_by(
+        self,
+        fn: Callable[[K, V], tuple[K2, V2] | None],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> GroupedTable[K2, V2]:
+        """For aggregating rows by another key, each counted where it is now.
+
+        Args:
+            fn: the group of a row and what it brings into it. It has to be deterministic: it is
+                called again with the old value when the row changes. None, or a None in the
+                pair: the row is in no group.
+            name: of the repartition topic, `<app>-<name>-repartition`.
+            on_error: what becomes of a row on which `fn` fails; if it is left out, it is in no
+                group.
+
+        Raises:
+            TopologyError: the name is taken, or what the table's changes replace is not known.
+        """
+        from streamlog.dsl.grouped_table import regrouped  # noqa: PLC0415 - as in `changes`
+
+        return regrouped(self.side, fn, name, on_error)
 
     async def fetch(self, key: K, *, stale_ok: bool = False) -> V | None:
         """The row of a key, from whichever worker has it; None if there is none.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from streamlog.errors import ProcessingError
@@ -140,8 +141,16 @@ def guarded(node: Aggregate | WindowedAggregate) -> Aggregation:
 class AggregateStep(Step):
     """One running result per key."""
 
-    def __init__(self, node: Aggregate, store: KeyValueStore, collector: Collector) -> None:
+    def __init__(
+        self,
+        node: Aggregate,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        tells_old_values: bool = False,
+    ) -> None:
         super().__init__(node.name)
+        self._tells_old_values = tells_old_values
         self._aggregation = guarded(node)
         self._format = RowFormat(node.name, node.aggregation)
         self._key: Serde[Any] = node.key
@@ -155,7 +164,9 @@ class AggregateStep(Step):
     def process(self, batch: Batch) -> None:
         """Fold each record into its key's state and hand on the new result."""
         batch, raw_keys = without_nulls(self, batch, self._key, self._collector)
-        batch, folded = self.applied(batch, self._fold, raw_keys, batch.values, batch.timestamps)
+        old_values: list[object] | None = [] if self._tells_old_values else None
+        fold = self._fold if old_values is None else partial(self._fold_noting, old_values)
+        batch, folded = self.applied(batch, fold, raw_keys, batch.values, batch.timestamps)
         results = Batch(
             batch.origin,
             batch.rows,
@@ -165,7 +176,17 @@ class AggregateStep(Step):
         )
         results.keys_are_raw = batch.keys_are_raw
         results.values_are_raw = False
+        results.old_values = old_values
         self.forward(results)
+
+    def _fold_noting(
+        self, old_values: list[object], raw: bytes, value: object, timestamp_ms: int
+    ) -> tuple[Any, int]:
+        """Fold, and note what the new result replaces."""
+        old_value = self.lookup(raw)
+        folded = self._fold(raw, value, timestamp_ms)
+        old_values.append(old_value)  # Not before: it may have failed.
+        return folded
 
     def _fold(self, raw: bytes, value: object, timestamp_ms: int) -> tuple[Any, int]:
         row = self._rows.get(raw)

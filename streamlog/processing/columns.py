@@ -178,6 +178,7 @@ class Batch:
         "_keys",
         "_windowed",
         "keys_are_raw",
+        "old_values",
         "origin",
         "rows",
         "timestamps",
@@ -202,6 +203,12 @@ class Batch:
         self.keys_are_raw = True
         """Keys are as they came in, so their bytes are those of the origin."""
         self.values_are_raw = True
+        self.old_values: Sequence[Any] | None = None
+        """Of changes of a table: the value that each one replaces, None if there was none.
+
+        Only where somebody downstream needs them (`Subtopology.tells_old_values`). Along one edge
+        they are a chain: what a change replaces is what the last one of its key handed on.
+        """
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -232,6 +239,15 @@ class Batch:
         batch.values_are_raw = self.values_are_raw
         return batch
 
+    def with_old_values(self, old_values: Sequence[Any] | None) -> Batch:
+        """The same changes of a table, with what they replace."""
+        keys = self._windowed or self.keys
+        batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
+        batch.keys_are_raw = self.keys_are_raw
+        batch.values_are_raw = self.values_are_raw
+        batch.old_values = old_values
+        return batch
+
     def where(self, kept: Iterable[object]) -> Batch:
         """The records for which `kept` is true."""
         selected = list(kept)
@@ -245,6 +261,8 @@ class Batch:
         )
         batch.keys_are_raw = self.keys_are_raw
         batch.values_are_raw = self.values_are_raw
+        if self.old_values is not None:
+            batch.old_values = list(compress(self.old_values, selected))
         return batch
 
     def of_origin(self, column: Sequence[T]) -> Sequence[T]:

@@ -37,12 +37,20 @@ class Lookup(Protocol):
 class TableStep(Step):
     """The latest value per key."""
 
-    def __init__(self, node: TableSource, store: KeyValueStore, collector: Collector) -> None:
+    def __init__(
+        self,
+        node: TableSource,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        tells_old_values: bool = False,
+    ) -> None:
         super().__init__(node.name)
         self._topic = node.topic
         self._prefix = node.store.prefix
         self._store = store
         self._collector = collector
+        self._tells_old_values = tells_old_values
         self._cache: dict[bytes, object] = {}
         self._cache_bytes = 0
         """By estimate; rows that change count again, which only empties it earlier."""
@@ -51,6 +59,29 @@ class TableStep(Step):
         """Take in rows; hand on the changes."""
         raw_keys = batch.raw_keys(self._topic.key, self.name)
         raw_values = batch.raw_values(self._topic.value, self.name)
+        if self._tells_old_values:
+            batch = batch.with_old_values(self._replaced(raw_keys, raw_values))
+        else:
+            self._replace(raw_keys, raw_values)
+        if has_none(raw_keys):
+            kept = [raw is not None for raw in raw_keys]
+            self._collector.drop(self.name, "null key", kept.count(False))
+            batch = batch.where(kept)
+        self.forward(batch)
+
+    def _replaced(
+        self, raw_keys: Sequence[bytes | None], raw_values: Sequence[bytes | None]
+    ) -> list[object]:
+        """Take in rows; what each of them replaces."""
+        replaced: list[object] = []
+        for raw, data in zip(raw_keys, raw_values, strict=True):
+            replaced.append(None if raw is None else self.lookup(raw))
+            self._replace([raw], [data])
+        return replaced
+
+    def _replace(
+        self, raw_keys: Sequence[bytes | None], raw_values: Sequence[bytes | None]
+    ) -> None:
         for raw, data in zip(raw_keys, raw_values, strict=True):
             if raw is None:
                 continue
@@ -59,11 +90,6 @@ class TableStep(Step):
                 self._store.delete(self._prefix + raw)
             else:
                 self._store.put(self._prefix + raw, data)
-        if has_none(raw_keys):
-            kept = [raw is not None for raw in raw_keys]
-            self._collector.drop(self.name, "null key", kept.count(False))
-            batch = batch.where(kept)
-        self.forward(batch)
 
     def lookup(self, raw: bytes) -> object:
         """The value for a key as bytes; None if there is none."""

@@ -25,6 +25,7 @@ from streamlog.topology import (
     Entry,
     Node,
     Subtopology,
+    TableAggregate,
     TableSource,
     TopicSpec,
     Topology,
@@ -226,6 +227,7 @@ def _read_result(owner: Aggregate | WindowedAggregate, data: bytes) -> object:
 _READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
     TableSource: _read_topic,
     Aggregate: _read_result,
+    TableAggregate: _read_result,
     WindowedAggregate: _read_result,
 }
 """What the bytes of a row stand for: one line per kind of node that keeps a table."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streamlog.errors import TopologyError
+from streamlog.processing.changes import seen_through
 from streamlog.processing.columns import Batch, Feed
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import BUSY_MS, MARK, PROVENANCE, Mark, pack_mark, pack_record
@@ -181,6 +182,9 @@ class TableMapValuesStep(Step):
     def process(self, batch: Batch) -> None:
         """Call the function with the value, if there is one."""
         fn = self.fn
+        if batch.old_values is not None:
+            self.forward(seen_through(self, batch, lambda _, v: fn(v)))
+            return
         batch, values = self.applied(batch, lambda v: None if v is None else fn(v), batch.values)
         self.forward(batch.with_values(values))
 
@@ -195,6 +199,9 @@ class TableFilterStep(Step):
     def process(self, batch: Batch) -> None:
         """Call the function with key and value, if there is one."""
         fn = self.fn
+        if batch.old_values is not None:
+            self.forward(seen_through(self, batch, lambda k, v: v if fn(k, v) else None))
+            return
         batch, values = self.applied(
             batch,
             lambda k, v: v if v is not None and fn(k, v) else None,

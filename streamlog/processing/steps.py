@@ -17,6 +17,7 @@ from streamlog.processing.columns import Feed
 from streamlog.processing.joins import Lookup, TableJoinStep, TableStep
 from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, TopicPartition
+from streamlog.processing.regrouped import RegroupStep, TableAggregateStep
 from streamlog.processing.retimed import SetTimestampStep
 from streamlog.processing.routes import BranchStep, DedupeStep, SplitStep
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
@@ -32,16 +33,20 @@ from streamlog.topology import (
     Merge,
     Node,
     Process,
+    Regroup,
     RepartitionSink,
     SetTimestamp,
     Sink,
     Source,
     Split,
     Subtopology,
+    TableAggregate,
     TableJoin,
     TableSource,
     WindowedAggregate,
 )
+
+_Maker: TypeAlias = Callable[[Any, "Around"], Step]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,10 @@ class Around:
             raise TopologyError(f"{name!r} is no table that can be joined with")
         return step
 
+    def tells_old_values(self, node: Node) -> bool:
+        """Whether changes that this node hands on say what they replace: somebody needs it."""
+        return self.subtopology.tells_old_values(node)
+
     def _feeds_of(self, origin: Node) -> Sequence[Feed]:
         if not isinstance(origin, Entry):
             return self.steps[origin.name].own_feeds
@@ -101,10 +110,24 @@ def step_of(node: Node, around: Around) -> Step:
 
 
 def _windowed(node: WindowedAggregate, around: Around) -> Step:
-    feeds, partition = around.feeds(node), around.partition
     return WindowedAggregateStep(
-        node, around.store, around.collector, feeds=feeds, partition=partition
+        node,
+        around.store,
+        around.collector,
+        feeds=around.feeds(node),
+        partition=around.partition,
+        tells_old_values=around.tells_old_values(node),
     )
+
+
+def _keeping(step: Callable[..., Step]) -> _Maker:
+    """The maker of a step that keeps the rows of a table."""
+
+    def make(node: Node, around: Around) -> Step:
+        telling = around.tells_old_values(node)
+        return step(node, around.store, around.collector, tells_old_values=telling)
+
+    return make
 
 
 def _process(node: Process, around: Around) -> Step:
@@ -140,13 +163,13 @@ def _repartition_sink(node: RepartitionSink, around: Around) -> Step:
     )
 
 
-_Maker: TypeAlias = Callable[[Any, Around], Step]
-
 _KINDS: dict[type[Node], _Maker] = {
     Source: lambda node, _: Step(node.name),
     Merge: lambda node, _: Step(node.name),
-    TableSource: lambda node, around: TableStep(node, around.store, around.collector),
-    Aggregate: lambda node, around: AggregateStep(node, around.store, around.collector),
+    TableSource: _keeping(TableStep),
+    Aggregate: _keeping(AggregateStep),
+    TableAggregate: _keeping(TableAggregateStep),
+    Regroup: lambda node, _: RegroupStep(node),
     WindowedAggregate: _windowed,
     Process: _process,
     AsyncMapValues: _async_map_values,

@@ -31,6 +31,7 @@ cdef class Updates:
     cdef public list windows
     cdef public list values
     cdef public list timestamps
+    cdef public list old_values
 
 @cython.final
 cdef class WindowFold:
@@ -45,12 +46,14 @@ cdef class WindowFold:
     cdef long long _grace_ms
     cdef bint _on_update
     cdef bint _on_commit
+    cdef bint _tells_old_values
     cdef public dict windows
     cdef public long long gate_ms
     cdef public Py_ssize_t at
     cdef public long long number
     cdef public list touched
     cdef public list touched_windows
+    cdef public list touched_old_values
 
     @cython.locals(
         at=cython.Py_ssize_t, end_ms=cython.longlong, grace_ms=cython.longlong,
@@ -66,7 +69,11 @@ cdef class WindowFold:
     cdef Window _window(self, long long start_ms, long long end_ms)
 
     @cython.locals(row=Row)
-    cdef Row _folded(self, Window window, object raw, object value, long long timestamp_ms)
+    cdef Row _folded(
+        self, Window window, object raw, object value, long long timestamp_ms, Updates updates
+    )
+
+    cdef object _result_of(self, Row row)
 
     @cython.locals(row=Row)
     cdef Row _new_row(self, Window window, object raw)

@@ -85,7 +85,7 @@ class Arrived:
 class Updates:
     """What goes on on update, in columns: of which record, and its row's result."""
 
-    __slots__ = ("ats", "raws", "timestamps", "values", "windows")
+    __slots__ = ("ats", "old_values", "raws", "timestamps", "values", "windows")
 
     def __init__(self) -> None:
         self.ats: list[int] = []
@@ -93,6 +93,8 @@ class Updates:
         self.windows: list[Window] = []
         self.values: list[Any] = []
         self.timestamps: list[int] = []
+        self.old_values: list[Any] = []
+        """What each result replaces, where somebody needs that."""
 
 
 class WindowFold:
@@ -110,10 +112,12 @@ class WindowFold:
         "_open_window",
         "_result",
         "_size_ms",
+        "_tells_old_values",
         "at",
         "gate_ms",
         "number",
         "touched",
+        "touched_old_values",
         "touched_windows",
         "windows",
     )
@@ -131,11 +135,13 @@ class WindowFold:
         grace_ms: int,
         on_update: bool,
         on_commit: bool,
+        tells_old_values: bool = False,
     ) -> None:
         """`add`, `result` and `initial` are an aggregation's.
 
         `open_window` makes a window that is not in memory, or refuses it; `load_row` asks the
-        store for the row of a window that is not whole.
+        store for the row of a window that is not whole. `tells_old_values`: what goes on says
+        what it replaces.
         """
         self._add = add
         self._result = result
@@ -149,6 +155,7 @@ class WindowFold:
         self._grace_ms = grace_ms
         self._on_update = on_update
         self._on_commit = on_commit
+        self._tells_old_values = tells_old_values
         self.windows: dict[int, Window] = {}
         """By their ends."""
         self.gate_ms = FAR_MS
@@ -160,6 +167,8 @@ class WindowFold:
         self.touched: list[Row] = []
         """Those that wait for a commit, and the window of each."""
         self.touched_windows: list[Window] = []
+        self.touched_old_values: list[Any] = []
+        """What each of them has handed on last, where somebody needs that."""
 
     def run(
         self, start: int, arrived: Arrived, outlook: tuple[int, int, int], updates: Updates
@@ -197,7 +206,7 @@ class WindowFold:
             if end_ms != last_end_ms:
                 window = self._window(max(start_ms, 0), end_ms)
                 last_end_ms = end_ms
-            row = self._folded(window, raws[at], arrived.values[at], timestamp_ms)
+            row = self._folded(window, raws[at], arrived.values[at], timestamp_ms, updates)
             if self._on_update:
                 self._note(updates, window, row, at)
                 updates.raws.append(raws[at])
@@ -212,10 +221,18 @@ class WindowFold:
         window = self.windows.get(end_ms)
         return self._open_window(start_ms, end_ms) if window is None else window
 
-    def _folded(self, window: Window, raw: bytes, value: Any, timestamp_ms: int) -> Row:  # noqa: ANN401 - the stream's
+    def _folded(
+        self,
+        window: Window,
+        raw: bytes,
+        value: Any,  # noqa: ANN401 - the stream's
+        timestamp_ms: int,
+        updates: Updates,
+    ) -> Row:
         row = window.rows.get(raw)
         if row is None:
             row = self._new_row(window, raw)
+        old_value = self._result_of(row) if self._tells_old_values else None
         if self._columns is not None:
             self._columns.add(row.state, value)
         else:
@@ -224,7 +241,16 @@ class WindowFold:
         if not row.dirty:
             row.dirty = True
             window.dirty.append(row)
+        if self._tells_old_values:
+            old_values = updates.old_values if self._on_update else self.touched_old_values
+            if self._on_update or not row.touched:
+                old_values.append(old_value)
         return row
+
+    def _result_of(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
+        if row.timestamp_ms < 0:
+            return None  # Nothing is in it yet.
+        return self._result(row.state) if self._columns is None else self._columns.result(row.state)
 
     def _new_row(self, window: Window, raw: bytes) -> Row:
         if not window.is_whole:

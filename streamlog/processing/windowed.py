@@ -93,8 +93,10 @@ class WindowedAggregateStep(Step):
         *,
         feeds: Sequence[Feed],
         partition: int,
+        tells_old_values: bool = False,
     ) -> None:
         super().__init__(node.name)
+        self._tells_old_values = tells_old_values
         self.feed = Feed((node.name, partition))
         """What its results carry, if it emits on close."""
         self._feeds = feeds
@@ -120,6 +122,7 @@ class WindowedAggregateStep(Step):
             grace_ms=self._grace_ms,
             on_update=node.emit is Emit.UPDATE,
             on_commit=node.emit is Emit.COMMIT,
+            tells_old_values=tells_old_values and node.emit is not Emit.CLOSE,
         )
         self._windows = self._fold.windows
         self._ends: list[int] = []
@@ -137,7 +140,8 @@ class WindowedAggregateStep(Step):
             if len(updates.ats) < len(rows):
                 rows = [rows[at] for at in updates.ats]
             keys = WindowedKeys(self._node.key, updates.raws, updates.windows)
-            self._forward(Batch(batch.origin, rows, keys, updates.values, updates.timestamps))
+            results = Batch(batch.origin, rows, keys, updates.values, updates.timestamps)
+            self._forward(results, updates.old_values)
 
     @property
     def own_feeds(self) -> Sequence[Feed]:
@@ -183,11 +187,11 @@ class WindowedAggregateStep(Step):
         what a restart emits again has the same number or belongs behind what came before.
         """
         fold = self._fold
-        order = sorted(
-            zip(fold.touched, fold.touched_windows, strict=True), key=lambda pair: pair[0].number
-        )
-        fold.touched, fold.touched_windows = [], []
-        rows, windows = [row for row, _ in order], [window for _, window in order]
+        places = sorted(range(len(fold.touched)), key=lambda at: fold.touched[at].number)
+        rows = [fold.touched[at] for at in places]
+        windows = [fold.touched_windows[at] for at in places]
+        old_values = fold.touched_old_values and [fold.touched_old_values[at] for at in places]
+        fold.touched, fold.touched_windows, fold.touched_old_values = [], [], []
         for row in rows:
             row.touched = False
         numbers, times = [row.number for row in rows], [row.time_ms for row in rows]
@@ -198,7 +202,7 @@ class WindowedAggregateStep(Step):
             [self._result(row.state) for row in rows],
             [row.timestamp_ms for row in rows],
         )
-        self._forward(results)
+        self._forward(results, old_values)
         self._rest()
 
     def flush(self) -> None:
@@ -388,10 +392,14 @@ class WindowedAggregateStep(Step):
         origin = self._own_origin([window.start_ms for window in closed.windows])
         keys = WindowedKeys(self._node.key, closed.raws, closed.windows)
         rows = range(len(closed.raws))
-        self._forward(Batch(origin, rows, keys, closed.values, closed.timestamps))
+        # Each row is handed on once.
+        results = Batch(origin, rows, keys, closed.values, closed.timestamps)
+        self._forward(results, [None] * len(rows))
 
-    def _forward(self, batch: Batch) -> None:
+    def _forward(self, batch: Batch, old_values: Sequence[Any]) -> None:
         batch.keys_are_raw = batch.values_are_raw = False
+        if self._tells_old_values:
+            batch.old_values = old_values
         self.forward(batch)
 
     def _own_origin(self, times: Sequence[int]) -> Origin:

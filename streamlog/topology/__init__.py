@@ -47,6 +47,7 @@ from streamlog.topology.process import (
     Punctuation,
     TimerStore,
 )
+from streamlog.topology.regrouped import Regroup, TableAggregate
 from streamlog.topology.retimed import SetTimestamp
 from streamlog.topology.routes import Branch, Dedupe, Split
 from streamlog.topology.subtopology import Feeder, Subtopology
@@ -79,6 +80,7 @@ __all__ = [
     "Process",
     "ProcessorStore",
     "Punctuation",
+    "Regroup",
     "Rekey",
     "RepartitionSink",
     "SetTimestamp",
@@ -87,6 +89,7 @@ __all__ = [
     "Split",
     "Stateless",
     "Subtopology",
+    "TableAggregate",
     "TableFilter",
     "TableJoin",
     "TableMapValues",

@@ -22,6 +22,9 @@ from streamlog.topology.topics import TopicSpec
 from streamlog.windows.definitions import Tumbling
 from streamlog.windows.emit import Emit
 
+OldValues = Literal["unknown", "kept", "passed on"]
+"""It does not; it keeps rows; its parent tells it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
@@ -102,6 +105,16 @@ class Node:
         return None
 
     @property
+    def needs_old_values(self) -> bool:
+        """The changes of a table that it gets have to say which values they replace."""
+        return False
+
+    @property
+    def old_values(self) -> OldValues:
+        """Where it knows from what its changes replace, if somebody below needs that."""
+        return "unknown"
+
+    @property
     def detail(self) -> str:
         """What a line about it says beyond its kind, name and parents."""
         return ""
@@ -135,6 +148,11 @@ class TableSource(Node):
     def table_key(self) -> Serde[Any]:
         """That of the topic."""
         return self.topic.key
+
+    @property
+    def old_values(self) -> OldValues:
+        """Its rows."""
+        return "kept"
 
     @property
     def detail(self) -> str:
@@ -209,12 +227,22 @@ class TableMapValues(Node):
 
     fn: Callable[[Any], Any]
 
+    @property
+    def old_values(self) -> OldValues:
+        """The same function is called with them."""
+        return "passed on"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFilter(Node):
     """Changes of a table; a value that does not pass becomes a deletion."""
 
     fn: Callable[[Any, Any], bool]
+
+    @property
+    def old_values(self) -> OldValues:
+        """The same function is called with them."""
+        return "passed on"
 
 
 View = TableMapValues | TableFilter
@@ -243,6 +271,11 @@ class Aggregate(Node):
     def table_key(self) -> Serde[Any]:
         """Of the records."""
         return self.key
+
+    @property
+    def old_values(self) -> OldValues:
+        """Its rows."""
+        return "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +326,11 @@ class WindowedAggregate(Node):
     def table_key(self) -> Serde[Any]:
         """Of the records; that of rows is `Windowed`."""
         return self.key
+
+    @property
+    def old_values(self) -> OldValues:
+        """Its rows."""
+        return "kept"
 
     @property
     def detail(self) -> str:

@@ -114,6 +114,15 @@ class Subtopology:
         met = [paths[table] and joins for table, joins in at_store.items()]
         return any(met) or max([*paths.values(), *at_topic.values()]) > 1
 
+    def tells_old_values(self, node: Node) -> bool:
+        """Whether the changes that it hands on have to say which values they replace."""
+        return any(
+            each.needs_old_values
+            or (each.old_values == "passed on" and self.tells_old_values(each))
+            for each in self.nodes
+            if node.name in each.parents
+        )
+
     def ancestors(self, node: Node) -> Iterator[Node]:
         """The node's parents, their parents and so on; every node once."""
         seen: set[str] = set()

@@ -152,7 +152,7 @@ class _Maker:
             self._window,
             self._process,
         ]
-        return found + [self._join, self._join] * bool(self._tables)
+        return found + [self._join, self._join, self._regroup] * bool(self._tables)
 
     def _topic(self, kind: str, partitions: int) -> Topic[str, int]:
         name = f"eq{self._seed}-{kind}{len(self._program.inputs)}"
@@ -256,6 +256,21 @@ class _Maker:
         else:
             joined = self._keyed().left_join(table, lambda a, b: folded(a, b or 0), name=name)
             self._add(joined, "left_join")
+
+    def _regroup(self) -> None:
+        """A table by another key: what is taken out again shows if it is not what was put in."""
+        table, name = self._rng.choice(self._tables), self._name("regroup")
+        rest = self._rng.randint(1, 4)
+        if self._rng.random() < 0.4:
+            table = table.filter(lambda _, v: v % 3 != 0)
+
+        def group(key: str, value: int) -> tuple[str, int] | None:
+            return None if value % 7 == 0 else (f"{key[:1]}{value % rest}", value)
+
+        grouped = table.group_by(group, name=f"{name}-by")
+        summed = grouped.reduce(folded, lambda a, b: (a * 17 - b) % MODULUS, name=name)
+        self._tables += [summed] if self._rng.random() < 0.3 else []
+        self._add(summed.changes(), "group_by of a table")
 
     def _write(self, stream: Numbers) -> None:
         name = f"eq{self._seed}-{self._run}-out{len(self._program.outputs)}"

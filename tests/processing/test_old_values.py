@@ -1,0 +1,113 @@
+"""What changes of tables replace, for every kind of table: a chain, also across restarts.
+
+Rows are grouped by their own key into lists: whoever is told a wrong old value subtracts what is
+not in the list, and fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlog import App, Emit, Table, Topic, Windowed, on_error, tumbling
+
+Made = Callable[[App, Topic[str, int]], Table[Any, int]]
+KEYS = st.sampled_from("abc")
+CHANGES = st.lists(
+    st.tuples(KEYS, st.one_of(st.none(), st.integers(0, 9)), st.integers(0, 40), st.booleans()),
+    max_size=30,
+)
+
+
+def total(a: int, b: int) -> int:
+    return a + b
+
+
+def windowed(emit: Emit) -> Made:
+    return lambda app, topic: (
+        app.stream(topic)
+        .group_by_key()
+        .windowed(tumbling("10ms", grace="5ms"))
+        .emit(emit)
+        .reduce(total, name="sums")
+    )
+
+
+def failing(value: int) -> int:
+    if value % 3 == 0:
+        raise ValueError(value)
+    return value
+
+
+KINDS: dict[str, Made] = {
+    "topic": lambda app, topic: app.table(topic),
+    "filtered": lambda app, topic: app.table(topic).filter(lambda _, v: v % 2 == 0),
+    "mapped": lambda app, topic: app.table(topic).map_values(lambda v: v % 3),
+    "mapped and filtered": lambda app, topic: (
+        app.table(topic).map_values(lambda v: v % 4).filter(lambda _, v: v > 1)
+    ),
+    "failing": lambda app, topic: app.table(topic).map_values(
+        failing, on_error=on_error.skip(log=False)
+    ),
+    "aggregate": lambda app, topic: app.stream(topic).group_by_key().reduce(total, name="sums"),
+    "on update": windowed(Emit.UPDATE),
+    "on close": windowed(Emit.CLOSE),
+    "at commits": windowed(Emit.COMMIT),
+    "regrouped": lambda app, topic: (
+        app.table(topic)
+        .group_by(lambda k, v: (k + str(v % 2), v), name="first")
+        .reduce(total, lambda a, b: a - b, name="sums")
+    ),
+}
+
+
+def text_of(key: object) -> str:
+    return f"{key.key}-{key.start}" if isinstance(key, Windowed) else str(key)
+
+
+def add(values: list[int], value: int) -> list[int]:
+    return [*values, value]
+
+
+def take_out(values: list[int], value: int) -> list[int]:
+    values.remove(value)
+    return values
+
+
+@pytest.mark.parametrize("made", KINDS.values(), ids=KINDS.keys())
+@settings(max_examples=25, deadline=None)
+@given(changes=CHANGES)
+def test_what_a_change_replaces_is_what_was_handed_on(
+    made: Made, changes: list[tuple[str, int | None, int, bool]]
+) -> None:
+    app = App("t")
+    topic = app.topic("in", key=str, value=int)
+    table = made(app, topic)
+    rows = table.group_by(lambda k, v: (text_of(k), v), name="by-key")
+    lists = rows.aggregate(list, add, take_out, name="lists")
+    seen: dict[str, int | None] = {}
+    table.changes().peek(lambda record: seen.update({text_of(record.key): record.value}))
+    with app.test() as t:
+        for key, value, at, restarts in changes:
+            t.input(topic).send(value, key=key, at=at)  # type: ignore[arg-type] # a deletion
+            if restarts:
+                t.restart()
+            found = {key: values for key, values in t.table(lists).items() if values}
+            assert found == {key: [v] for key, v in seen.items() if v is not None}
+
+
+def test_nobody_looks_at_old_values_without_need() -> None:
+    app = App("t")
+    table = app.table(app.topic("in", key=str, value=int))
+    view = table.map_values(lambda v: v + 1)
+    (sub,) = app.topology().subtopologies
+    assert not any(sub.tells_old_values(node) for node in sub.nodes)
+    view.group_by(lambda k, v: (k, v), name="groups").count(name="n")
+    first, second = app.topology().subtopologies
+    told = [node.name for node in first.nodes if first.tells_old_values(node)]
+    assert told == [table.name, view.side.place.node]
+    assert not any(second.tells_old_values(node) for node in second.nodes)
