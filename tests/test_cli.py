@@ -182,6 +182,14 @@ def test_topology_and_doctor_tell_what_there_is(here: Path) -> None:
     code, output = streamlog("-A", "shop", "topology", cwd=here)
     assert code == 0
     assert "WindowedAggregate sums windows of 60000 ms" in output
+    for as_, begins in (
+        ("mermaid", "flowchart"),
+        ("dot", "digraph"),
+        ("svg", "<svg"),
+        ("json", "{"),
+    ):
+        code, output = streamlog("-A", "shop", "topology", "--format", as_, cwd=here)
+        assert (code, output.startswith(begins), "sums" in output) == (0, True, True), output
     code, output = streamlog("doctor", cwd=here)
     assert code == 0
     assert told(r"python +3\.", output)

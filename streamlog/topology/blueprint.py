@@ -61,7 +61,7 @@ class Blueprint(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, topology: Topology) -> Blueprint:
         """The topology as data."""
-        names = _names(topology)
+        names = names_of(topology)
         drawn = Blueprint(
             nodes={names[node.name]: _described(node, names) for node in topology.nodes},
             stores={
@@ -103,7 +103,7 @@ def stores_of(sub: Subtopology) -> Iterator[tuple[str, StoreEntry]]:
             yield name, StoreEntry(node.name, kind, changelog, dict(_content(owner)))
 
 
-def _names(topology: Topology) -> dict[str, str]:
+def names_of(topology: Topology) -> dict[str, str]:
     """What each node is called here: its own name, or its kind and the named node before it."""
     names: dict[str, str] = {}
     anchors: dict[str, str] = {}

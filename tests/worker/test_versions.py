@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -172,6 +173,10 @@ def test_a_worker_refuses_to_lose_state_until_it_is_told_to(tmp_path: Path) -> N
     assert code == 0, output
     assert "version 2, against version 1" in output
     assert "+ Aggregate other" in output
+    picture = ("topology", "--diff", "--format", "mermaid")
+    code, output = streamlog("-A", "words", *picture, cwd=tmp_path, COUNT="other")
+    assert (code, output.count("stroke-width:3px")) == (0, 3)
+    assert re.search(r"^  class n\d+ added$", output, re.MULTILINE)
     assert "version 1, as it ran before" in counted("one")
     assert "version 2, against version 1" in counted("other", "--accept-state-loss")
     # The name is free now, and what it stood for is gone.
