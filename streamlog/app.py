@@ -14,6 +14,7 @@ import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -47,7 +48,7 @@ from streamlog.topology import (
 
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
-    from streamlog.testing import TestDriver
+    from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
     from streamlog.worker.moves import Policy
     from streamlog.worker.program import Program
@@ -417,33 +418,71 @@ class App:
         return topology
 
     def test(
-        self, *, start: When = "2025-01-01T00:00:00Z", partitions: int | None = None
+        self,
+        *,
+        start: When = "2025-01-01T00:00:00Z",
+        partitions: int | None = None,
+        seed: int | None = None,
     ) -> AbstractContextManager[TestDriver]:
         """A driver that runs the app without a log.
 
         Args:
             start: the time at which the test begins.
             partitions: of every topic, instead of what they declare (1, if they do not).
+            seed: give the tasks their turns in the order of chance, always the same one.
         """
+        from streamlog.testing import TestDriver  # noqa: PLC0415 - for tests only
+
+        return TestDriver(replace(self._rehearsal(start, partitions, 1), seed=seed))
+
+    def simulate(
+        self,
+        *,
+        seed: int = 0,
+        runs: int = 20,
+        start: When = "2025-01-01T00:00:00Z",
+        partitions: int | None = None,
+    ) -> AbstractContextManager[Simulation]:
+        """Try a history on workers that are killed and replaced: do all write the same rows?
+
+        In the block records are put in. At its end the test driver says what comes of them, and
+        every run has to write the same, whatever its batches, its workers and their ends; if one
+        does not, `RunsDiffer` tells which rows, and what was done.
+
+        Args:
+            seed: of the first run; the others have the numbers after it.
+            runs: how many.
+            start: the time of records that have none, and of the clock, which stands still.
+            partitions: of every topic, instead of what they declare (3, if they do not).
+
+        Example:
+            with app.simulate(seed=7) as s:
+                for sale in SALES:
+                    s.input(sales).send(sale, key=sale.shop)
+            print(s.report)
+        """
+        from streamlog.testing import Simulation  # noqa: PLC0415 - for tests only
+
+        return Simulation(self._rehearsal(start, partitions, 3), seed=seed, runs=runs)
+
+    def _rehearsal(self, start: When, partitions: int | None, default: int) -> Rehearsal:
         from streamlog.client.partitioner import partition_of_key  # noqa: PLC0415 - for tests only
-        from streamlog.testing import Rehearsal, TestDriver  # noqa: PLC0415 - for tests only
+        from streamlog.testing import Rehearsal  # noqa: PLC0415 - for tests only
 
         topology = self.topology()
-        return TestDriver(
-            Rehearsal(
-                topology=topology,
-                partitions={
-                    name: partitions or spec.partitions or 1
-                    for name, spec in self._topics_of(topology).items()
-                },
-                partition_of=partition_of_key,
-                outlet=self.outlet,
-                agents=self.agents,
-                timers=self.timers,
-                crontabs=self.crontabs,
-                tasks=self.tasks,
-                start_ms=when_ms(start),
-            )
+        return Rehearsal(
+            topology=topology,
+            partitions={
+                name: partitions or spec.partitions or default
+                for name, spec in self._topics_of(topology).items()
+            },
+            partition_of=partition_of_key,
+            outlet=self.outlet,
+            agents=self.agents,
+            timers=self.timers,
+            crontabs=self.crontabs,
+            tasks=self.tasks,
+            start_ms=when_ms(start),
         )
 
     def program(self) -> Program:

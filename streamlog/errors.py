@@ -28,6 +28,7 @@ StreamlogError                  every error of ours; catch this one
 │  ├─ LogDirectoryLost          it vanished or belongs to another log
 │  └─ LogDirectoryFailed        the disk refused a write or an fsync: the log is read-only
 ├─ ListenError                  the address to listen on is taken or not ours
+├─ RunsDiffer                   a simulation has written something else than the test driver
 ├─ WorkerFailed                 a worker process of a supervisor has ended with an error
 └─ ProcessingError              user code or a node failed; carries the record's coordinates
 
@@ -239,6 +240,10 @@ class ListenError(StreamlogError):
 
     fatal = True
     exit_code = 6
+
+
+class RunsDiffer(StreamlogError):
+    """A run of a simulation has written something else than the test driver."""
 
 
 class WorkerFailed(StreamlogError):

@@ -46,8 +46,8 @@ NAMES = [
 
 METHODS = {
     App: [
-        "agent", "agents", "crontab", "crontabs", "main", "program", "stream", "table", "task",
-        "tasks", "test", "timer", "timers", "topic", "topics", "topology",
+        "agent", "agents", "crontab", "crontabs", "main", "program", "simulate", "stream", "table",
+        "task", "tasks", "test", "timer", "timers", "topic", "topics", "topology",
     ],
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [

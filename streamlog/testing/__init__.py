@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from streamlog.testing.driver import Rehearsal, TestDriver
+from streamlog.testing.simulation import Simulation, SimulationReport
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 
-__all__ = ["Rehearsal", "TestDriver", "TestTopicIn", "TestTopicOut"]
+__all__ = [
+    "Rehearsal",
+    "Simulation",
+    "SimulationReport",
+    "TestDriver",
+    "TestTopicIn",
+    "TestTopicOut",
+]

@@ -119,8 +119,11 @@ class Agents:
         """When an agent that waits for time to pass goes on."""
         return self._alarms.due_ms
 
-    def start(self) -> None:
-        """Begin to listen; records that were handled before do not come again."""
+    def start(self, *, workers: int = 1) -> None:
+        """Begin to listen; records that were handled before do not come again.
+
+        Each of the workers runs the functions under `app.task`.
+        """
         self._runs = [self._run_of(agent) for agent in self._agents]
         self._fed.clear()
         for run in self._runs:
@@ -133,7 +136,8 @@ class Agents:
             self._work = self._loop().get_loop().create_task(self._keep())
         if self._services:
             loop = self._loop().get_loop()
-            self._serving = [loop.create_task(self._serve(each)) for each in self._services]
+            services = [each for _ in range(workers) for each in self._services]
+            self._serving = [loop.create_task(self._serve(each)) for each in services]
 
     def _run_of(self, agent: Agent[Any, Any]) -> AgentRun:
         return AgentRun(

@@ -4,9 +4,9 @@ It runs the same `Task`s as a worker, one per partition, on stores in memory; to
 lists, and repartition topics and changelogs are topics like the others. `send` returns when
 everything that follows from the record has happened. Time stands still until `advance`,
 which fires timers and crontabs on the way. `restart` commits, throws the stores away and
-restores them from the changelog, by the code that a worker restores with. Rule of the file:
-no threads and no sleeps; the user's async code runs on a loop of the driver's own, in real
-time. Not done here: crashes (a restart is orderly), several workers.
+restores them from the changelog, by the code that a worker restores with; `rebalance` does so with
+the tasks that move. Rule of the file: no threads and no sleeps; the user's async code runs on a
+loop of the driver's own, in real time. Not done here: crashes (see `simulation`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from streamlog.chance import Random
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Service, Timer
 from streamlog.dsl.table import Table
@@ -35,6 +36,7 @@ from streamlog.tables.store import Change
 from streamlog.testing.agents import Agents
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
+from streamlog.testing.sharing import shared
 from streamlog.testing.tables import DriverTables
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology, dead_letter_topics
@@ -67,6 +69,8 @@ class Rehearsal:
     tasks: Sequence[Service] = ()
     """What each worker runs once."""
     start_ms: int = field(default_factory=lambda: when_ms(START))
+    seed: int | None = None
+    """Of the order in which tasks take their turns; None: by their numbers."""
 
 
 class TestDriver:
@@ -92,12 +96,19 @@ class TestDriver:
         self._times: dict[TaskId, dict[tuple[str, int], int]] = {}
         self._fed: dict[tuple[TaskId, str, int], int] = {}
         self._tasks: dict[TaskId, Task] = {}
+        self._workers = 1
+        self._owners: dict[TaskId, int] = {}
+        """Which worker has a task, by number; all are with the first one, if it is not told."""
         self._calls: dict[TaskId, list[Call]] = {}
         """Of tasks, to be awaited before anything else happens."""
         self._agents = Agents(rehearsal.agents, rehearsal.tasks, self._topics, self)
         self._schedules = schedules(
-            rehearsal.timers, rehearsal.crontabs, start_ms=rehearsal.start_ms
+            rehearsal.timers,
+            rehearsal.crontabs,
+            start_ms=rehearsal.start_ms,
+            workers=lambda: self._workers,
         )
+        self._turns = None if rehearsal.seed is None else Random(rehearsal.seed)
         self._failure: StreamlogError | None = None
         self._runs = False
 
@@ -209,7 +220,35 @@ class TestDriver:
             task.close()
         self._agents.close()
         self._start_tasks()
-        self._agents.start()
+        self._agents.start(workers=self._workers)
+        self.settle()
+
+    def rebalance(self, workers: int) -> None:
+        """Let so many workers share the tasks from now on, evenly; a test begins with one.
+
+        All commit. A task that has another worker then is closed, and begins there with the state
+        that the changelog holds; the others go on as they are. Agents are called anew. What every
+        worker runs by itself (`app.task`, timers and crontabs on "every_worker") each of them
+        runs.
+
+        Raises:
+            UsageError: there would be no worker.
+            ProcessingError: something failed.
+        """
+        self.check_runs()
+        if workers < 1:
+            raise UsageError(f"an app needs 1 worker or more, not {workers}")
+        owners = shared(self._tasks, self._owners, workers)
+        for task in self._tasks.values():
+            self._commit(task)
+        self._agents.close()
+        for task_id, task in self._tasks.items():
+            if owners[task_id] != self._owners.get(task_id, 0):
+                task.close()
+                self._calls.pop(task_id, None)
+                self._tasks[task_id] = self._task(task.subtopology, task_id)
+        self._owners, self._workers = owners, workers
+        self._agents.start(workers=workers)
         self.settle()
 
     def settle(self) -> None:
@@ -302,7 +341,10 @@ class TestDriver:
     def _run_tasks(self, *, always: bool) -> bool:
         """Give every task what is new; whether there was anything."""
         moved = False
-        for task in self._tasks.values():
+        tasks = list(self._tasks.values())
+        if self._turns is not None:
+            self._turns.shuffle(tasks)
+        for task in tasks:
             records, ends = {}, {}
             for topic, partition in task.inputs:
                 log = self._topics[topic].partitions[partition]

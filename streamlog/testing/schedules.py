@@ -27,24 +27,44 @@ class Schedule:
 
 
 def schedules(
-    timers: Sequence[Timer], crontabs: Sequence[Crontab], *, start_ms: int
+    timers: Sequence[Timer],
+    crontabs: Sequence[Crontab],
+    *,
+    start_ms: int,
+    workers: Callable[[], int],
 ) -> list[Schedule]:
-    """All timers and crontabs of an app, as they stand when a test begins."""
-    under_way = [_timer(timer, start_ms) for timer in timers]
-    return [*under_way, *(_crontab(crontab, start_ms) for crontab in crontabs)]
+    """All timers and crontabs of an app, as they stand when a test begins.
+
+    Those on "every_worker" run once for each of the `workers` there are by then.
+    """
+
+    def times_of(each: Timer | Crontab) -> Callable[[], int]:
+        return workers if each.on == "every_worker" else _once
+
+    under_way = [_timer(timer, start_ms, times_of(timer)) for timer in timers]
+    return [
+        *under_way,
+        *(_crontab(crontab, start_ms, times_of(crontab)) for crontab in crontabs),
+    ]
 
 
-def _timer(timer: Timer, start_ms: int) -> Schedule:
+def _once() -> int:
+    return 1
+
+
+def _timer(timer: Timer, start_ms: int, workers: Callable[[], int]) -> Schedule:
     async def run(_due_ms: int) -> None:
-        await timer.run()
+        for _ in range(workers()):
+            await timer.run()
 
     return Schedule(Interval(start_ms, timer.every_ms), run, start_ms=start_ms)
 
 
-def _crontab(crontab: Crontab, start_ms: int) -> Schedule:
+def _crontab(crontab: Crontab, start_ms: int, workers: Callable[[], int]) -> Schedule:
     times = cron_times(crontab.spec, crontab.timezone)
 
     async def run(due_ms: int) -> None:
-        await crontab.run(times.local(due_ms))
+        for _ in range(workers()):
+            await crontab.run(times.local(due_ms))
 
     return Schedule(times, run, start_ms=start_ms)

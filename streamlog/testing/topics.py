@@ -1,7 +1,7 @@
 """Where a test puts records in, and where it looks at what came out.
 
-Both are typed as the topic is declared. The driver stands behind the port `Stage`, so that it
-may know these and not they it.
+Both are typed as the topic is declared. The driver stands behind the ports `Entrance` and `Exit`,
+so that it may know these and not they it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ V = TypeVar("V")
 """A value."""
 
 
-class Stage(Protocol):
-    """Port: what the topics of a test need of their driver."""
+class Entrance(Protocol):
+    """Port: what those need where records are put in."""
 
     @property
     def now_ms(self) -> int:
@@ -36,6 +36,13 @@ class Stage(Protocol):
     def settle(self) -> None:
         """Let tasks and agents run until nothing is left to do."""
 
+
+class Exit(Protocol):
+    """Port: what those need where one looks at what came out."""
+
+    def topic(self, name: str) -> MemoryTopic:
+        """A topic of the app."""
+
     def popped(self, name: str) -> int:
         """How many records have been popped from a topic."""
 
@@ -48,7 +55,7 @@ class TestTopicIn(Generic[K, V]):
 
     __test__ = False
 
-    def __init__(self, driver: Stage, topic: Topic[K, V]) -> None:
+    def __init__(self, driver: Entrance, topic: Topic[K, V]) -> None:
         self._driver = driver
         self._topic = topic
 
@@ -89,7 +96,7 @@ class TestTopicOut(Generic[K, V]):
 
     __test__ = False
 
-    def __init__(self, driver: Stage, topic: Topic[K, V]) -> None:
+    def __init__(self, driver: Exit, topic: Topic[K, V]) -> None:
         self._driver = driver
         self._topic = topic
 

@@ -1,0 +1,281 @@
+"""Simulation: an app's own topology, run over and over on workers in trouble, for the same rows.
+
+A history is put in, as into a test. At the end of the block the driver says what comes of it, and
+then `Turmoil` runs it again, differently each time: batches, workers, moves, kills. Every run
+has to write the same records to every topic: partition, key, value, timestamp and headers, as
+often. Rows whose number depends on commits (`Emit.COMMIT`, `Emit.early` by the wall) are
+compared by the last one of each key. Rule of the file: a difference is told with the number
+that brings it back. Not done here: agents, services, timers and crontabs, which are no part of
+the topology.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar
+
+from streamlog.dsl.topic import Topic
+from streamlog.errors import RunsDiffer, StreamlogError, UsageError
+from streamlog.processing.outbox import Drop
+from streamlog.records.batch import Record as RawRecord
+from streamlog.testing.agents import Agents
+from streamlog.testing.driver import Rehearsal, TestDriver
+from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.testing.topics import TestTopicIn, TestTopicOut
+from streamlog.testing.turmoil import Turmoil
+from streamlog.topology import Entry, TopicSpec, Topology
+from streamlog.windows.emit import Emit
+
+K = TypeVar("K")
+"""A key."""
+V = TypeVar("V")
+"""A value."""
+
+TOLD_MAX = 3
+"""So many of the rows that differ are told, each way."""
+STORY_MAX = 30
+"""So much of what was done to the app is told."""
+
+HINT = (
+    "what an operator gives has to follow from its records alone: look for clocks, chance, "
+    "globals, and values that are changed in place"
+)
+
+Rows: TypeAlias = Counter[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationReport:
+    """What was tried, and came out the same."""
+
+    seeds: range
+    """Of the runs."""
+    records: int
+    """That were put in."""
+    rows: Mapping[str, int]
+    """That came out, by topic."""
+    troubles: Mapping[str, int] = field(default_factory=dict)
+    """What was done to the app in all runs, by kind: "kill", "move", "join", "leave"."""
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{count} to {topic}" for topic, count in self.rows.items()) or "none"
+        troubles = ", ".join(f"{count} {kind}s" for kind, count in sorted(self.troubles.items()))
+        return (
+            f"{len(self.seeds)} runs over {self.records} records wrote the same rows ({rows}), "
+            f"through {troubles or 'no trouble'}; seeds {self.seeds.start} to {self.seeds.stop - 1}"
+        )
+
+
+class Simulation:
+    """A history for an app, and what is tried with it; a context manager."""
+
+    def __init__(self, rehearsal: Rehearsal, *, seed: int, runs: int) -> None:
+        if runs < 1:
+            raise UsageError(f"a simulation has 1 run or more, not {runs}")
+        self.now_ms = rehearsal.start_ms
+        """The time of the simulation, which stands still."""
+        self._rehearsal = rehearsal
+        self._topology = rehearsal.topology
+        self._counts = self._topology.partition_counts(rehearsal.partitions)
+        self._seeds = range(seed, seed + runs)
+        self._given = self._topics()
+        self._driver = TestDriver(rehearsal)
+        self._is_open = False
+        self._report: SimulationReport | None = None
+
+    def __enter__(self) -> Self:
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Run it all, if the block has not failed.
+
+        Raises:
+            RunsDiffer: a run has written something else than the driver.
+            ProcessingError: something failed on a record.
+        """
+        self._is_open = False
+        if kind is None:
+            self._report = self._compared()
+
+    @property
+    def report(self) -> SimulationReport:
+        """What was tried; there after the block.
+
+        Raises:
+            UsageError: the block has not ended.
+        """
+        if self._report is None:
+            raise UsageError("the simulation runs at the end of its block: ask after it")
+        return self._report
+
+    def input(self, t: Topic[K, V]) -> TestTopicIn[K, V]:
+        """Where records of this topic are put in; nothing happens before the block ends."""
+        self.topic(t.name)
+        return TestTopicIn(self, t)
+
+    def output(self, t: Topic[K, V]) -> TestTopicOut[K, V]:
+        """What comes out, in every run; there after the block."""
+        self._driver.topic(t.name)
+        return TestTopicOut(self._driver, t)
+
+    def topic(self, name: str) -> MemoryTopic:
+        """A topic of the app, with what was put in.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        found = self._given.get(name)
+        if found is None:
+            raise UsageError(f"the app has no topic {name!r}; it has {sorted(self._given)}")
+        return found
+
+    def check_runs(self) -> None:
+        """Refuse what comes too early or too late."""
+        if not self._is_open:
+            raise UsageError("records go in inside `with app.simulate() as s:` only")
+
+    def settle(self) -> None:
+        """Nothing happens yet: how the history is cut into batches is a part of each run."""
+
+    def left_out(self, drop: Drop) -> None:
+        """The driver counts these."""
+
+    def _topics(self) -> dict[str, MemoryTopic]:
+        changelogs = self._topology.changelog_partitions(self._counts)
+        return {
+            name: MemoryTopic(count, self._rehearsal.partition_of)
+            for name, count in {**self._counts, **changelogs}.items()
+        }
+
+    def _fill(self, topic_of: Callable[[str], MemoryTopic]) -> int:
+        filled = 0
+        for name, given in self._given.items():
+            for partition, record in given.arrivals:
+                topic_of(name).append(
+                    record.value,
+                    key=record.key,
+                    timestamp_ms=record.timestamp_ms,
+                    headers=record.headers,
+                    partition=partition,
+                )
+                filled += 1
+        return filled
+
+    def _compared(self) -> SimulationReport:
+        records = self._fill(self._driver.topic)
+        with self._driver:
+            expected = self._rows_of(self._driver.topic)
+        troubles: Counter[str] = Counter()
+        for seed in self._seeds:
+            troubles += self._run(seed, expected)
+        rows = {name: found.total() for name, found in expected.items()}
+        return SimulationReport(self._seeds, records, rows, troubles)
+
+    def _run(self, seed: int, expected: Mapping[str, Rows]) -> Counter[str]:
+        topics = self._topics()
+        self._fill(topics.__getitem__)
+        agents = Agents((), (), topics, self)
+        turmoil = Turmoil(
+            self._topology,
+            self._counts,
+            topics,
+            seed=seed,
+            now_ms=self.now_ms,
+            partition_of=self._rehearsal.partition_of,
+            results=agents.results,
+        )
+        try:
+            turmoil.run()
+        except StreamlogError as error:
+            error.add_note(f"{_again(seed)}\n{_told(turmoil.story)}")
+            raise
+        finally:
+            agents.close()
+        found = self._rows_of(topics.__getitem__)
+        for name, rows in expected.items():
+            if found[name] != rows:
+                raise RunsDiffer(self._difference(seed, name, rows, found[name], turmoil.story))
+        return turmoil.troubles
+
+    def _rows_of(self, topic_of: Callable[[str], MemoryTopic]) -> dict[str, Rows]:
+        """The records of each topic that is written, as often as they are there."""
+        hasty = _by_commits(self._topology)
+        found: dict[str, Rows] = {}
+        for name in sorted({**_written(self._topology), **self._topology.dead_letters}):
+            arrivals = topic_of(name).arrivals
+            rows = [(at, r.key, r.value, r.timestamp_ms, r.headers) for at, r in arrivals]
+            if name in hasty:
+                rows = list({row[:2]: row for row in rows}.values())
+            found[name] = Counter(rows)
+        return found
+
+    def _difference(
+        self, seed: int, name: str, expected: Rows, found: Rows, story: Sequence[str]
+    ) -> str:
+        missing, more = expected - found, found - expected
+        counts = f"{missing.total()} records are missing and {more.total()} too many"
+        return "\n".join(
+            [
+                f"the run of seed {seed} wrote other rows to {name!r}: {counts}",
+                *(f"  missing:  {self._shown(name, row)}" for row in islice(missing, TOLD_MAX)),
+                *(f"  too many: {self._shown(name, row)}" for row in islice(more, TOLD_MAX)),
+                HINT,
+                _again(seed),
+                _told(story),
+            ]
+        )
+
+    def _shown(self, name: str, row: tuple[Any, ...]) -> str:
+        partition, key, value, timestamp_ms, headers = row
+        spec = _written(self._topology).get(name)
+        record = RawRecord(-1, timestamp_ms, key, value, headers)
+        if spec is None:
+            return f"partition {partition}: {record}"
+        shown = Topic[Any, Any](spec, self._rehearsal.outlet).decoded(record, partition)
+        return f"partition {partition}: {shown.key!r} = {shown.value!r} at {shown.timestamp}"
+
+
+def _again(seed: int) -> str:
+    return f"again: app.simulate(seed={seed}, runs=1)"
+
+
+def _told(story: Sequence[str]) -> str:
+    left = len(story) - STORY_MAX
+    more = [f"  and {left} more"] if left > 0 else []
+    return "\n".join(
+        ["what was done to the app:", *(f"  {each}" for each in story[:STORY_MAX]), *more]
+    )
+
+
+def _written(topology: Topology) -> dict[str, TopicSpec]:
+    """The topics that sinks write to."""
+    return {
+        topic.name: topic for node in topology.nodes for topic in node.writes if not topic.internal
+    }
+
+
+def _by_commits(topology: Topology) -> set[str]:
+    """The topics of rows whose number depends on when commits are made."""
+    reached: set[str] = set()
+    topics: set[str] = set()
+    before = -1
+    while len(reached) + len(topics) > before:
+        before = len(reached) + len(topics)
+        for node in topology.nodes:
+            emit = getattr(node, "emit", Emit.UPDATE)
+            behind = {*node.parents, *node.looks_into} & reached
+            is_fed = isinstance(node, Entry) and node.topic.name in topics
+            if emit not in {Emit.UPDATE, Emit.CLOSE} or behind or is_fed:
+                reached.add(node.name)
+                topics |= {topic.name for topic in node.writes}
+    return topics

@@ -1,0 +1,296 @@
+"""Turmoil: an app's tasks on workers that come, go and are killed, with batches of any size.
+
+The same `Task`s as in the driver, with what a worker adds to them under `exactly_once`: what a
+worker's tasks write, their state and their offsets count together, when it commits. What it
+had not committed is gone with it, and its tasks begin elsewhere from the changelog, or from a
+copy of the state that is a commit behind. Everything random comes from one number. Rule of
+the file: what is done to the app is written into `story`, for who has to understand a
+difference. Not done here: agents, time by the clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from streamlog.chance import Random
+from streamlog.errors import UsageError
+from streamlog.processing.calls import Call, CallResult
+from streamlog.processing.outbox import Outbox, SinkBatch
+from streamlog.processing.task import Task, TaskId
+from streamlog.tables.changelog import Restoration
+from streamlog.tables.memory import MemoryStore
+from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.topology import Subtopology, Topology
+
+WORKERS_MAX = 4
+BATCHES = (0, 1, 2, 9, 9, 50, None)
+"""Records of an input that a task is given at a time, at most; None: all."""
+TROUBLE_MAX = 12
+"""Kills, moves, joins and leaves in a run. Each one makes tasks tell their time again."""
+TROUBLE = 0.12
+COMMIT = 0.3
+DEAD_IN_COMMIT = 0.3
+KEPT = 0.5
+"""How often, of all chances: trouble after a turn, a commit, a death between the log and the disk,
+and a disk that a task finds its state on."""
+ROUNDS_MAX = 10_000
+"""A topology that writes to its own input has no end."""
+
+Results = Callable[[Sequence[Call]], list[CallResult]]
+"""Awaits the calls of a task."""
+
+
+class _Worker:
+    """Tasks that are committed together, and what they have written since."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.tasks: dict[TaskId, Task] = {}
+        self.writes: list[SinkBatch] = []
+        self.offsets: dict[tuple[TaskId, str, int], int] = {}
+        self.calls: dict[TaskId, list[Call]] = {}
+
+    def __str__(self) -> str:
+        return f"worker {self.number} ({', '.join(map(str, self.tasks)) or 'no tasks'})"
+
+
+class Turmoil:
+    """One run."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        counts: Mapping[str, int],
+        topics: Mapping[str, MemoryTopic],
+        *,
+        seed: int,
+        now_ms: int,
+        partition_of: Callable[[bytes, int], int],
+        results: Results,
+    ) -> None:
+        """Args as the driver's; `topics` hold the inputs, and are written to."""
+        self.story: list[str] = []
+        """What was done to the app."""
+        self.troubles: Counter[str] = Counter()
+        """How often, by kind."""
+        self._rng = Random(seed)
+        self._counts = counts
+        self._topics = topics
+        self._now_ms = now_ms
+        self._partition_of = partition_of
+        self._results = results
+        self._subs: dict[TaskId, Subtopology] = {
+            TaskId(sub.number, partition): sub
+            for sub in topology.subtopologies
+            for partition in range(sub.tasks(counts))
+        }
+        self._committed: dict[tuple[TaskId, str, int], int] = {}
+        self._times: dict[TaskId, dict[tuple[str, int], int]] = {}
+        self._disks: dict[TaskId, MemoryStore] = {}
+        """The state of each task, as its worker has it or has left it behind."""
+        self._fed: dict[tuple[TaskId, str, int], int] = {}
+        self._workers: list[_Worker] = []
+        self._numbers = 0
+
+    def run(self) -> None:
+        """All of it, to the end.
+
+        Raises:
+            ProcessingError: something failed.
+            UsageError: the app does not come to rest.
+        """
+        for _ in range(self._rng.randint(1, 3)):
+            self._add_worker()
+        for task_id in self._subs:
+            self._open(task_id, self._rng.choice(self._workers))
+        rounds = 0
+        while self._behind or rounds < TROUBLE_MAX:
+            self._turn()
+            rounds += 1
+            if rounds > ROUNDS_MAX:
+                break
+        while self._drain():
+            rounds += 1
+            if rounds > ROUNDS_MAX:
+                raise UsageError(
+                    f"the app has not come to rest after {ROUNDS_MAX} rounds: does it write to a "
+                    "topic that it reads?"
+                )
+
+    @property
+    def _behind(self) -> bool:
+        return any(
+            self._fed[task_id, *place] < self._end(place)
+            for worker in self._workers
+            for task_id, task in worker.tasks.items()
+            for place in task.inputs
+        )
+
+    def _end(self, place: tuple[str, int]) -> int:
+        topic, partition = place
+        return len(self._topics[topic].partitions[partition])
+
+    def _turn(self) -> None:
+        """A task gets something to do; then, perhaps, a commit, or trouble."""
+        rng = self._rng
+        worker = rng.choice(self._workers)
+        if worker.tasks:
+            self._work(worker, rng.choice(list(worker.tasks)), rng.choice(BATCHES))
+        if rng.random() < COMMIT:
+            self._commit(worker)
+        if rng.random() < TROUBLE and self.troubles.total() < TROUBLE_MAX:
+            trouble = rng.choice([self._kill, self._kill, self._move, self._join, self._leave])
+            trouble()
+
+    def _drain(self) -> bool:
+        """Everything that is there, through all tasks; whether there was anything."""
+        moved = False
+        for worker in self._workers:
+            for task_id in worker.tasks:
+                moved = self._work(worker, task_id, None) or moved
+            moved = self._commit(worker) or moved
+        return moved
+
+    def _work(self, worker: _Worker, task_id: TaskId, at_most: int | None) -> bool:
+        task = worker.tasks[task_id]
+        records, ends = {}, {}
+        for place in task.inputs:
+            log = self._topics[place[0]].partitions[place[1]]
+            fed, ends[place] = self._fed[task_id, *place], len(log)
+            more = log[fed:] if at_most is None else log[fed : fed + self._rng.randint(0, at_most)]
+            if more:
+                records[place] = more
+                self._fed[task_id, *place] = fed + len(more)
+        results = self._results(worker.calls.pop(task_id, ()))
+        outbox = task.process(records, self._now_ms, ends=ends, results=results)
+        self._took(worker, task_id, outbox)
+        for (topic, partition), offset in outbox.offsets.items():
+            worker.offsets[task_id, topic, partition] = offset
+        return bool(records or results or outbox.writes)
+
+    def _took(self, worker: _Worker, task_id: TaskId, outbox: Outbox) -> None:
+        worker.writes += outbox.writes
+        if outbox.calls:
+            worker.calls.setdefault(task_id, []).extend(outbox.calls)
+
+    def _commit(self, worker: _Worker, *, dies: bool = False) -> bool:
+        """What the worker has done counts; whether there was anything.
+
+        It may die when the log has all of it, and its own disk not.
+        """
+        for task_id, task in worker.tasks.items():
+            if task.has_waiting:
+                self._took(worker, task_id, task.emit())
+        writes, worker.writes = worker.writes, []
+        self._write(writes)
+        self._committed |= worker.offsets
+        worker.offsets = {}
+        for task_id, task in worker.tasks.items():
+            self._times[task_id] = task.stream_times
+            name = task.subtopology.changelog_topic
+            if name is None:
+                continue
+            changes, log = task.checkpoint(), self._topics[name]
+            for key, value in changes:
+                log.append(value, key=key, timestamp_ms=self._now_ms, partition=task_id.partition)
+            if not dies:
+                task.committed(changes, next_offset=len(log.partitions[task_id.partition]))
+        return bool(writes)
+
+    def _write(self, writes: Sequence[SinkBatch]) -> None:
+        for sink in (record for batch in writes for record in batch.records()):
+            topic = self._topics[sink.topic]
+            partition = sink.partition
+            if partition is None:
+                partition = self._partition_of(sink.route, len(topic.partitions))
+            topic.append(
+                sink.value,
+                key=sink.key,
+                timestamp_ms=sink.timestamp_ms,
+                headers=sink.headers,
+                partition=partition,
+            )
+
+    def _open(self, task_id: TaskId, worker: _Worker) -> None:
+        """Begin where the log says, on state from the changelog, or partly from a disk."""
+        sub, store = self._subs[task_id], None
+        if sub.changelog_topic is not None:
+            left = self._disks.get(task_id)
+            store = left if left is not None and self._rng.random() < KEPT else MemoryStore()
+            self._disks[task_id] = store
+            log = self._topics[sub.changelog_topic].partitions[task_id.partition]
+            restoration = Restoration(store, start_offset=0, end_offset=len(log))
+            tail = [(record.key or b"", record.value) for record in log[restoration.position :]]
+            restoration.apply(tail, next_offset=len(log))
+        task = Task(sub, task_id, partitions=self._counts, store=store)
+        known = task.positions
+        for topic, partition in task.inputs:
+            committed = self._committed.get((task_id, topic, partition), 0)
+            position = known.get((topic, partition), committed)
+            task.start_at({(topic, partition): position}, self._times.get(task_id))
+            self._fed[task_id, topic, partition] = position
+        worker.tasks[task_id] = task
+
+    # Trouble
+
+    def _join(self) -> None:
+        if len(self._workers) < WORKERS_MAX:
+            self._add_worker()
+            self._tell("join", f"worker {self._numbers} joins")
+
+    def _add_worker(self) -> None:
+        self._numbers += 1
+        self._workers.append(_Worker(self._numbers))
+
+    def _kill(self) -> None:
+        """Nothing that the worker had not committed is left, but perhaps its disk."""
+        worker = self._rng.choice(self._workers)
+        if self._rng.random() < DEAD_IN_COMMIT:
+            self._commit(worker, dies=True)
+            self._tell("kill", f"{worker} is killed between the log and its disk")
+        else:
+            self._tell("kill", f"{worker} is killed")
+        self._workers.remove(worker)
+        self._scatter(worker)
+
+    def _leave(self) -> None:
+        worker = self._rng.choice(self._workers)
+        self._tell("leave", f"{worker} commits and leaves")
+        self._commit(worker)
+        self._workers.remove(worker)
+        for task_id, task in worker.tasks.items():
+            self._close(task_id, task)
+        self._scatter(worker)
+
+    def _move(self) -> None:
+        busy = [worker for worker in self._workers if worker.tasks]
+        if len(self._workers) < 2 or not busy:  # noqa: PLR2004 - one to go from, one to go to
+            return
+        worker = self._rng.choice(busy)
+        other = self._rng.choice([each for each in self._workers if each is not worker])
+        self._commit(worker)
+        task_id = self._rng.choice(list(worker.tasks))
+        self._tell("move", f"task {task_id} moves from {worker} to worker {other.number}")
+        self._close(task_id, worker.tasks.pop(task_id))
+        worker.calls.pop(task_id, None)
+        self._open(task_id, other)
+
+    def _close(self, task_id: TaskId, task: Task) -> None:
+        # A closed store can't be read: what another worker finds on the disk is a copy.
+        left = self._disks.get(task_id)
+        if left is not None:
+            copy = MemoryStore()
+            copy.write(list(left.range()))
+            self._disks[task_id] = copy
+        task.close()
+
+    def _scatter(self, worker: _Worker) -> None:
+        if not self._workers:
+            self._add_worker()
+        for task_id in worker.tasks:
+            self._open(task_id, self._rng.choice(self._workers))
+
+    def _tell(self, kind: str, what: str) -> None:
+        self.troubles[kind] += 1
+        self.story.append(what)

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import re
+from itertools import count
+
+import pytest
+
+from streamlog import App, Emit, ProcessingError, Processor, Record, Topic, kv_store, tumbling
+from streamlog.errors import RunsDiffer, UsageError
+
+
+class Running(Processor[str, int, str, int]):
+    total = kv_store(str, int)
+
+    def process(self, record: Record[str, int]) -> None:
+        total = (self.total.get(record.key) or 0) * 3 + record.value
+        self.total.put(record.key, total % 1000)
+        self.ctx.forward(record.key, total % 1000)
+
+
+def fed(app: App, source: Topic[str, int], **settings: int) -> str:
+    """The report of a simulation over some records that are late and out of order."""
+    with app.simulate(**settings) as s:
+        for number in range(60):
+            at = 1_000_000 + number * 10 - (number % 7) * 9
+            s.input(source).send(number, key="abcdef"[number % 6], at=at)
+    return str(s.report)
+
+
+def test_windows_processors_and_repartitions_come_out_the_same_in_any_trouble() -> None:
+    app = App("calm")
+    source = app.topic("in", key=str, value=int)
+    out = app.topic("out", key=str, value=int)
+    (
+        app.stream(source)
+        .process(Running, name="running")
+        .group_by(lambda _, total: "odd" if total % 2 else "even", name="parity")
+        .windowed(tumbling("50ms", grace="20ms"))
+        .emit(Emit.UPDATE)
+        .reduce(lambda a, b: (a * 31 + b) % 10_007, name="folded")
+        .changes()
+        .map(lambda windowed, value: (windowed.key, value), name="plain")
+        .to(out)
+    )
+    report = fed(app, source, seed=5, runs=8)
+    assert report.startswith("8 runs over 60 records wrote the same rows (60 to out), through ")
+    assert "kills" in report
+    assert report.endswith("seeds 5 to 12")
+
+
+def test_what_came_out_can_be_looked_at_after_the_block() -> None:
+    app = App("looked-at")
+    source, out = (app.topic(name, key=str, value=int) for name in ("in", "out"))
+    app.stream(source).map_values(lambda v: v + 1).to(out)
+    with app.simulate(runs=2) as s:
+        s.input(source).send(4, key="k")
+    assert s.output(out).pop().value == 5
+    assert s.report.rows == {"out": 1}
+
+
+def test_an_operator_that_counts_its_calls_is_found_with_the_number_that_repeats_it() -> None:
+    app, calls = App("counting"), count()
+    source, out = (app.topic(name, key=str, value=int) for name in ("in", "out"))
+    app.stream(source).map_values(lambda _: next(calls)).to(out)
+    with pytest.raises(RunsDiffer) as caught:
+        fed(app, source, seed=3)
+    told = str(caught.value).splitlines()
+    assert told[0] == (
+        "the run of seed 3 wrote other rows to 'out': 60 records are missing and 60 too many"
+    )
+    assert re.fullmatch(r"  missing:  partition \d: '[a-f]' = \d+ at 1970-01-01 .*", told[1])
+    assert "again: app.simulate(seed=3, runs=1)" in told
+    assert "what was done to the app:" in told
+
+
+def test_rows_that_come_with_commits_are_compared_by_the_last_of_each_key() -> None:
+    app = App("commits")
+    source, out = (app.topic(name, key=str, value=int) for name in ("in", "out"))
+    windowed = app.stream(source).group_by_key().windowed(tumbling("1h"))
+    table = windowed.emit(Emit.COMMIT).count(name="counts")
+    table.changes().map(lambda w, n: (w.key, n), name="plain").to(out)
+    assert "(6 to out)" in fed(app, source, runs=5)
+
+
+def test_a_function_that_fails_is_told_with_the_run() -> None:
+    app, calls = App("failing"), count()
+    source, out = (app.topic(name, key=str, value=int) for name in ("in", "out"))
+
+    def first_sixty(value: int) -> int:
+        if next(calls) >= 60:
+            raise ValueError("too many")
+        return value
+
+    app.stream(source).map_values(first_sixty).to(out)
+    with pytest.raises(ProcessingError) as caught:
+        fed(app, source, seed=9)
+    assert "again: app.simulate(seed=9, runs=1)" in caught.value.__notes__[0]
+
+
+def test_a_simulation_says_when_it_can_be_used() -> None:
+    app = App("used")
+    source = app.topic("in", key=str, value=int)
+    app.stream(source).to(app.topic("out", key=str, value=int))
+    with app.simulate(runs=1) as s:
+        send = s.input(source).send
+        with pytest.raises(UsageError, match="at the end of its block"):
+            _ = s.report
+    with pytest.raises(UsageError, match="inside"):
+        send(1, key="k")
+    with pytest.raises(UsageError, match="1 run or more"):
+        app.simulate(runs=0)
