@@ -151,5 +151,6 @@ def test_tests_mirror_the_package() -> None:
             "ports",
             "spark_bridge",
             "docs",
+            "typed",
         }
         assert room in rooms or room.split("/")[0] in apart, f"{name(test)} mirrors no room"

@@ -20,6 +20,7 @@ from typing import Any, cast, is_typeddict
 import msgspec
 
 from streamlog.dsl.fields import bare, field_type, getter, is_union, may_be_none, nearest
+from streamlog.dsl.fits import takes
 from streamlog.dsl.shapes import PACKED, UNKNOWN, Shape, TypedPackedSerde, returned
 from streamlog.errors import TopologyError
 from streamlog.serdes import serde_for, type_name
@@ -276,7 +277,7 @@ def _check_types(what: str, column: Aggregator[Any, Any], hint: object, value: o
         gives = gives or bare(found)
     if isinstance(column.by, str):
         _check_present(what, column.by, field_type(value, column.by, what))
-    if isinstance(gives, type) and not _takes(bare(hint), gives):
+    if isinstance(gives, type) and not takes(hint, gives):
         raise TopologyError(
             f"{what} is declared as {type_name(hint)}, and agg.{column.name} gives "
             f"{type_name(gives)}: declare the field as that"
@@ -299,16 +300,6 @@ def _check_present(what: str, field: str, found: object) -> None:
             f"{what}: field {field!r} is {type_name(found)}, and None has no order and adds to "
             f"nothing: say what is to count then, as in lambda v: v.{field} or 0"
         )
-
-
-def _takes(declared: object, given: type) -> bool:
-    """Whether a field of this type takes such values; in doubt it does."""
-    if is_union(declared):
-        return any(_takes(bare(each), given) for each in typing.get_args(declared))
-    origin = typing.get_origin(declared) or declared
-    if not isinstance(origin, type) or origin is object:
-        return True
-    return issubclass(given, origin) or (origin is float and given is int)
 
 
 def _required(into: type[Any], hints: Mapping[str, object]) -> set[str]:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from streamlog.dsl.awaiting import awaiting
 from streamlog.dsl.branches import Branches
 from streamlog.dsl.deduped import deduped
+from streamlog.dsl.fits import check_alike, check_topic, takes_none
 from streamlog.dsl.grouped import Grouped
 from streamlog.dsl.place import (
     Place,
@@ -273,6 +274,7 @@ class Stream(Generic[K, V]):
         place = self._place
         for other in others:
             same_app(place, other._place, "merge")  # noqa: SLF001 - its own class
+            check_alike(place, other._place)  # noqa: SLF001 - as above
         rekeyed = [s._place.rekeyed for s in (self, *others)]  # noqa: SLF001 - its own class
         name = place.builder.unique_name("merge")
         parents = (place.node, *(other._place.node for other in others))  # noqa: SLF001 - the same
@@ -350,6 +352,7 @@ class Stream(Generic[K, V]):
         on_error: ErrorPolicy | None = None,
     ) -> Stream[K, R]:
         """Each record with the row of its key in the table, or with None."""
+        takes_none(fn, 1, where="left_join")
         return self._join(other, fn, left=True, name=name, on_error=on_error)
 
     def process(
@@ -403,7 +406,12 @@ class Stream(Generic[K, V]):
         *,
         on_error: ErrorPolicy | None = None,
     ) -> None:
-        """Write the records to a topic."""
+        """Write the records to a topic.
+
+        Raises:
+            TopologyError: it is declared for other types than those that are known here.
+        """
+        check_topic(self._place, topic)
         self._add(Sink, None, topic=topic.spec, on_error=on_error)
 
     def __aiter__(self) -> AsyncIterator[V]:

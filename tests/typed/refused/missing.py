@@ -1,0 +1,48 @@
+"""Rows and fields that may not be there, and code that does not think of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamlog import App, Processor, Record, kv_store
+
+
+@dataclass
+class Click:
+    url: str
+
+
+@dataclass
+class User:
+    name: str
+
+
+app = App("missing")
+clicks = app.stream(app.topic("clicks", key=str, value=Click))
+users = app.table(app.topic("users", key=str, value=User))
+
+
+def named(click: Click, user: User) -> str:
+    return f"{user.name}: {click.url}"
+
+
+# E: Argument 2 to "left_join" of "Stream" has incompatible type
+# R: named.*must take None for its 2. argument
+clicks.left_join(users, named)
+
+# E: Item "None" of "User | None" has no attribute "name"
+clicks.left_join(users, lambda click, user: f"{user.name}: {click.url}")
+
+
+# E: Item "None" of "User | None" has no attribute "name"
+async def greet() -> str:
+    user = await users.fetch("ann")
+    return user.name
+
+
+# E: Unsupported operand types for + ("None" and "int")
+class Visits(Processor[str, Click, str, int]):
+    count = kv_store(str, int)
+
+    def process(self, record: Record[str, Click]) -> None:
+        self.count.put(record.key, self.count.get(record.key) + 1)
