@@ -15,6 +15,8 @@ from streamlog.serdes import Serde
 from streamlog.topology import ErrorPolicy, on_error
 from streamlog.windows.definitions import Windows, tumbling
 from streamlog.windows.emit import Emit
+from streamlog.windows.sessions import session
+from streamlog.windows.sliding import sliding
 
 __all__ = [
     "AgentRef",
@@ -42,5 +44,7 @@ __all__ = [
     "kv_store",
     "on_error",
     "punctuate",
+    "session",
+    "sliding",
     "tumbling",
 ]

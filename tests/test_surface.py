@@ -41,6 +41,8 @@ NAMES = [
     "kv_store",
     "on_error",
     "punctuate",
+    "session",
+    "sliding",
     "tumbling",
 ]
 

@@ -18,6 +18,8 @@ from streamlog.tables.revision import Revision
 from streamlog.topology import Aggregation, TopicSpec
 from streamlog.windows.definitions import Tumbling
 from streamlog.windows.emit import Emit
+from streamlog.windows.sessions import Sessions
+from streamlog.windows.sliding import Sliding
 
 _EMPTY = object()
 _UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
@@ -28,7 +30,7 @@ _UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
 class Windowing:
     """How a stream is windowed, as far as it has been said."""
 
-    windows: Tumbling
+    windows: Tumbling | Sessions | Sliding
     emit: Emit = Emit.CLOSE
     late: TopicSpec | Callable[[Any], object] | None = None
     idle_after_ms: int | None = None
@@ -58,10 +60,13 @@ def reducing(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
 
 
 def aggregating(
-    init: Callable[[], Any], fn: Callable[[Any, Any], Any], serde: Serde[Any]
+    init: Callable[[], Any],
+    fn: Callable[[Any, Any], Any],
+    serde: Serde[Any],
+    merge: Callable[[Any, Any], Any] | None = None,
 ) -> Aggregation:
     """A state of the user's."""
-    return Aggregation(init, fn, _copied(serde), serde)
+    return Aggregation(init, fn, _copied(serde), serde, merge=merge)
 
 
 def revising(

@@ -31,6 +31,8 @@ from streamlog.topology import (
     check_name,
 )
 from streamlog.windows.definitions import Tumbling, Windows
+from streamlog.windows.sessions import Sessions
+from streamlog.windows.sliding import Sliding
 
 K = TypeVar("K")
 """A key."""
@@ -52,8 +54,10 @@ class Grouped(Generic[K, V]):
         Raises:
             TopologyError: windows of this kind can't be run.
         """
-        if not isinstance(w, Tumbling):
-            raise TopologyError(f"windows must come from tumbling(...), not {w!r}")
+        if not isinstance(w, Tumbling | Sessions | Sliding):
+            raise TopologyError(
+                f"windows must come from tumbling(...), session(...) or sliding(...), not {w!r}"
+            )
         return WindowedStream(self._place, Windowing(w))
 
     def count(

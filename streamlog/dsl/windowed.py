@@ -20,6 +20,7 @@ from streamlog.dsl.place import (
     idle_after_ms,
     partitioned,
 )
+from streamlog.dsl.record_windows import record_windows_aggregate
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
@@ -31,10 +32,13 @@ from streamlog.topology import (
     Aggregation,
     Aggregator,
     ErrorPolicy,
+    RecordWindowsAggregate,
     WindowedAggregate,
     check_name,
 )
 from streamlog.windows.emit import Emit
+from streamlog.windows.sessions import Sessions
+from streamlog.windows.sliding import Sliding
 
 K = TypeVar("K")
 """A key."""
@@ -102,12 +106,17 @@ class WindowedStream(Generic[K, V]):
         init: Callable[[], A],
         fn: Callable[[A, V], A],
         *,
+        merge: Callable[[A, A], A] | None = None,
         name: str,
         on_error: ErrorPolicy | None = None,
     ) -> Table[Windowed[K], A]:
-        """The values folded into a state that begins as `init()`; see `Grouped.aggregate`."""
+        """The values folded into a state that begins as `init()`; see `Grouped.aggregate`.
+
+        `merge` makes one state of those of two sessions, the earlier one first: sessions need it,
+        as a record between two makes one of them. It may change either, and use both up.
+        """
         shape = state_shape(init, fn)
-        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error)
+        return self._table(name, aggregating(init, fn, shape.serde, merge), shape, on_error)
 
     def agg(
         self,
@@ -132,20 +141,28 @@ class WindowedStream(Generic[K, V]):
     ) -> Table[Any, Any]:
         check_name("a table", name)
         place = partitioned(self._place, name)
-        how = self._windowing
-        place.builder.add(
-            WindowedAggregate(
-                name=name,
-                parents=(place.node,),
-                store=StoreSpec(name),
-                key=place.key.serde,
-                aggregation=aggregation,
-                on_error=on_error,
-                windows=how.windows,
-                emit=how.emit,
-                late=how.late,
-                idle_after_ms=how.idle_after_ms,
-            )
-        )
+        place.builder.add(self._node(name, place, aggregation, on_error))
         rows = Place(place.builder, name, place.key.windowed, value)
         return Table(Side(rows, name, is_windowed=True))
+
+    def _node(
+        self, name: str, place: Place, aggregation: Aggregation, on_error: ErrorPolicy | None
+    ) -> WindowedAggregate | RecordWindowsAggregate:
+        how = self._windowing
+        windows = how.windows
+        if isinstance(windows, Sessions | Sliding):
+            return record_windows_aggregate(
+                name, place, how, windows, aggregation=aggregation, on_error=on_error
+            )
+        return WindowedAggregate(
+            name=name,
+            parents=(place.node,),
+            store=StoreSpec(name),
+            key=place.key.serde,
+            aggregation=aggregation,
+            on_error=on_error,
+            windows=windows,
+            emit=how.emit,
+            late=how.late,
+            idle_after_ms=how.idle_after_ms,
+        )

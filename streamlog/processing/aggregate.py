@@ -23,7 +23,7 @@ from streamlog.records.columns import has_none
 from streamlog.serdes import Serde
 from streamlog.tables.folding import Row, written
 from streamlog.tables.store import KeyValueStore, prefix_end
-from streamlog.topology import Aggregate, Aggregation, WindowedAggregate
+from streamlog.topology import Aggregate, Aggregation, RecordWindowsAggregate, WindowedAggregate
 
 ROWS_BYTES_MAX = 64 * 1024 * 1024
 """States that one step keeps as objects after a flush, by estimate. Beyond, all are dropped."""
@@ -116,7 +116,7 @@ def without_nulls(
     ]
 
 
-def guarded(node: Aggregate | WindowedAggregate) -> Aggregation:
+def guarded(node: Aggregate | WindowedAggregate | RecordWindowsAggregate) -> Aggregation:
     """The node's aggregation; one that changes no state if it fails, where that matters.
 
     A function may have changed the state in place before it raised, or leave one that can't be
@@ -127,15 +127,22 @@ def guarded(node: Aggregate | WindowedAggregate) -> Aggregation:
     if node.on_error is None or node.on_error.action == "fail":
         return aggregation
 
+    def copied(state: Any) -> Any:  # noqa: ANN401 - a state
+        if state is None or type(state) in UNCHANGING:
+            return state
+        return serde.loads(serde.dumps(state))
+
     def add(state: Any, value: Any) -> Any:  # noqa: ANN401 - the stream's values
-        if state is not None and type(state) not in UNCHANGING:
-            state = serde.loads(serde.dumps(state))
-        state = aggregation.add(state, value)
+        state = aggregation.add(copied(state), value)
         serde.dumps(state)
         aggregation.result(state)
         return state
 
-    return replace(aggregation, add=add)
+    def merge(state: Any, later: Any) -> Any:  # noqa: ANN401 - states
+        merges = aggregation.merge
+        return state if merges is None else merges(copied(state), copied(later))
+
+    return replace(aggregation, add=add, merge=merge)
 
 
 class AggregateStep(Step):

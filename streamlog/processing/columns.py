@@ -163,9 +163,17 @@ class WindowedKeys:
 class Span(Protocol):
     """A window's start and end, and both as a serde writes them behind a key."""
 
-    start: datetime
-    end: datetime
-    suffix: bytes
+    @property
+    def start(self) -> datetime:
+        """Where it begins."""
+
+    @property
+    def end(self) -> datetime:
+        """Where it ends."""
+
+    @property
+    def suffix(self) -> bytes:
+        """Both as bytes."""
 
 
 class Batch:

@@ -24,6 +24,9 @@ from streamlog.topology import (
     Aggregate,
     Entry,
     Node,
+    RecordWindowsAggregate,
+    SessionAggregate,
+    SlidingAggregate,
     Subtopology,
     TableAggregate,
     TableSource,
@@ -104,7 +107,7 @@ class TableRows:
     @property
     def is_windowed(self) -> bool:
         """Whether keys are `Windowed`."""
-        return isinstance(self.owner, WindowedAggregate)
+        return isinstance(self.owner, WindowedAggregate | RecordWindowsAggregate)
 
     @property
     def key_serde(self) -> Serde[Any]:
@@ -165,30 +168,46 @@ class TableRows:
                 return None
         return key, value
 
-    def seen(self, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Any, Any]]:
-        """Keys and values of those that no view hides; see `row`."""
+    def seen(
+        self, rows: Iterable[tuple[bytes, bytes]], *, at_ms: int | None = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """Keys and values of those that no view hides; see `row`.
+
+        `at_ms` is what `span` was asked for: windows that begin later are left out.
+        """
         for row_key, data in rows:
+            if at_ms is not None and split_window_key(row_key)[1] > at_ms:
+                continue
             found = self.row(row_key, data)
             if found is not None:
                 yield found
 
     def span(self, *, prefix: object = None, at_ms: int | None = None) -> Span:
-        """The rows whose keys begin with `prefix` and whose window has the time `at_ms` in it.
+        """The rows whose keys begin with `prefix` and whose window may have `at_ms` in it.
+
+        Whether it has is looked at by `seen`.
 
         Raises:
             SerdeError: keys of this type have no beginning.
             UsageError: the table has no windows.
         """
         head = b"" if prefix is None else self._head(prefix)
-        if not isinstance(self.owner, WindowedAggregate):
+        if not self.is_windowed:
             if at_ms is not None:
                 raise UsageError(f"table {self.name!r} is not windowed: scan it without at=")
             return Span(head, prefix_end(head) if head else None, head)
         if at_ms is None:
             return Span(head=head, own_at=_WINDOW_BYTES)
-        size_ms = self.owner.windows.size_ms
-        low, high = window_bound(at_ms + 1), window_bound(at_ms + size_ms + 1)
+        first_ms, last_ms = self._ends_around(at_ms)
+        low, high = window_bound(first_ms), window_bound(last_ms + 1)
         return Span(low, high, head, own_at=_WINDOW_BYTES)
+
+    def _ends_around(self, at_ms: int) -> tuple[int, int]:
+        owner = self.owner
+        if isinstance(owner, RecordWindowsAggregate):
+            return owner.ends_around(at_ms)
+        size_ms = owner.windows.size_ms if isinstance(owner, WindowedAggregate) else 0
+        return at_ms + 1, at_ms + size_ms
 
     def _dumped(self, key: object) -> bytes:
         try:
@@ -218,7 +237,9 @@ def _read_topic(owner: TableSource, data: bytes) -> object:
     return found
 
 
-def _read_result(owner: Aggregate | WindowedAggregate, data: bytes) -> object:
+def _read_result(
+    owner: Aggregate | WindowedAggregate | RecordWindowsAggregate, data: bytes
+) -> object:
     row = RowFormat(owner.name, owner.aggregation).loads(data)
     found: object = owner.aggregation.result(row.state)
     return found
@@ -229,6 +250,8 @@ _READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
     Aggregate: _read_result,
     TableAggregate: _read_result,
     WindowedAggregate: _read_result,
+    SessionAggregate: _read_result,
+    SlidingAggregate: _read_result,
 }
 """What the bytes of a row stand for: one line per kind of node that keeps a table."""
 

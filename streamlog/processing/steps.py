@@ -20,6 +20,8 @@ from streamlog.processing.record_queue import Input, TopicPartition
 from streamlog.processing.regrouped import RegroupStep, TableAggregateStep
 from streamlog.processing.retimed import SetTimestampStep
 from streamlog.processing.routes import BranchStep, DedupeStep, SplitStep
+from streamlog.processing.sessions import SessionStep
+from streamlog.processing.sliding import SlidingStep
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.windowed import WindowedAggregateStep
@@ -35,8 +37,10 @@ from streamlog.topology import (
     Process,
     Regroup,
     RepartitionSink,
+    SessionAggregate,
     SetTimestamp,
     Sink,
+    SlidingAggregate,
     Source,
     Split,
     Subtopology,
@@ -120,6 +124,16 @@ def _windowed(node: WindowedAggregate, around: Around) -> Step:
     )
 
 
+def _sessions(node: SessionAggregate, around: Around) -> Step:
+    feeds, partition = around.feeds(node), around.partition
+    return SessionStep(node, around.store, around.collector, feeds=feeds, partition=partition)
+
+
+def _sliding(node: SlidingAggregate, around: Around) -> Step:
+    feeds, partition = around.feeds(node), around.partition
+    return SlidingStep(node, around.store, around.collector, feeds=feeds, partition=partition)
+
+
 def _keeping(step: Callable[..., Step]) -> _Maker:
     """The maker of a step that keeps the rows of a table."""
 
@@ -171,6 +185,8 @@ _KINDS: dict[type[Node], _Maker] = {
     TableAggregate: _keeping(TableAggregateStep),
     Regroup: lambda node, _: RegroupStep(node),
     WindowedAggregate: _windowed,
+    SessionAggregate: _sessions,
+    SlidingAggregate: _sliding,
     Process: _process,
     AsyncMapValues: _async_map_values,
     TableJoin: lambda node, around: TableJoinStep(node, around.table(node.table), around.collector),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from streamlog.tables.store import NamedStore
-from streamlog.tables.timed_keys import TIME_MS_MIN, time_bytes
+from streamlog.tables.timed_keys import TIME_MS_MIN, escaped, time_bytes
 
 ROWS = b"\x00"
 """What the keys of rows begin with, in every store that has hints."""
@@ -64,6 +64,17 @@ class Expiry:
             return False
         self._looked = bucket
         return True
+
+    def expire(self, stream_time_ms: int) -> None:
+        """Set the bound, and remove what is over from rows that lie by key and time.
+
+        Each store that has such rows says so to its owner: its `advance` is nothing but this.
+        """
+        if not self.advance(stream_time_ms):
+            return
+        for key in self.due():
+            prefix = ROWS + escaped(key)
+            self._store.delete_range(prefix, prefix + time_bytes(self.bound_ms + 1))
 
     def due(self) -> Iterator[bytes]:
         """Keys with a row that may be over; when all have been seen their hints are gone."""

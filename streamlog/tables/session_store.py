@@ -48,12 +48,7 @@ class SessionStore:
 
         To be called with the task's stream time before anything else, also after a restart.
         """
-        if not self._expiry.advance(stream_time_ms):
-            return
-        for key in self._expiry.due():
-            prefix = ROWS + escaped(key)
-            over = prefix + time_bytes(self._expiry.bound_ms + 1)
-            self._store.delete_range(prefix, over)
+        self._expiry.expire(stream_time_ms)
 
     def put(self, key: bytes, start_ms: int, end_ms: int, value: bytes) -> bool:
         """Set the row of a session; False if the session is over."""

@@ -61,6 +61,6 @@ class DriverTables:
             while span is not None:
                 task = self.tasks[TaskId(rows.subtopology, partition)]
                 page = task.rows(rows.owner.name, span, committed=False)
-                for found in rows.seen(page.rows):
+                for found in rows.seen(page.rows, at_ms=at_ms):
                     yield found
                 span = None if page.next_key is None else span._replace(low=page.next_key)

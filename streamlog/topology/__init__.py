@@ -47,6 +47,11 @@ from streamlog.topology.process import (
     Punctuation,
     TimerStore,
 )
+from streamlog.topology.record_windows import (
+    RecordWindowsAggregate,
+    SessionAggregate,
+    SlidingAggregate,
+)
 from streamlog.topology.regrouped import Regroup, TableAggregate
 from streamlog.topology.retimed import SetTimestamp
 from streamlog.topology.routes import Branch, Dedupe, Split
@@ -80,11 +85,14 @@ __all__ = [
     "Process",
     "ProcessorStore",
     "Punctuation",
+    "RecordWindowsAggregate",
     "Regroup",
     "Rekey",
     "RepartitionSink",
+    "SessionAggregate",
     "SetTimestamp",
     "Sink",
+    "SlidingAggregate",
     "Source",
     "Split",
     "Stateless",

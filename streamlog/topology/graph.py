@@ -13,6 +13,7 @@ from functools import cached_property
 from streamlog.errors import TopologyError
 from streamlog.serdes import serde_for
 from streamlog.topology.nodes import Entry, Node, Source, WindowedAggregate
+from streamlog.topology.record_windows import RecordWindowsAggregate
 from streamlog.topology.subtopology import Subtopology, writers
 from streamlog.topology.topics import TopicSpec
 
@@ -115,7 +116,7 @@ class Topology:
             "their window are only counted; add grace= to the window or .late(topic)"
             for sub in self.subtopologies
             for node in sub.nodes
-            if isinstance(node, WindowedAggregate)
+            if isinstance(node, WindowedAggregate | RecordWindowsAggregate)
             and not node.windows.grace_ms
             and node.late is None
             for topic in self._extracting_topics(sub, node)

@@ -10,6 +10,7 @@ Not done here: assigning timestamps (`assign`), closing and emission (`emit`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from streamlog.durations import DURATION_MS_MAX, Dur, duration_ms
 from streamlog.errors import ConfigError
@@ -23,12 +24,14 @@ class Windows:
     grace_ms: int = 0
     retention_ms: int
 
+    size_ms_min: ClassVar[int] = 1
+
     def __post_init__(self) -> None:
         for name in ("size_ms", "grace_ms", "retention_ms"):
             value = getattr(self, name)
             if not 0 <= value <= DURATION_MS_MAX:
                 raise ConfigError(f"{name} of a window must lie in 0..{DURATION_MS_MAX}: {value}")
-        if self.size_ms == 0:
+        if self.size_ms < self.size_ms_min:
             raise ConfigError("a window must be longer than 0 ms: give it a size such as '1m'")
         if self.retention_ms < self.size_ms + self.grace_ms:
             raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streamlog import App, Emit, Stream, Table, Windowed, tumbling
+from streamlog import App, Emit, Stream, Table, Windowed, session, sliding, tumbling
 from streamlog.errors import SerdeError, UsageError
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -152,3 +152,21 @@ def test_keys_without_a_beginning_have_no_prefix() -> None:
         assert rows(table) == [(7, "x")]
         with pytest.raises(SerdeError, match="have no prefix"):
             rows(table, prefix=7)
+
+
+def test_sessions_and_sliding_windows_by_a_time_in_them() -> None:
+    app = App("record-windows")
+    words = app.topic("words", key=str, value=str)
+    grouped = app.stream(words).group_by_key()
+    visits = grouped.windowed(session("10m", grace="1d")).count(name="visits")
+    around = grouped.windowed(sliding("10m", grace="1d")).count(name="around")
+    with app.test(start=START) as t:
+        for minute in (0, 8, 40, 45):
+            t.input(words).send("x", key="a", at=START + minute * MINUTE)
+        first = Windowed("a", START, START + 8 * MINUTE)
+        assert asyncio.run(visits.fetch(first)) == 2
+        assert rows(visits, at=START) == rows(visits, at=START + 8 * MINUTE) == [(first, 2)]
+        assert rows(visits, at=START + 9 * MINUTE) == []
+        assert len(rows(visits, at=START + 42 * MINUTE)) == 1
+        ends = [(key.end - START) // MINUTE for key, _ in rows(around, at=START + 8 * MINUTE)]
+        assert ends == [8, 10]

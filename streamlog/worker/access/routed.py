@@ -213,7 +213,7 @@ class RoutedTables:
                     rows_max=page_rows,
                 )
                 answer = await self._answer(asked, _rows_of(asked), wait_ms)
-                for found in rows.seen(answer.rows):
+                for found in rows.seen(answer.rows, at_ms=at_ms):
                     yield Found(*found, answer.age_ms)
                 low = answer.next_key
 

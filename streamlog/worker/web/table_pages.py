@@ -22,7 +22,7 @@ from streamlog.errors import SerdeError, StreamlogError, UsageError
 from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows
 from streamlog.record import Windowed
 from streamlog.serdes import Serde, from_json, from_text, type_name
-from streamlog.topology import TableSource, WindowedAggregate
+from streamlog.topology import SlidingAggregate, TableSource, WindowedAggregate
 from streamlog.worker.access.routed import Found, RoutedTables
 from streamlog.worker.web.answers import NOT_FOUND, error_answer, json_answer
 from streamlog.worker.web.peer_pages import body_of
@@ -162,8 +162,7 @@ def _key(rows: TableRows, request: Request) -> Any:  # noqa: ANN401 - of the tab
     text = request.path_params["key"]
     # A key of which no type is known is most likely text.
     key = text if isinstance(serde, PackedSerde) else from_text(serde, text)
-    owner = rows.owner
-    if not isinstance(owner, WindowedAggregate):
+    if not rows.is_windowed:
         return key
     start = request.query_params.get("start")
     if start is None:
@@ -172,7 +171,19 @@ def _key(rows: TableRows, request: Request) -> Any:  # noqa: ANN401 - of the tab
             f"ask /tables/{rows.name}?at= for all keys at a time"
         )
     start_ms = _time_ms(start)
-    return Windowed(key, moment(start_ms), moment(start_ms + owner.windows.size_ms))
+    return Windowed(key, moment(start_ms), moment(_end_ms(rows, request, start_ms)))
+
+
+def _end_ms(rows: TableRows, request: Request, start_ms: int) -> int:
+    owner, end = rows.owner, request.query_params.get("end")
+    if isinstance(owner, WindowedAggregate | SlidingAggregate):
+        return start_ms + owner.windows.size_ms
+    if end is None:
+        raise UsageError(
+            f"the windows of table {rows.name!r} are sessions: add &end= with the time of the last "
+            "record"
+        )
+    return _time_ms(end)
 
 
 def _time_ms(text: str) -> int:

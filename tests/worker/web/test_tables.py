@@ -16,7 +16,7 @@ from tests.worker.web.requests import Answer, get
 
 KINDS = """
 from dataclasses import dataclass
-from streamlog import App, tumbling
+from streamlog import App, session, sliding, tumbling
 
 class Own:
     def __init__(self, text):
@@ -44,6 +44,8 @@ letters = app.stream(words).group_by(lambda _, word: word[:1], name="by-letter")
 letters.count(name="letters")
 ticks = app.table(app.topic("ticks", key=str, value=int))
 hourly = app.stream(words).group_by_key().windowed(tumbling("1h", grace="1d")).count(name="hourly")
+visits = app.stream(words).group_by_key().windowed(session("1h", grace="1d")).count(name="visits")
+around = app.stream(words).group_by_key().windowed(sliding("1h", grace="1d")).count(name="around")
 
 @app.timer("50ms")
 async def tick():
@@ -131,6 +133,11 @@ def test_windows_and_keys_of_no_known_type(served: tuple[Process, Path], url: st
     assert get(f"{url}/hourly?at=10800000").body == b""
     assert value_of(get(f"{url}/hourly/k?start=7200000")) == 3
     assert "add ?start=" in error_of(get(f"{url}/hourly/k"), 400)
+    assert value_of(get(f"{url}/visits/k?start=7200000&end=7200000")) == 3
+    assert "add &end=" in error_of(get(f"{url}/visits/k?start=7200000"), 400)
+    assert json.loads(get(f"{url}/visits?at=7200000").body)["value"] == 3
+    assert get(f"{url}/visits?at=7200001").body == b""
+    assert value_of(get(f"{url}/around/k?start=3600000")) == 3
 
 
 def test_a_timer_reads_what_it_has_written(url: str) -> None:

@@ -1,0 +1,206 @@
+"""OpenRows: rows of windows that are open, by (end, start, key), over the store of a task.
+
+Rows that have changed since the last flush are objects here, and lie over those in the store, so
+that a row that changes with every record is written once per commit; what was replaced between
+two commits is never written at all. The order of their keys is that in which windows close: what
+is closed by a time is one range. Rule of the file: what is due is found without looking at what is
+not. Not done here: what time it is, and which windows a key has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+
+from streamlog.durations import moment
+from streamlog.processing.aggregate import RowFormat, RowSizes
+from streamlog.serdes import windowed_bytes
+from streamlog.tables.folding import Row
+from streamlog.tables.store import (
+    KeyValueStore,
+    prefix_end,
+    split_window_key,
+    window_bound,
+    window_key,
+)
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
+
+STALE_MAX = 1_000
+"""Keys of rows that were replaced, beyond as many as there are rows, before they are removed."""
+
+
+class OpenWindow:
+    """A window of one key and its row."""
+
+    __slots__ = ("end_ms", "is_stored", "key", "row", "start_ms")
+
+    def __init__(self, start_ms: int, end_ms: int, row: Row, *, is_stored: bool = False) -> None:
+        self.start_ms = start_ms
+        self.end_ms = end_ms
+        self.row = row
+        self.key = window_key(end_ms, start_ms, row.raw)
+        """Of its row in the store."""
+        self.is_stored = is_stored
+        """Whether the store has something under this key."""
+
+    @property
+    def start(self) -> datetime:
+        """As users see it."""
+        return moment(self.start_ms)
+
+    @property
+    def end(self) -> datetime:
+        """As users see it."""
+        return moment(self.end_ms)
+
+    @property
+    def suffix(self) -> bytes:
+        """What a serde writes behind the key."""
+        return windowed_bytes(b"", self.start_ms, self.end_ms)
+
+
+class OpenRows:
+    """The rows of one table."""
+
+    def __init__(
+        self, store: KeyValueStore, prefix: bytes, row_format: RowFormat, *, kept_ms: int
+    ) -> None:
+        """`kept_ms`: rows stay for so long after their window has closed."""
+        self._store = store
+        self._prefix = prefix
+        self._format = row_format
+        self._kept_ms = kept_ms
+        self._changed: dict[bytes, OpenWindow | None] = {}
+        """By key; None: to be removed from the store."""
+        self._order: list[bytes] = []
+        """A heap of the keys in `_changed` that are not None, and of some that were."""
+        self._closed_ms = self._expired_ms = UNKNOWN_MS
+        self._sizes = RowSizes()
+        self.due_ms = FAR_MS
+        """There is nothing to `close` before this."""
+
+    def start_at(self, closed_ms: int) -> None:
+        """What ends at this time or before has been closed already, as a restart knows."""
+        self._closed_ms = closed_ms
+        self._expired_ms = closed_ms - self._kept_ms
+        self._set_due()
+
+    def load(self, start_ms: int, end_ms: int, raw: bytes) -> OpenWindow | None:
+        """A window of a key, if it has a row."""
+        key = window_key(end_ms, start_ms, raw)
+        if key in self._changed:
+            return self._changed[key]
+        data = self._store.get(self._prefix + key)
+        if data is None:
+            return None
+        return OpenWindow(start_ms, end_ms, self._format.loads(data, raw), is_stored=True)
+
+    def put(self, window: OpenWindow) -> None:
+        """The row is new, or has changed."""
+        key = window.key
+        there = self._changed.get(key)
+        if there is window:
+            return
+        if there is None:
+            window.is_stored = window.is_stored or key in self._changed
+            heappush(self._order, key)
+            self.due_ms = min(self.due_ms, window.end_ms)
+        else:
+            window.is_stored = there.is_stored
+        self._changed[key] = window
+
+    def remove(self, window: OpenWindow) -> None:
+        """The row is not there any more."""
+        if window.is_stored:
+            self._changed[window.key] = None
+        else:
+            self._changed.pop(window.key, None)
+        if len(self._order) > 2 * len(self._changed) + STALE_MAX:
+            self._order = [key for key, there in self._changed.items() if there is not None]
+            heapify(self._order)
+
+    def close(self, limit_ms: int) -> list[OpenWindow]:
+        """The windows that end at this time or before and were open, in the order of their keys."""
+        closed: list[OpenWindow] = []
+        if limit_ms > self._closed_ms:
+            closed = self._ended(limit_ms)
+            self._closed_ms = limit_ms
+        self._expire(limit_ms - self._kept_ms)
+        self._set_due()
+        return closed
+
+    def flush(self) -> dict[bytes, OpenWindow | None]:
+        """Write what has changed into the store; gives what that was."""
+        written, self._changed, self._order = self._changed, {}, []
+        self._write([window for window in written.values() if window is not None])
+        gone = [key for key, window in written.items() if window is None]
+        self._store.write([(self._prefix + key, None) for key in gone])
+        return written
+
+    def bytes_of(self, count: int) -> int:
+        """What so many rows take in memory, by estimate."""
+        return self._sizes.bytes_of(count)
+
+    def stored(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and rows in the store, of all windows that are kept."""
+        cut = len(self._prefix)
+        for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
+            yield key[cut:], data
+
+    def _ended(self, limit_ms: int) -> list[OpenWindow]:
+        found: dict[bytes, OpenWindow] = {}
+        cut, end = len(self._prefix), window_bound(limit_ms + 1)
+        for stored, data in self._store.range(self._bound(self._closed_ms), self._bound(limit_ms)):
+            key = stored[cut:]
+            if key not in self._changed:
+                end_ms, start_ms, raw = split_window_key(key)
+                row = self._format.loads(data, raw)
+                found[key] = OpenWindow(start_ms, end_ms, row, is_stored=True)
+        changed = []
+        while self._order and self._order[0] < end:
+            key = heappop(self._order)
+            window = self._changed.get(key)
+            if window is not None:
+                changed.append(window)
+                found[key] = window
+                del self._changed[key]
+        if self._kept_ms:
+            self._write(changed)
+        return [window for _, window in sorted(found.items())]
+
+    def _expire(self, limit_ms: int) -> None:
+        """Remove the rows of windows that end at this time or before."""
+        if limit_ms <= self._expired_ms:
+            return
+        # Not from the beginning: a scan there would step over all rows ever removed.
+        self._store.delete_range(self._bound(self._expired_ms), self._bound(limit_ms))
+        self._expired_ms = limit_ms
+
+    def _write(self, windows: list[OpenWindow]) -> None:
+        values = self._format.dumps_all([window.row for window in windows])
+        keys = [self._prefix + window.key for window in windows]
+        self._store.write(zip(keys, values, strict=True))
+        self._sizes.add([window.row for window in windows], values)
+        for window in windows:
+            window.is_stored = True
+
+    def _set_due(self) -> None:
+        while self._order and self._changed.get(self._order[0]) is None:
+            heappop(self._order)
+        ends = [self._first_end_ms(self._closed_ms)]
+        if self._order:
+            ends.append(split_window_key(self._order[0])[0])
+        if self._kept_ms:
+            ends.append(self._first_end_ms(self._expired_ms) + self._kept_ms)
+        self.due_ms = min(ends)
+
+    def _first_end_ms(self, after_ms: int) -> int:
+        """When the first window in the store ends of those that end after this time."""
+        high = prefix_end(self._prefix)
+        found = next(self._store.range(self._bound(after_ms), high), None)
+        return FAR_MS if found is None else split_window_key(found[0][len(self._prefix) :])[0]
+
+    def _bound(self, end_ms: int) -> bytes:
+        """Before the rows of all windows that end after this time."""
+        return self._prefix + window_bound(end_ms + 1)

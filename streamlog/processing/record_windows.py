@@ -1,0 +1,280 @@
+"""RecordWindowsStep: what steps over sessions and over sliding windows have in common.
+
+Records are taken one by one: which windows of its key a record changes is for the kind to say; what
+time it is, who is late, what is closed, and what goes on, is decided here. Rules of the file:
+
+1. A window is open to a record as long as its end is no further behind the time of the record's own
+   source than the node waits. So what a record changes depends on records before it, and not on
+   when a window is found to be closed, which is done once per batch.
+2. Final rows come in (end, start, key) order, once, also across restarts; their number identifies
+   them for tasks downstream (`provenance`). Updates belong to the record behind them.
+3. A function that fails on a record has changed nothing, where the record is to be left out.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from streamlog.durations import TIMESTAMP_MS_MAX, moment
+from streamlog.errors import UsageError
+from streamlog.processing.aggregate import RowFormat, guarded, without_nulls
+from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
+from streamlog.processing.failures import LeftOut
+from streamlog.processing.late_records import LateRecords
+from streamlog.processing.open_rows import OpenRows, OpenWindow
+from streamlog.processing.step import Collector, Step
+from streamlog.record import Windowed
+from streamlog.tables.store import KeyValueStore, split_window_key
+from streamlog.topology import RecordWindowsAggregate
+from streamlog.windows.emit import UNKNOWN_MS, Emit, StreamTime
+
+T = TypeVar("T")
+"""What is done for a record gives this."""
+
+
+class Arrival(NamedTuple):
+    """A record to be taken in."""
+
+    raw: bytes
+    """Its key."""
+    value: Any
+    timestamp_ms: int
+    open_ms: int
+    """Windows that end before this are closed to it."""
+
+
+class Change(NamedTuple):
+    """What a record has done to a window; `is_gone` if others have taken its place."""
+
+    window: OpenWindow
+    is_gone: bool = False
+
+
+class _Results:
+    """Rows in the making: columns for the next batch."""
+
+    __slots__ = ("ats", "timestamps", "values", "windows")
+
+    def __init__(self) -> None:
+        self.ats: list[int] = []
+        self.windows: list[OpenWindow] = []
+        self.values: list[Any] = []
+        self.timestamps: list[int] = []
+
+    def add(self, at: int, window: OpenWindow, value: object) -> None:
+        """One more; `at` is the place of the record behind it."""
+        self.ats.append(at)
+        self.windows.append(window)
+        self.values.append(value)
+        self.timestamps.append(window.row.timestamp_ms)
+
+
+class RecordWindowsStep(Step):
+    """One result per key and window that records have made."""
+
+    section: ClassVar[str] = "windows"
+
+    def __init__(
+        self,
+        node: RecordWindowsAggregate,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        feeds: Sequence[Feed],
+        partition: int,
+    ) -> None:
+        super().__init__(node.name)
+        self.feed = Feed((node.name, partition))
+        """What its results carry, unless they belong to the records behind them."""
+        windows = node.windows
+        self._node = node
+        self._feeds = feeds
+        self._collector = collector
+        self._late = LateRecords(node.name, node.late, collector)
+        self._aggregation = guarded(node)
+        self._format = RowFormat(node.name, node.aggregation)
+        kept_ms = windows.retention_ms - windows.size_ms - windows.grace_ms
+        self._rows = OpenRows(store, node.store.prefix, self._format, kept_ms=kept_ms)
+        self._stream = StreamTime(s for feed in feeds for s, _, _ in feed.heard_of())
+        self._closed_ms = UNKNOWN_MS
+        self._sequence = 0
+
+    @abstractmethod
+    def add(self, arrival: Arrival) -> list[Change] | None:
+        """What a record does to the windows of its key; None if all are closed to it."""
+
+    @abstractmethod
+    def forget(self, window: OpenWindow) -> None:
+        """It is closed."""
+
+    @abstractmethod
+    def index(self, written: Mapping[bytes, OpenWindow | None], time_ms: int) -> None:
+        """These rows were written, or removed (None): bring the store by key to the same state."""
+
+    @abstractmethod
+    def last_end_ms(self, timestamp_ms: int) -> int:
+        """The end of the last window to close of those that a record makes alone."""
+
+    @abstractmethod
+    def first_time_ms(self, end_ms: int) -> int:
+        """The smallest timestamp that the result of a window may have which ends then or later."""
+
+    @property
+    def own_feeds(self) -> Sequence[Feed]:
+        """Its rows, unless they belong to the records behind them."""
+        return (self.feed,)
+
+    def process(self, batch: Batch) -> None:
+        """Take in the records, close what they close, hand on the results."""
+        batch, raws = without_nulls(self, batch, self._node.key, self._collector)
+        updates = _Results()
+        self._take(batch, raws, updates)
+        self._close()
+        if updates.ats:
+            rows = [batch.rows[at] for at in updates.ats]
+            self._forward(Batch(batch.origin, rows, self._keys(updates.windows), *_ends(updates)))
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
+        """All records at hand have been taken: note how far sources have come, and who is idle."""
+        stream, idle_after_ms = self._stream, self._node.idle_after_ms
+        for feed in self._feeds:
+            for source, time_ms, quiet_ms in feed.heard_of():
+                idle = idle_after_ms is not None and quiet_ms >= idle_after_ms
+                if idle and stream.is_idle(source) and time_ms <= stream.time_of(source):
+                    continue
+                if time_ms > UNKNOWN_MS:
+                    stream.advance(source, time_ms)
+                if idle:
+                    stream.set_idle(source)
+        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        self._close()
+        return False
+
+    def flush(self) -> None:
+        """Write changed rows into the store."""
+        self.index(self._rows.flush(), self._stream.now_ms)
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """The rows that are kept, by (end, start, key)."""
+        self.flush()
+        for key, data in self._rows.stored():
+            end_ms, start_ms, raw = split_window_key(key)
+            windowed = Windowed(self._node.key.loads(raw), moment(start_ms), moment(end_ms))
+            yield windowed, self._aggregation.result(self._format.loads(data).state)
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside the rows."""
+        return {"stream": self._stream.to_data(), "sequence": self._sequence}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave; the rows are in the store."""
+        self._stream.load(data["stream"])
+        self._sequence = int(data["sequence"])
+        self._closed_ms = self._limit_ms()
+        self._rows.start_at(self._closed_ms)
+        self.index({}, self._stream.now_ms)
+        self._set_time()
+
+    def _take(self, batch: Batch, raws: Sequence[bytes], updates: _Results) -> None:
+        origin, stream = batch.origin, self._stream
+        own = None if origin.sources is None else batch.of_origin(origin.sources)
+        times = batch.of_origin(origin.times)
+        source = origin.feed.source
+        for at, raw in enumerate(raws):
+            if own is not None:
+                source = own[at]
+            stream.advance(source, times[at])
+            open_ms = stream.time_of(source) - self._node.late_after_ms
+            arrival = Arrival(raw, batch.values[at], batch.timestamps[at], open_ms)
+            changes = self._tried(batch, at, partial(self._added, arrival))
+            if isinstance(changes, LeftOut):
+                continue
+            if changes is None:
+                self._tried(batch, at, partial(self._leave_out, batch, at, open_ms))
+            elif self._node.emit == Emit.UPDATE:
+                self._note(at, changes, updates)
+
+    def _added(self, arrival: Arrival) -> list[Change] | None:
+        # A window after the record may be as long as the definition says.
+        time_ms, size_ms = arrival.timestamp_ms, self._node.windows.size_ms
+        if not 0 <= time_ms < TIMESTAMP_MS_MAX - size_ms:
+            raise UsageError(
+                f"a timestamp of {time_ms} ms is in no window: they begin at 1970, and end by 9999"
+            )
+        return self.add(arrival)
+
+    def _note(self, at: int, changes: Iterable[Change], updates: _Results) -> None:
+        for window, is_gone in changes:
+            value = None if is_gone else self._aggregation.result(window.row.state)
+            updates.add(at, window, value)
+
+    def _tried(self, batch: Batch, at: int, work: Callable[[], T]) -> T | LeftOut:
+        """Do something for a record; without a policy, an error is the task's."""
+        if self.failures is not None:
+            return self.failures.attempted(batch, at, work)
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - the user's code
+            caught = error
+        raise batch.failure(self.name, at, caught) from caught
+
+    def _leave_out(self, batch: Batch, at: int, open_ms: int) -> None:
+        end_ms = self.last_end_ms(batch.timestamps[at])
+        self._late.leave_out(batch, at, end_ms=end_ms, late_by_ms=open_ms - end_ms)
+
+    def _limit_ms(self) -> int:
+        """Windows that end at this time or before are closed for good."""
+        return self._stream.now_ms - self._node.closes_after_ms - 1
+
+    def _close(self) -> None:
+        """Emit and remove what stream time has passed."""
+        limit_ms = self._limit_ms()
+        if limit_ms <= self._closed_ms:
+            return
+        final = _Results()
+        if limit_ms >= self._rows.due_ms:
+            for window in self._rows.close(limit_ms):
+                self.forget(window)
+                if self._node.emit == Emit.CLOSE:
+                    final.add(0, window, self._aggregation.result(window.row.state))
+        self._closed_ms = limit_ms
+        self._set_time()
+        if final.ats:
+            origin = self._own_origin([self.first_time_ms(each.end_ms) for each in final.windows])
+            rows = range(len(final.ats))
+            self._forward(Batch(origin, rows, self._keys(final.windows), *_ends(final)))
+
+    def _set_time(self) -> None:
+        """Results still to come belong to windows that are open."""
+        if self._closed_ms >= 0:
+            self.feed.time_ms = self.first_time_ms(self._closed_ms + 1)
+
+    def _keys(self, windows: Sequence[OpenWindow]) -> WindowedKeys:
+        return WindowedKeys(self._node.key, [each.row.raw for each in windows], windows)
+
+    def _forward(self, batch: Batch) -> None:
+        batch.keys_are_raw = batch.values_are_raw = False
+        self.forward(batch)
+
+    def _own_origin(self, times: Sequence[int]) -> Origin:
+        """A source of their own, with numbers for offsets."""
+        first, self._sequence = self._sequence, self._sequence + len(times)
+        name, partition = self.feed.source
+        numbers = range(first, self._sequence)
+        return Origin(
+            self.feed,
+            topic=name,
+            partition=partition,
+            offsets=numbers,
+            positions=numbers,
+            times=times,
+            watermarks=times,
+        )
+
+
+def _ends(results: _Results) -> tuple[list[Any], list[int]]:
+    return results.values, results.timestamps
