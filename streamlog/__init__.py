@@ -15,6 +15,7 @@ from streamlog.serdes import Serde
 from streamlog.topology import ErrorPolicy, on_error
 from streamlog.windows.definitions import Windows, tumbling
 from streamlog.windows.emit import Emit
+from streamlog.windows.joins import JoinWindow
 from streamlog.windows.sessions import session
 from streamlog.windows.sliding import sliding
 
@@ -25,6 +26,7 @@ __all__ = [
     "Emit",
     "ErrorPolicy",
     "Grouped",
+    "JoinWindow",
     "Late",
     "ProcessingError",
     "Processor",

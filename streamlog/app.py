@@ -41,6 +41,7 @@ from streamlog.topology import (
     TableSource,
     TopicSpec,
     Topology,
+    VersionedTable,
     check_name,
     dead_letter_topics,
     on_error,
@@ -267,19 +268,40 @@ class App:
         streams = [Stream[K, V](self._source(topic)) for topic in topics]
         return streams[0].merge(*streams[1:]) if len(streams) > 1 else streams[0]
 
-    def table(self, source: Topic[K, V], *, name: str | None = None) -> Table[K, V]:
+    def table(
+        self, source: Topic[K, V], *, name: str | None = None, history: Dur | None = None
+    ) -> Table[K, V]:
         """The latest value per key of a topic; None deletes.
+
+        The latest is the last one in the topic. With a history it is the one with the latest
+        timestamp, and the rows before it are known as well, for joins with `as_of`: a row takes
+        effect at its timestamp, whenever it arrives.
 
         Args:
             source: the topic.
             name: of the table, which is the identity of its state; the topic's by default.
+            history: how far back behind the table's stream time it is to be known what held.
+                A row that is older than that is late, and left out.
 
         Raises:
             TopologyError: the name is taken, or the topic belongs to another app.
         """
         spec = self._own(source)
         node = check_name("a table", name or spec.name)
-        self._builder.add(TableSource(name=node, topic=spec, store=StoreSpec(node)))
+        if history is None:
+            self._builder.add(TableSource(name=node, topic=spec, store=StoreSpec(node)))
+        else:
+            versions = StoreSpec(f"{node}/versions")
+            history_ms = duration_ms(history)
+            self._builder.add(
+                VersionedTable(
+                    name=node,
+                    topic=spec,
+                    store=StoreSpec(node),
+                    versions=versions,
+                    history_ms=history_ms,
+                )
+            )
         return Table(Side(self._place(node, spec), node))
 
     def agent(

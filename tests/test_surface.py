@@ -22,6 +22,7 @@ NAMES = [
     "Emit",
     "ErrorPolicy",
     "Grouped",
+    "JoinWindow",
     "Late",
     "ProcessingError",
     "Processor",
@@ -54,8 +55,9 @@ METHODS = {
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [
         "amap_values", "dedupe", "filter", "filter_not", "flat_map", "flat_map_values", "group_by",
-        "group_by_key", "items", "join", "left_join", "map", "map_values", "merge", "peek",
-        "process", "records", "rekey", "repartition", "set_timestamp", "split", "take", "to",
+        "group_by_key", "items", "join", "left_join", "map", "map_values", "merge", "outer_join",
+        "peek", "process", "records", "rekey", "repartition", "set_timestamp", "split", "take",
+        "to",
     ],
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
@@ -108,7 +110,7 @@ def test_the_names_of_the_package() -> None:
 
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
 def test_the_methods_of_a_class(kind: type) -> None:
-    public = sorted(name for name in vars(kind) if not name.startswith("_"))
+    public = sorted(name for name in dir(kind) if not name.startswith("_"))
     assert public == METHODS[kind]
     for name in public:
         assert inspect.getdoc(getattr(kind, name)), f"{kind.__name__}.{name} has no docstring"

@@ -74,7 +74,7 @@ def check_same_keys(place: Place, table: Place, owner: str) -> None:
     if here is there or (type(here) is type(there) and here is not PACKED):
         return
     raise TopologyError(
-        f"the keys at {place.node!r} are written by {type(here).__name__}, those of table "
+        f"the keys at {place.node!r} are written by {type(here).__name__}, those of "
         f"{owner!r} by {type(there).__name__}: equal keys would not meet. Give both topics the "
         "same key type; a function that makes keys (group_by, rekey) has to be annotated with "
         "the type it returns"

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from streamlog.dsl.awaiting import awaiting
 from streamlog.dsl.branches import Branches
 from streamlog.dsl.deduped import deduped
-from streamlog.dsl.fits import check_alike, check_topic, takes_none
+from streamlog.dsl.fits import check_alike, check_topic
 from streamlog.dsl.grouped import Grouped
+from streamlog.dsl.joins import Joining
 from streamlog.dsl.place import (
     Place,
-    check_same_keys,
     idle_after_ms,
     partitioned,
     same_app,
@@ -33,7 +33,6 @@ from streamlog.dsl.processor import (
     stores_of,
 )
 from streamlog.dsl.shapes import element, item, item_element, returned
-from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
 from streamlog.durations import Dur, When
 from streamlog.errors import TopologyError, UsageError
@@ -55,7 +54,6 @@ from streamlog.topology import (
     SetTimestamp,
     Sink,
     Split,
-    TableJoin,
     TimerStore,
     check_name,
 )
@@ -78,15 +76,8 @@ A = TypeVar("A")
 """The state and result of an aggregation."""
 
 
-class Stream(Generic[K, V]):
+class Stream(Joining[K, V]):
     """Records with keys of type K and values of type V."""
-
-    def __init__(self, place: Place) -> None:
-        self._at = place
-
-    @property
-    def _place(self) -> Place:
-        return self._at
 
     def map(
         self,
@@ -327,34 +318,6 @@ class Stream(Generic[K, V]):
         place = deduped(self._place, by, within=within, name=name, on_error=on_error)
         return Stream(place)
 
-    def join(
-        self,
-        other: Table[K, V2],
-        fn: Callable[[V, V2], R],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> Stream[K, R]:
-        """Each record with the row of its key in the table; records without one are left out.
-
-        The row is the one at the moment when the record is processed. Only the stream
-        triggers. `name` names the repartition topic if the key was changed by an unnamed
-        operator.
-        """
-        return self._join(other, fn, left=False, name=name, on_error=on_error)
-
-    def left_join(
-        self,
-        other: Table[K, V2],
-        fn: Callable[[V, V2 | None], R],
-        *,
-        name: str | None = None,
-        on_error: ErrorPolicy | None = None,
-    ) -> Stream[K, R]:
-        """Each record with the row of its key in the table, or with None."""
-        takes_none(fn, 1, where="left_join")
-        return self._join(other, fn, left=True, name=name, on_error=on_error)
-
     def process(
         self,
         p: type[Processor[K, V, KO, VO]],
@@ -454,36 +417,3 @@ class Stream(Generic[K, V]):
         node = name or place.builder.unique_name(kind.__name__.lower())
         place.builder.add(kind(name=node, parents=(place.node,), **fields))
         return Place(place.builder, node, place.key, place.value, place.rekeyed)
-
-    def _join(
-        self,
-        other: Table[K, V2],
-        fn: Callable[..., R],
-        *,
-        left: bool,
-        name: str | None,
-        on_error: ErrorPolicy | None,
-    ) -> Stream[K, R]:
-        side = other.side
-        same_app(self._place, side.place, "join")
-        if side.is_windowed:
-            raise TopologyError(
-                f"table {side.owner!r} is windowed, and a stream can't be joined with it: "
-                "send .changes() to a topic keyed as the stream is, and join with its table"
-            )
-        place = partitioned(self._place, name, side.place.key)
-        check_same_keys(place, side.place, side.owner)
-        node = place.builder.unique_name("join") if name is None else check_name("a join", name)
-        place.builder.add(
-            TableJoin(
-                name=node,
-                parents=(place.node,),
-                table=side.owner,
-                on_error=on_error,
-                views=side.views,
-                key=side.place.key.serde,
-                fn=fn,
-                left=left,
-            )
-        )
-        return Stream(Place(place.builder, node, place.key, returned(fn)))

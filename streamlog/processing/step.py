@@ -165,21 +165,27 @@ class Step:
         return batch, batch.raw_keys(serde, self.name)
 
     def written(self, batch: Batch, topic: TopicSpec) -> tuple[Batch, RawColumn, RawColumn]:
+        """Keys and values as bytes, as `written_with`."""
+        return self.written_with(batch, topic.key, topic.value)
+
+    def written_with(
+        self, batch: Batch, key: Serde[Any], value: Serde[Any]
+    ) -> tuple[Batch, RawColumn, RawColumn]:
         """Keys and values as bytes; records that can't be written may be left out.
 
         Raises:
             ProcessingError: one can't be, and records may not be left out here.
         """
         try:
-            keys = batch.raw_keys(topic.key, self.name)
-            return batch, keys, batch.raw_values(topic.value, self.name)
+            keys = batch.raw_keys(key, self.name)
+            return batch, keys, batch.raw_values(value, self.name)
         except ProcessingError:
             if self.failures is None:
                 raise
-        batch, _ = self.applied(batch, partial(_dumped, topic.key), batch.keys)
-        batch, _ = self.applied(batch, partial(_dumped, topic.value), batch.values)
-        keys = batch.raw_keys(topic.key, self.name)
-        return batch, keys, batch.raw_values(topic.value, self.name)
+        batch, _ = self.applied(batch, partial(_dumped, key), batch.keys)
+        batch, _ = self.applied(batch, partial(_dumped, value), batch.values)
+        keys = batch.raw_keys(key, self.name)
+        return batch, keys, batch.raw_values(value, self.name)
 
     def forward(self, batch: Batch) -> None:
         """Hand a batch to all children, unless it is empty."""

@@ -24,14 +24,23 @@ from streamlog.processing.sessions import SessionStep
 from streamlog.processing.sliding import SlidingStep
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
+from streamlog.processing.stream_joins import JoinSideStep, StreamJoinStep
+from streamlog.processing.versioned import (
+    AsOfJoinStep,
+    AsOfLookup,
+    VersionedTableStep,
+    WaitingAsOfJoinStep,
+)
 from streamlog.processing.windowed import WindowedAggregateStep
-from streamlog.tables.store import KeyValueStore
+from streamlog.tables.store import KeyValueStore, NamedStore
 from streamlog.topology import (
     Aggregate,
+    AsOfJoin,
     AsyncMapValues,
     Branch,
     Dedupe,
     Entry,
+    JoinSide,
     Merge,
     Node,
     Process,
@@ -43,10 +52,12 @@ from streamlog.topology import (
     SlidingAggregate,
     Source,
     Split,
+    StreamJoin,
     Subtopology,
     TableAggregate,
     TableJoin,
     TableSource,
+    VersionedTable,
     WindowedAggregate,
 )
 
@@ -166,6 +177,37 @@ def _async_map_values(node: AsyncMapValues, around: Around) -> Step:
     )
 
 
+def _join_side(node: JoinSide, around: Around) -> Step:
+    return JoinSideStep(node, around.store)
+
+
+def _stream_join(node: StreamJoin, around: Around) -> Step:
+    return StreamJoinStep(
+        node,
+        [cast("JoinSideStep", around.steps[side]) for side in node.parents],
+        around.store,
+        around.collector,
+        feeds=around.feeds(node),
+        partition=around.partition,
+    )
+
+
+def _as_of_join(node: AsOfJoin, around: Around) -> Step:
+    table = around.steps[node.table]
+    if not isinstance(table, AsOfLookup):
+        raise TopologyError(f"{node.table!r} has no history that {node.name!r} could look into")
+    if node.waiting is None:
+        return AsOfJoinStep(node, table, around.collector)
+    return WaitingAsOfJoinStep(
+        node,
+        table,
+        around.collector,
+        waiting=NamedStore(around.store, node.waiting),
+        feeds=around.feeds(node),
+        partition=around.partition,
+    )
+
+
 def _repartition_sink(node: RepartitionSink, around: Around) -> Step:
     return RepartitionStep(
         node.name,
@@ -196,6 +238,10 @@ _KINDS: dict[type[Node], _Maker] = {
     SetTimestamp: lambda node, around: SetTimestampStep(
         node, feeds=around.feeds(node), partition=around.partition
     ),
+    JoinSide: _join_side,
+    StreamJoin: _stream_join,
+    VersionedTable: _keeping(VersionedTableStep),
+    AsOfJoin: _as_of_join,
     Sink: lambda node, around: SinkStep(node.name, node.topic, around.collector),
     RepartitionSink: _repartition_sink,
 }

@@ -100,6 +100,11 @@ class VersionedStore:
         self.put(key, None, timestamp_ms)
         return old
 
+    def newest_ms(self, key: bytes) -> int | None:
+        """The timestamp of the newest version of a key, or of its deletion if that is known."""
+        version = next(self._versions(ROWS + escaped(key), TIME_MS_MAX), None)
+        return None if version is None else version.timestamp_ms
+
     def get(self, key: bytes, as_of_ms: int | None = None) -> VersionedRecord | None:
         """The newest value, or the one that held at a time; None if there is none or none known."""
         prefix = ROWS + escaped(key)

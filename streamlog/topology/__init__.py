@@ -55,8 +55,10 @@ from streamlog.topology.record_windows import (
 from streamlog.topology.regrouped import Regroup, TableAggregate
 from streamlog.topology.retimed import SetTimestamp
 from streamlog.topology.routes import Branch, Dedupe, Split
+from streamlog.topology.stream_joins import How, JoinSide, StreamJoin
 from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
+from streamlog.topology.versioned import AsOfJoin, VersionedTable
 
 __all__ = [
     "ORDERS",
@@ -64,6 +66,7 @@ __all__ = [
     "Aggregate",
     "Aggregation",
     "Aggregator",
+    "AsOfJoin",
     "AsyncMapValues",
     "Branch",
     "ClockName",
@@ -76,6 +79,8 @@ __all__ = [
     "FilterNot",
     "FlatMap",
     "FlatMapValues",
+    "How",
+    "JoinSide",
     "Map",
     "MapValues",
     "Merge",
@@ -96,6 +101,7 @@ __all__ = [
     "Source",
     "Split",
     "Stateless",
+    "StreamJoin",
     "Subtopology",
     "TableAggregate",
     "TableFilter",
@@ -106,6 +112,7 @@ __all__ = [
     "TopicSpec",
     "Topology",
     "TopologyBuilder",
+    "VersionedTable",
     "View",
     "WindowedAggregate",
     "check_name",

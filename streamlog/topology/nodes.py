@@ -87,6 +87,11 @@ class Node:
         return bool(self.feeds)
 
     @property
+    def awaits_feeds(self) -> bool:
+        """Its time waits for the feeds above it, one by one between the other records."""
+        return False
+
+    @property
     def waits_idle_ms(self) -> int | None:
         """It does not wait for sources read to their end and quiet for so long; None: it does."""
         return None

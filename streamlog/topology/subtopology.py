@@ -95,9 +95,13 @@ class Subtopology:
         """Whether records must go through one by one for their effects to come in order.
 
         A batch is handed from node to node whole. That is what single records would do, unless
-        two paths from the same input meet again: in a merge, a store, or a topic.
+        two paths from the same input meet again: in a merge, a store, or a topic. Or unless a
+        node has to know at each record how far those have come that come at their own times.
         """
-        return any(self._paths_meet(topic) for topic in self.topics)
+        return any(map(self._paths_meet, self.topics)) or any(map(self._awaits_feeds, self.nodes))
+
+    def _awaits_feeds(self, node: Node) -> bool:
+        return node.awaits_feeds and any(origin.feeds for origin in self.origins(node))
 
     def _paths_meet(self, topic: str) -> bool:
         paths: defaultdict[str, int] = defaultdict(int)

@@ -1,0 +1,95 @@
+"""What joins of streams ask for, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streamlog import App, JoinWindow
+from streamlog.errors import TopologyError
+
+
+def text(left: object, right: object) -> str:
+    return f"{left}-{right}"
+
+
+def declared() -> tuple[App, Any, Any]:
+    app = App("joins")
+    left, right = (app.topic(name, key=str, value=str) for name in ("left", "right"))
+    return app, app.stream(left), app.stream(right)
+
+
+def test_a_join_of_streams_says_how_near_and_has_a_name() -> None:
+    _, left, right = declared()
+    with pytest.raises(TopologyError, match="needs within="):
+        left.join(right, text, name="pairs")
+    with pytest.raises(TopologyError, match="needs within="):
+        left.join(right, text, within="1m")
+    with pytest.raises(TopologyError, match=r"JoinWindow\.of"):
+        left.join(right, text, within="1m", grace="1s", name="pairs")
+    with pytest.raises(TopologyError, match="can't be joined with 3"):
+        left.join(3, text, within="1m", name="pairs")
+
+
+def test_a_table_has_no_window_and_no_outer_join() -> None:
+    app, left, _ = declared()
+    table = app.table(app.topic("rows", key=str, value=str))
+    with pytest.raises(TopologyError, match="one row per key"):
+        left.join(table, text, within="1m")
+    with pytest.raises(TopologyError, match="can't be joined"):
+        left.outer_join(table, text, within="1m", name="pairs")
+
+
+def test_keys_that_would_not_meet_are_refused() -> None:
+    app, left, _ = declared()
+    numbers = app.stream(app.topic("numbers", key=int, value=str))
+    with pytest.raises(TopologyError, match="equal keys would not meet"):
+        left.join(numbers, text, within="1m", name="pairs")
+    other = App("other")
+    strange = other.stream(other.topic("strange", key=str, value=str))
+    with pytest.raises(TopologyError, match="of app 'other'"):
+        left.join(strange, text, within="1m", name="pairs")
+
+
+def test_topics_that_do_not_have_as_many_partitions_are_refused_with_both_names() -> None:
+    app, left, right = declared()
+    left.join(right, text, within="1m", name="pairs")
+    with pytest.raises(TopologyError, match="'left' has 2 partitions and 'right' has 3"):
+        app.topology().partition_counts({"left": 2, "right": 3})
+
+
+def test_changed_keys_go_through_topics_written_alike() -> None:
+    app, left, right = declared()
+    right.rekey(lambda _, value: value).join(
+        left.rekey(lambda _, value: value), text, within="1m", name="pairs"
+    )
+    assert {"joins-pairs-left-repartition", "joins-pairs-right-repartition"} <= {
+        *app.topology().topics
+    }
+
+
+def test_a_topology_says_what_is_joined_and_what_is_kept() -> None:
+    app, left, right = declared()
+    window = JoinWindow.of("1m", before="5s", grace="1s")
+    left.left_join(right, text, within=window, name="pairs")
+    (sub,) = app.topology().subtopologies
+    assert [spec.name for spec in sub.stores] == ["pairs/left", "pairs/right", "pairs/unmatched"]
+    line = "left, 5000 ms before to 60000 ms after, grace 1000 ms after pairs/left, pairs/right"
+    assert line in app.topology().describe()
+
+
+def test_a_function_has_to_take_the_none_that_it_may_get() -> None:
+    def strict(left: str, right: str) -> str:
+        return left + right
+
+    def lax(left: str, right: str | None) -> str:
+        return f"{left}{right}"
+
+    _, left, right = declared()
+    left.join(right, strict, within="1m", name="inner")
+    left.left_join(right, lax, within="1m", name="left")
+    with pytest.raises(TopologyError, match="None"):
+        left.left_join(right, strict, within="1m", name="wrong")
+    with pytest.raises(TopologyError, match="None"):
+        left.outer_join(right, lax, within="1m", name="wrong")
