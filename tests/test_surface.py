@@ -67,8 +67,8 @@ METHODS = {
         "committed_metadata", "end_offsets", "enforce_rebalance", "group_metadata",
         "high_watermark", "is_leader", "is_member", "lag", "offsets_for_times", "partitions",
         "pause", "paused", "poll", "poll_columns", "position", "positions", "resume", "seek",
-        "seek_to_beginning", "seek_to_end", "staying", "subscribe", "subscription", "unsubscribe",
-        "wakeup",
+        "seek_to_beginning", "seek_to_end", "staying", "subscribe", "subscription", "time_marks",
+        "unsubscribe", "wakeup", "want_mark",
     ],
     agg: [
         "collect",

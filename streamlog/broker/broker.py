@@ -27,6 +27,7 @@ from streamlog.broker.data import DataRequests
 from streamlog.broker.deletions import Deletions
 from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
+from streamlog.broker.marking import Marking
 from streamlog.broker.partition_requests import PartitionRequests
 from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replica_requests import ReplicaRequests
@@ -90,6 +91,7 @@ class Broker:
         self._closed = False
         self._alarm = alarm = Alarm(clock, self.tick)
         self._flush = GroupFlush(directory)
+        self._marking = Marking(clock=clock, alarm=alarm)
         self._fetches = Fetches(
             lambda: self._data, slots=self._session_slots, clock=clock, alarm=alarm
         )
@@ -114,6 +116,7 @@ class Broker:
             self._partitions,
             internal_topics=INTERNAL_TOPICS,
             check_transaction=self._transacting.check,
+            want_mark=self._marking.want,
         )
         self._configs = ConfigRequests(directory, on_altered=self._on_altered)
         self._admin = AdminRequests(
@@ -262,6 +265,7 @@ class Broker:
             self._fetches.tick(self._clock.now_ms())
             self._coordinator.tick()
             self._transactions.tick()
+            self._marking.tick(self._clock.now_ms())
             self._flush.on_tick(self._clock.now_ms())
             self._upkeep.tick()
             self._upkeep.clean()
@@ -322,6 +326,7 @@ class Broker:
             self._coordinator.next_deadline_ms(),
             self._transactions.next_deadline_ms(),
             self._flush.next_deadline_ms(),
+            self._marking.next_deadline_ms(),
         )
         due_ms = self._upkeep.next_deadline_ms()
         self._alarm.by(min([due_ms, *(each for each in deadlines if each is not None)]))

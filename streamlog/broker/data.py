@@ -128,6 +128,8 @@ class _Sending(NamedTuple):
 
 CheckTransaction = Callable[[str, tuple[int, int], tuple[str, int]], None]
 """Raises LogError unless a producer (id, epoch) may write to a partition in its transaction."""
+WantMark = Callable[["Partition", int], None]
+"""Told that a reader at the end of a partition wants a time mark after so much quiet, in ms."""
 
 
 class DataRequests:
@@ -139,8 +141,10 @@ class DataRequests:
         *,
         internal_topics: frozenset[str],
         check_transaction: CheckTransaction,
+        want_mark: WantMark,
     ) -> None:
         self._partitions = partitions
+        self._want_mark = want_mark
         self._internal_topics = internal_topics
         self._check_transaction = check_transaction
 
@@ -228,7 +232,7 @@ class DataRequests:
 
     def fetch(self, request: FetchRequest, version: int) -> FetchAttempt:
         """Read as much as there is room for; the very first batch always fits (KIP-74)."""
-        reading = _Reading(self._partitions, request, version)
+        reading = _Reading(self._partitions, request, version, self._want_mark)
         response = FetchResponse(responses=[reading.topic(each) for each in request.topics])
         missing_bytes = request.min_bytes - reading.found_bytes
         if reading.failed or missing_bytes <= 0 or request.max_wait_ms <= 0:
@@ -339,8 +343,11 @@ class DataRequests:
 class _Reading:
     """One Fetch: how much has been found so far, and whether a partition could not be read."""
 
-    def __init__(self, partitions: Partitions, request: FetchRequest, version: int) -> None:
+    def __init__(
+        self, partitions: Partitions, request: FetchRequest, version: int, want_mark: WantMark
+    ) -> None:
         self._partitions = partitions
+        self._want_mark = want_mark
         self._room_bytes = min(request.max_bytes, FETCH_BYTES_MAX)
         self._version = version
         self._committed = request.isolation_level == READ_COMMITTED
@@ -384,6 +391,8 @@ class _Reading:
         except StreamlogError as error:
             return self._unreadable(wanted, _code(error))
         self.found_bytes += len(found.records)
+        if wanted.mark_after_ms >= 0 and wanted.fetch_offset == found.ends.high_watermark:
+            self._want_mark(partition, wanted.mark_after_ms)
         return PartitionData(
             partition_index=wanted.partition,
             high_watermark=found.ends.high_watermark,

@@ -262,6 +262,18 @@ class TopicConfig:
             "log.cleaner.delete.retention.ms",
         ),
     )
+    mark_quiet_ms: int = whole(
+        5_000,
+        Named(
+            "mark.quiet.ms",
+            "How long nothing has to have been appended until the passing of time may be marked in"
+            " the log, if a reader's event time waits for it; -1: never. Not of Kafka. Compacted"
+            " topics have no marks.",
+            "ms",
+            "log.mark.quiet.ms",
+        ),
+        least=-1,
+    )
     flush_messages: int = whole(
         FLUSH_NEVER,
         Named(
@@ -294,6 +306,11 @@ class TopicConfig:
     def compacts(self) -> bool:
         """Whether older records of a key may go."""
         return "compact" in self.cleanup_policy.split(",")
+
+    @property
+    def takes_marks(self) -> bool:
+        """Whether the passing of time may be marked."""
+        return self.mark_quiet_ms >= 0 and not self.compacts
 
     @property
     def roll_ms(self) -> int:

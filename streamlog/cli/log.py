@@ -22,7 +22,7 @@ from streamlog.broker.storage.stored import Placed
 from streamlog.cli.terminal import out, text_of
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch
-from streamlog.records.control import ABORT, COMMIT, marker_of
+from streamlog.records.control import ABORT, COMMIT, marker_of, time_mark_of
 
 EXIT_DAMAGED = 1
 MARKER_NAMES = {ABORT: "ABORT", COMMIT: "COMMIT"}
@@ -218,10 +218,13 @@ def _codec(batch: RecordBatch) -> str:
 def _marker_lines(batch: RecordBatch) -> Iterator[str]:
     try:
         marker = marker_of(batch)
+        mark = time_mark_of(batch)
     except CorruptData as error:
         yield f"    can't be decoded: {error}"
         return
-    if marker is not None:
+    if mark is not None:
+        yield f"    {mark.offset} time mark, {mark.elapsed_ms} ms with nothing appended"
+    elif marker is not None:
         kind = MARKER_NAMES.get(marker.kind, f"control record of type {marker.kind}")
         yield f"    {batch.base_offset} {kind}, coordinator epoch {marker.coordinator_epoch}"
 

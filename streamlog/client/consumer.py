@@ -31,13 +31,14 @@ from streamlog.client.offsets import (
     OffsetAndTimestamp,
     list_offsets,
 )
-from streamlog.client.positions import Positions, Start
+from streamlog.client.positions import NO_MARK, Positions, Start
 from streamlog.client.rebalance import OnRebalance, Rebalance
 from streamlog.client.subscription import Subscription, Topics
 from streamlog.client.topic_watch import TopicWatch
 from streamlog.errors import ConfigError, StreamlogError, UnknownTopicOrPartition, UsageError
 from streamlog.records.batch import Record
 from streamlog.records.columns import RecordColumns
+from streamlog.records.control import TimeMark
 
 R = TypeVar("R", list[Record], RecordColumns)
 """Records of one partition, in either form."""
@@ -59,7 +60,7 @@ class Consumer:
     def __init__(self, cluster: Cluster, settings: ConsumerSettings) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._positions = Positions()
+        self._positions = Positions(keeps_marks=settings.time_marks)
         self._news = asyncio.Event()
         self._failure: StreamlogError | None = None
         self._dead: Exception | None = None
@@ -285,11 +286,31 @@ class Consumer:
             if records:
                 self._fetcher.look()
                 return records
+            if self._positions.has_marks:
+                self._fetcher.look()
+                return {}
             remaining_ms = deadline_ms - self._cluster.clock.now_ms()
             if remaining_ms <= 0:
                 return {}
             if not await self._has_news(remaining_ms):
                 return {}
+
+    def time_marks(self) -> dict[TopicPartition, list[TimeMark]]:
+        """The time marks that polls have passed since the last call, in offset order.
+
+        None without the setting `time_marks`. They stand in the log between the records: a mark
+        belongs before every record with a larger offset.
+        """
+        return self._positions.take_marks()
+
+    def want_mark(self, partition: TopicPartition, after_ms: int | None) -> None:
+        """Ask for a time mark at the end of a partition once nothing was appended for so long.
+
+        It holds from the next fetch on and until it is changed; None: no more. The log appends
+        none before the topic's `mark.quiet.ms`, in compacted topics, and where it is a Kafka.
+        """
+        state = self._positions.state(partition)
+        state.mark_after_ms = NO_MARK if after_ms is None else max(after_ms, 0)
 
     def wakeup(self) -> None:
         """Make the poll that another task waits in return at once, with nothing; else the next.

@@ -35,6 +35,7 @@ class ConsumerOptions(TypedDict, total=False):
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
     isolation_level: Isolation
+    time_marks: bool
     assignor: Assignor
     group_protocol: GroupProtocol
     group_remote_assignor: str | None
@@ -56,6 +57,9 @@ class ConsumerSettings(FetchSettings):
     group, so that others read on; the next poll awaits `on_lost` and joins again."""
     max_poll_records: int | None = None
     """At most so many records a poll, unless it says otherwise; None: all that are there."""
+    time_marks: bool = False
+    """Keep the marks that tell of time without records, for `Consumer.time_marks`; a poll ends
+    when one has come. Brokers of Kafka write none."""
     metadata_max_age_ms: int = 300_000
     """How often a member looks for topics that have come, gone or grown."""
     rebalance_timeout_ms: int | None = None

@@ -272,6 +272,7 @@ class Fetcher:
                 fetch_offset=state.fetch_offset,
                 last_fetched_epoch=state.fetched_epoch,
                 partition_max_bytes=self._settings.max_partition_fetch_bytes,
+                mark_after_ms=state.mark_after_ms,
             )
             asked[partition] = Wanted(ZERO_UUID if topic is None else topic.topic_id, fetch)
         request = session.question(asked)

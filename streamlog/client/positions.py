@@ -22,8 +22,17 @@ from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.errors import CorruptData, UsageError
 from streamlog.records.batch import Record, RecordBatch, split_batches
 from streamlog.records.columns import RecordColumns
-from streamlog.records.control import ABORT, Marker, marker_of
+from streamlog.records.control import (
+    ABORT,
+    TIME_MARK,
+    Marker,
+    TimeMark,
+    marker_of,
+    time_mark_of,
+)
 
+NO_MARK = -1
+"""No time mark is wanted."""
 _NO_CRC = 0
 """What librdkafka's mock cluster has for the CRC of its markers. Chance leaves that as rarely as
 the right one, and what zeroes bytes takes the magic before or the control bit behind along."""
@@ -53,7 +62,8 @@ class PartitionState:
     __slots__ = (
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
         "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
-        "not_before_ms", "paused", "position", "rest", "stable_offset", "start",
+        "mark_after_ms", "marks", "not_before_ms", "paused", "position", "rest",
+        "stable_offset", "start",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,6 +94,10 @@ class PartitionState:
         self.corrupt: CorruptData | None = None
         """Why the first of `batches` can't be read."""
         self.buffered_bytes = 0
+        self.mark_after_ms = NO_MARK
+        """How long nothing has to have come until the owner wants a time mark."""
+        self.marks: list[TimeMark] = []
+        """Those that were passed and not told yet, if they are kept."""
 
     def move(
         self,
@@ -104,6 +118,7 @@ class PartitionState:
         self.corrupt = None
         self.buffered_bytes = 0
         self.not_before_ms = 0
+        self.marks = []
 
     def cut(self, end: OffsetAndMetadata) -> None:
         """The log was cut at `end`, before `fetch_offset`: what was fetched behind is not in it."""
@@ -128,7 +143,9 @@ _COLUMNS: Final[_Form[RecordColumns]] = _Form(RecordBatch.columns, RecordColumns
 class Positions:
     """All partitions that are assigned to a consumer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_marks: bool = False) -> None:
+        """With `keeps_marks`, time marks are kept for `take_marks`."""
+        self._keeps_marks = keeps_marks
         self._states: dict[TopicPartition, PartitionState] = {}
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -254,6 +271,8 @@ class Positions:
             if state.paused or not (state.batches or state.rest):
                 continue
             records = _take_from(partition, state, room, form)
+            if not self._keeps_marks:
+                state.marks.clear()
             if records:
                 taken[partition] = records
             if room is None:
@@ -270,6 +289,19 @@ class Positions:
         for state in self._states.values():
             if state.corrupt is not None:
                 raise state.corrupt
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether `take_marks` would find something."""
+        return self._keeps_marks and any(state.marks for state in self._states.values())
+
+    def take_marks(self) -> dict[TopicPartition, list[TimeMark]]:
+        """The time marks that were passed since the last call, in order of offset."""
+        found: dict[TopicPartition, list[TimeMark]] = {}
+        for partition, state in self._states.items():
+            if state.marks:
+                found[partition], state.marks = state.marks, []
+        return found
 
     def has_records(self) -> bool:
         """Whether `take` would find something."""
@@ -288,7 +320,7 @@ def _take_from(
         batch = state.batches[0]
         try:
             aborted = batch.base_offset in state.aborted
-            records = form.gathered(()) if aborted else _decoded(partition, batch, form)
+            records = form.gathered(()) if aborted else _decoded(partition, state, form)
         except CorruptData as corrupt:
             state.corrupt = corrupt
             break
@@ -344,10 +376,17 @@ def _offset_of(record: Record) -> int:
     return record.offset
 
 
-def _decoded(partition: TopicPartition, batch: RecordBatch, form: _Form[R]) -> R:
+def _decoded(partition: TopicPartition, state: PartitionState, form: _Form[R]) -> R:
+    """The records of the first batch that is buffered; of a time mark it is taken note."""
+    batch = state.batches[0]
     try:
         if batch.is_control:
-            _marker(batch)
+            marker = _marker(batch)
+            mark = None
+            if marker is not None and marker.kind == TIME_MARK:
+                mark = time_mark_of(batch)
+            if mark is not None and mark.offset >= (state.position or 0):
+                state.marks.append(mark)
             return form.gathered(())  # Marks of the broker for itself; only their place counts.
         batch.check_crc()
         return form.decode(batch)

@@ -189,10 +189,11 @@ def _at_offset(request: FetchRequest, offset: int) -> FetchRequest:
 
 
 def _is_plain(version: int, request: FetchRequest) -> bool:
-    """Whether it is for one partition, outside of sessions."""
+    """Whether it is for one partition, outside of sessions, and only reads."""
     return (
         version >= VERSION_MIN
         and (request.session_id, request.session_epoch) == NO_SESSION
         and len(request.topics) == 1
         and len(request.topics[0].partitions) == 1
+        and request.topics[0].partitions[0].mark_after_ms < 0
     )

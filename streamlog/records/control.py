@@ -1,10 +1,12 @@
-"""Control records: the markers with which a log says how a transaction has ended (KIP-98).
+"""Control records: how a transaction has ended (KIP-98), and that time has passed in a log.
 
 A control batch holds one record that no client sees. Its key is a version and a type, 0 for
-ABORT and 1 for COMMIT; other types belong to Kafka's own quorum and mean nothing here. The value
-of a marker is a version and the epoch of the coordinator that has written it. Producer id and
-epoch stand in the batch's header, as for data. A control batch without a record is what
+ABORT and 1 for COMMIT; other low ones belong to Kafka's own quorum and mean nothing here. The
+value of a marker is a version and the epoch of the coordinator that has written it. Producer id
+and epoch stand in the batch's header, as for data. A control batch without a record is what
 compaction leaves of a marker that is no longer needed.
+A time mark is of a type of our own, which clients of Kafka step over like any they do not know.
+Its value is a version and for how long nothing had been appended. It has no producer.
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ ABORT = 0
 """Type of a control record: the producer's transaction was aborted."""
 COMMIT = 1
 MARKERS = frozenset({ABORT, COMMIT})
+TIME_MARK = 0x534C
+"""Far from what Kafka numbers; "SL"."""
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 _VERSION = 0
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
+_ELAPSED = struct.Struct(">hq")
+_CONTROL = 0x20
 _TRANSACTIONAL_CONTROL = 0x30
 
 
@@ -37,6 +43,19 @@ class Marker(NamedTuple):
     """ABORT, COMMIT, or a type that is none of a transaction's."""
     coordinator_epoch: int
     """Of the coordinator that has written it; -1 if it is no marker."""
+
+
+class TimeMark(NamedTuple):
+    """Nothing was appended for so long: event time has gone on by as much, with no record.
+
+    A reader that has come to time t before it is told that no record older than t + `elapsed_ms`
+    is expected. So it depends on nothing but what stands before it in the log.
+    """
+
+    offset: int
+    """Where it stands."""
+    elapsed_ms: int
+    """Since whatever was appended before it, another mark included."""
 
 
 def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: int) -> bytes:
@@ -51,7 +70,18 @@ def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: in
             transactional=True,
         )
     )
-    struct.pack_into(">h", batch, _ATTRIBUTES_AT, _TRANSACTIONAL_CONTROL)
+    return _sealed(batch, _TRANSACTIONAL_CONTROL)
+
+
+def encode_time_mark(elapsed_ms: int, *, timestamp_ms: int) -> bytes:
+    """A control batch that says for how long nothing was appended, with base offset 0."""
+    key = _KEY.pack(_VERSION, TIME_MARK)
+    value = _ELAPSED.pack(_VERSION, elapsed_ms)
+    return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)
+
+
+def _sealed(batch: bytearray, attributes: int) -> bytes:
+    struct.pack_into(">h", batch, _ATTRIBUTES_AT, attributes)
     struct.pack_into(">I", batch, _CRC_AT, crc32c(batch[_ATTRIBUTES_AT:]))
     return bytes(batch)
 
@@ -62,6 +92,35 @@ def marker_of(batch: RecordBatch) -> Marker | None:
     Raises:
         CorruptData: it is malformed.
     """
+    found = _record(batch)
+    if found is None:
+        return None
+    kind, value = found
+    if kind not in MARKERS:
+        return Marker(kind, -1)
+    if value is None or len(value) < _VALUE.size:
+        raise CorruptData(f"the marker at offset {batch.base_offset} has value {value!r}")
+    return Marker(kind, _VALUE.unpack_from(value)[1])
+
+
+def time_mark_of(batch: RecordBatch) -> TimeMark | None:
+    """The time mark in a control batch; None if it holds something else.
+
+    Raises:
+        CorruptData: it is malformed.
+    """
+    found = _record(batch)
+    if found is None or found[0] != TIME_MARK:
+        return None
+    value = found[1]
+    elapsed_ms = _ELAPSED.unpack_from(value)[1] if value and len(value) >= _ELAPSED.size else -1
+    if elapsed_ms < 0:
+        raise CorruptData(f"the time mark at offset {batch.base_offset} has value {value!r}")
+    return TimeMark(batch.base_offset, elapsed_ms)
+
+
+def _record(batch: RecordBatch) -> tuple[int, bytes | None] | None:
+    """Type and value of the record in a control batch."""
     records = batch.records()
     if not records:
         return None
@@ -69,8 +128,4 @@ def marker_of(batch: RecordBatch) -> Marker | None:
     if key is None or len(key) < _KEY.size:
         raise CorruptData(f"the control record at offset {batch.base_offset} has key {key!r}")
     kind: int = _KEY.unpack_from(key)[1]
-    if kind not in MARKERS:
-        return Marker(kind, -1)
-    if value is None or len(value) < _VALUE.size:
-        raise CorruptData(f"the marker at offset {batch.base_offset} has value {value!r}")
-    return Marker(kind, _VALUE.unpack_from(value)[1])
+    return kind, value

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 
 from streamlog.assignors import TopicPartition
+from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import NewTopic
 from streamlog.errors import CorruptMessage
 from streamlog.log import Log
@@ -148,6 +150,15 @@ def test_a_dump_shows_batches_and_records(here: Path) -> None:
     nowhere = streamlog("dump", "log", "greetings", "9", cwd=here)
     assert nowhere.returncode == 3
     assert "no partition 9" in nowhere.stderr
+
+
+def test_a_dump_shows_time_marks_and_verify_finds_nothing_wrong(here: Path) -> None:
+    with closing(LogDirectory.open(str(here / "log"))) as directory:
+        directory.log("greetings", 0).mark_time(5_000, now_ms=0)
+    dumped = streamlog("dump", "log", "greetings", "0", "--records", cwd=here)
+    assert dumped.returncode == 0, dumped.stderr
+    assert f"    {RECORDS} time mark, 5000 ms with nothing appended" in dumped.stdout.splitlines()
+    assert streamlog("verify", "log", cwd=here).returncode == 0
 
 
 def test_beside_a_broker_it_reads_and_does_not_mend(here: Path) -> None:

@@ -27,8 +27,8 @@ THEIRS: dict[str, Any] = {
 
 
 def shared(name: str) -> bool:
-    """Authorized operations are a number here and a set of its bits there."""
-    return not name.endswith("authorized_operations")
+    """Authorized operations are a number here and a set of its bits there; one field is ours."""
+    return not name.endswith(("authorized_operations", "mark_after_ms"))
 
 
 NO_ID = bytes(16)

@@ -6,7 +6,17 @@ import pytest
 
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch, encode_batch
-from streamlog.records.control import ABORT, COMMIT, Marker, encode_marker, marker_of
+from streamlog.records.control import (
+    ABORT,
+    COMMIT,
+    TIME_MARK,
+    Marker,
+    TimeMark,
+    encode_marker,
+    encode_time_mark,
+    marker_of,
+    time_mark_of,
+)
 
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
@@ -35,3 +45,26 @@ def test_other_control_records_are_no_markers() -> None:
 def test_a_malformed_marker_is_told(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(CorruptData, match="offset 0"):
         marker_of(RecordBatch(encode_batch([(0, key, value, ())])))
+
+
+def test_a_time_mark_is_a_control_batch_of_nobody() -> None:
+    batch = RecordBatch(encode_time_mark(5_000, timestamp_ms=99))
+    batch.check_crc()
+    assert (batch.is_control, batch.is_transactional, batch.record_count) == (True, False, 1)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (-1, -1, -1)
+    assert batch.max_timestamp_ms == 99
+    assert time_mark_of(batch) == TimeMark(0, 5_000)
+    assert marker_of(batch) == Marker(TIME_MARK, -1)
+
+
+def test_other_control_records_are_no_time_marks() -> None:
+    assert (
+        time_mark_of(RecordBatch(encode_marker(Marker(COMMIT, 5), (7, 3), timestamp_ms=9))) is None
+    )
+
+
+@pytest.mark.parametrize("value", [None, b"", struct.pack(">hq", 0, -1)])
+def test_a_malformed_time_mark_is_told(value: bytes | None) -> None:
+    key = struct.pack(">hh", 0, TIME_MARK)
+    with pytest.raises(CorruptData, match="offset 0"):
+        time_mark_of(RecordBatch(encode_batch([(0, key, value, ())])))

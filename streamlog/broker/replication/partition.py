@@ -77,6 +77,7 @@ class Partition:
         self._hidden_bytes = 0
         self._syncing_bytes = 0
         self._deadline_ms: int | None = None
+        self._appended_ms: int | None = None
 
     @property
     def high_watermark(self) -> int:
@@ -165,8 +166,32 @@ class Partition:
         self._on_appended(RELEASED_BYTES, rolled_at, now_ms)
         return result
 
+    def quiet_ms(self, now_ms: int) -> int | None:
+        """For how long nothing was appended, as far as this process knows.
+
+        None if time is not marked here, or not now: with a transaction open, what it has
+        written is not there yet for those who wait, and a mark would not be either.
+        """
+        if self._appended_ms is None:
+            self._appended_ms = now_ms
+        is_open = self.log.producers.transactions.first_unstable_offset is not None
+        if is_open or not self.log.config.takes_marks:
+            return None
+        return now_ms - self._appended_ms
+
+    def mark_time(self, *, now_ms: int) -> None:
+        """Append a mark that says for how long nothing was. Raises what the log's raises."""
+        quiet_ms = self.quiet_ms(now_ms)
+        if quiet_ms is None:
+            return
+        rolled_at, self._appended_ms = self.log.active_base_offset, now_ms
+        result = self.log.mark_time(quiet_ms, now_ms=now_ms)
+        if result is not None:
+            self._on_appended(result.size_bytes, rolled_at, now_ms)
+
     def _on_appended(self, size_bytes: int, rolled_at: int, now_ms: int) -> None:
         """See to the sync of what was appended; the active segment began at `rolled_at` before."""
+        self._appended_ms = now_ms
         if self._always:
             self._hidden_bytes += size_bytes
             self._flush.add(self)

@@ -18,11 +18,16 @@ from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
     LogDirectoryFailed,
+    LogDirectoryLost,
     OffsetOutOfRange,
 )
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.files import Files
+    from streamlog.broker.storage.segment import Segment
+
+LINK_CHECK_MS = 100
+"""A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
 
 
 class LogDisk:
@@ -46,6 +51,7 @@ class LogDisk:
         self._name = name
         self._read_only = read_only
         self._tell = tell
+        self._link_check_ms = 0
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -74,6 +80,22 @@ class LogDisk:
         if not isinstance(failure, LogDirectoryFailed):
             self.failure = failure
         return failure
+
+    def check_linked(self, segment: Segment, now_ms: int) -> None:
+        """Look now and then whether the file that is written to is still there.
+
+        Raises:
+            LogDirectoryLost: somebody has deleted it.
+        """
+        if now_ms < self._link_check_ms:
+            return
+        if not segment.linked():
+            self.failure = LogDirectoryLost(
+                f"{segment.path} has vanished while it was in use: the log of {self._name}"
+                " stops here; put the data directory back in its place, or start with a new one"
+            )
+            raise self.failure
+        self._link_check_ms = now_ms + LINK_CHECK_MS
 
     def _retired_meanwhile(self, error: OSError) -> bool:
         """Whether the broker that owns this log has removed a segment since it was opened."""

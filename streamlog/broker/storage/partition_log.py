@@ -44,21 +44,18 @@ from streamlog.broker.storage.transactions import Decided
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
-    LogDirectoryLost,
     OffsetOutOfRange,
     StreamlogError,
     UnknownTopicOrPartition,
     UsageError,
 )
 from streamlog.records.batch import RecordBatch, place_batch
-from streamlog.records.control import Marker, encode_marker
+from streamlog.records.control import Marker, encode_marker, encode_time_mark
 
 START_OFFSET = 0
 """Of a new log."""
 UNSYNCED_MAX = 16
 """Sealed segments that may wait for those who sync beside; then whoever appends waits for them."""
-LINK_CHECK_MS = 100
-"""A log whose file somebody has deleted takes what comes until it is noticed, this late at most."""
 
 
 class PartitionLog:
@@ -95,7 +92,6 @@ class PartitionLog:
         )
         self._start_offset = START_OFFSET
         self._producers = LogProducers(files, directory, self._segments)
-        self._link_check_ms = 0
         self._dirty = False
         self._closed = False
 
@@ -317,14 +313,23 @@ class PartitionLog:
         self.check_open()
         self._check_end()
         self.producers.check_marker(producer_id, producer_epoch, marker)
-        offset = self._segments.active.next_offset
         producer = (producer_id, producer_epoch)
-        data = bytearray(encode_marker(marker, producer, timestamp_ms=wall_ms))
-        place_batch(data, offset, self.epochs.current)
-        batch = RecordBatch(data)
-        self._write(data, [batch], now_ms)
-        self._producers.note(batch, offset)
-        return AppendResult(offset, offset, -1, len(data))
+        return self._append_control(encode_marker(marker, producer, timestamp_ms=wall_ms), now_ms)
+
+    def mark_time(self, elapsed_ms: int, *, now_ms: int) -> AppendResult | None:
+        """Append a mark that time has passed; None where no record has a time that could go on.
+
+        Its batch has the newest time there is: retention and searches by time don't see it.
+
+        Raises:
+            LogDirectoryError: see `append`.
+        """
+        self.check_open()
+        self._check_end()
+        newest_ms = self._segments.active.max_timestamp_ms
+        if newest_ms < 0:
+            return None
+        return self._append_control(encode_time_mark(elapsed_ms, timestamp_ms=newest_ms), now_ms)
 
     def aborted(self, offset: int, end_offset: int) -> list[Decided]:
         """The aborted transactions with records from `offset` to before `end_offset`.
@@ -676,6 +681,15 @@ class PartitionLog:
                 self._producers.note(batch, result.base_offset)
         return [*results]
 
+    def _append_control(self, control: bytes, now_ms: int) -> AppendResult:
+        """Append a control batch of the broker's own."""
+        offset, data = self._segments.active.next_offset, bytearray(control)
+        place_batch(data, offset, self.epochs.current)
+        batch = RecordBatch(data)
+        self._write(data, [batch], now_ms)
+        self._producers.note(batch, offset)
+        return AppendResult(offset, offset, -1, len(data))
+
     def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
         try:
             self.epochs.note(self._segments.active.next_offset)
@@ -683,23 +697,13 @@ class PartitionLog:
             if self._rolling.due(last, self._config, size_of(data), batches, now_ms=now_ms):
                 self._roll()
             segment = self._segments.active
-            if now_ms >= self._link_check_ms:
-                self._check_linked(segment)
-                self._link_check_ms = now_ms + LINK_CHECK_MS
+            self._disk.check_linked(segment, now_ms)
             if segment.size_bytes == 0:
                 self._rolling.begin(now_ms)
             self._dirty = True
             segment.append(data, batches)
         except OSError as error:
             raise self._disk.noted(error) from error
-
-    def _check_linked(self, segment: Segment) -> None:
-        if not segment.linked():
-            self._disk.failure = LogDirectoryLost(
-                f"{segment.path} has vanished while it was in use: the log of {self.name}"
-                " stops here; put the data directory back in its place, or start with a new one"
-            )
-            raise self._disk.failure
 
     def roll_late(self, now_ms: int) -> None:
         """Begin the segment that was postponed, if that has not been done meanwhile.

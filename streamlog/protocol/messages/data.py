@@ -1,6 +1,7 @@
 """Records to the log and back: Produce, Fetch, ListOffsets.
 
-Declarations only, see `schema`; field by field they are Kafka's own, which a test checks.
+Declarations only, see `schema`; field by field they are Kafka's own, which a test checks, but
+for one under `OWN_TAG`: whoever does not know a tagged field steps over it (KIP-482).
 Versions are those that are served: Produce from 3 on (before that, batches had another
 format), Fetch from 4 on (KIP-98). From Fetch 13 on topics go by id (KIP-516).
 """
@@ -22,6 +23,9 @@ from streamlog.protocol.schema import (
     struct,
     uuid,
 )
+
+OWN_TAG = 10_000
+"""Fields of our own have tags from here on, far from those of Kafka."""
 
 
 class PartitionProduceData(Struct):
@@ -112,7 +116,8 @@ class FetchPartition(Struct):
 
     `current_leader_epoch` is the leader as the client knows it, -1 for no check (KIP-320).
     `log_start_offset` is sent by replicas only; `last_fetched_epoch`, of the record before the
-    offset, tells whether the log was cut meanwhile.
+    offset, tells whether the log was cut meanwhile. `mark_after_ms` is ours, and unknown to
+    brokers of Kafka: a reader at the end wants a time mark once nothing was appended for so long.
     """
 
     partition: int = int32("0+")
@@ -121,6 +126,7 @@ class FetchPartition(Struct):
     last_fetched_epoch: int = int32("12+", default=-1)
     log_start_offset: int = int64("5+", default=-1)
     partition_max_bytes: int = int32("0+")
+    mark_after_ms: int = int64("12+", default=-1, tag=OWN_TAG)
 
 
 class FetchTopic(Struct):

@@ -24,7 +24,7 @@ from streamlog.broker.storage.producers import ProducerStates
 from streamlog.errors import CorruptData, LogError, UnknownTopicOrPartition
 from streamlog.records.batch import Record, encode_batch, split_batches
 from streamlog.records.compression import Compression
-from streamlog.records.control import ABORT, COMMIT, Marker
+from streamlog.records.control import ABORT, COMMIT, Marker, TimeMark, time_mark_of
 from tests.broker.storage.batches import (
     DIRECTORY,
     files_of,
@@ -121,6 +121,18 @@ def filled(config: TopicConfig = COMPACTED, *, batches: int = 40) -> PartitionLo
     for number in range(batches):
         log.append(keyed((f"k{number % 5}", str(number)), ("x", "x" * 40)), now_ms=0)
     return log
+
+
+def test_a_time_mark_stays_at_its_place() -> None:
+    """There are some if the topic was not compacted before."""
+    log = filled(batches=1)
+    log.mark_time(5_000, now_ms=0)
+    for number in range(40):
+        log.append(keyed(("k0", str(number)), ("x", "x" * 40)), now_ms=0)
+    assert clean(log) is not None
+    assert [time_mark_of(each) for each in read_batches(log) if each.is_control] == [
+        TimeMark(2, 5_000)
+    ]
 
 
 # ---- a random history ----
