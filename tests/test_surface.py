@@ -57,11 +57,14 @@ METHODS = {
         "amap_values", "dedupe", "filter", "filter_not", "flat_map", "flat_map_values", "group_by",
         "group_by_key", "items", "join", "left_join", "map", "map_values", "merge", "outer_join",
         "peek", "process", "records", "rekey", "repartition", "set_timestamp", "split", "take",
-        "to",
+        "to", "to_table",
     ],
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
-    Table: ["changes", "fetch", "filter", "group_by", "map_values", "name", "put", "scan"],
+    Table: [
+        "changes", "fetch", "filter", "group_by", "join", "left_join", "map_values",
+        "name", "outer_join", "put", "scan",
+    ],
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
         "committed_metadata", "end_offsets", "enforce_rebalance", "group_metadata",

@@ -33,6 +33,8 @@ from streamlog.dsl.processor import (
     stores_of,
 )
 from streamlog.dsl.shapes import element, item, item_element, returned
+from streamlog.dsl.table import Table
+from streamlog.dsl.table_joins import table_of
 from streamlog.dsl.topic import Topic
 from streamlog.durations import Dur, When
 from streamlog.errors import TopologyError, UsageError
@@ -362,6 +364,21 @@ class Stream(Joining[K, V]):
         )
         out_key, out_value = output_shapes(p)
         return Stream(Place(place.builder, name, out_key, out_value, rekeyed=name))
+
+    def to_table(self, *, name: str, on_error: ErrorPolicy | None = None) -> Table[K, V]:
+        """A table of the latest value per key; a record with None deletes the row.
+
+        Records without a key are left out, and counted. If the key was changed before, they go
+        through a repartition topic.
+
+        Args:
+            name: of the table, which is the identity of its state.
+            on_error: what becomes of a record that can't be written down.
+
+        Raises:
+            TopologyError: the name is taken, or keys are those of windows.
+        """
+        return Table(table_of(self._place, name, on_error))
 
     def to(
         self,

@@ -15,10 +15,12 @@ from streamlog.dsl.place import (
     Side,
 )
 from streamlog.dsl.shapes import returned
+from streamlog.dsl.table_joins import joined_tables
 from streamlog.durations import When, when_ms
 from streamlog.errors import UsageError
 from streamlog.topology import (
     ErrorPolicy,
+    How,
     TableFilter,
     TableMapValues,
     check_name,
@@ -36,6 +38,8 @@ K2 = TypeVar("K2")
 """A new key."""
 V2 = TypeVar("V2")
 """A new value, or the value of a table."""
+R = TypeVar("R")
+"""What a joiner returns."""
 
 
 class Table(Generic[K, V]):
@@ -95,6 +99,63 @@ class Table(Generic[K, V]):
         place = self.side.place
         passed = Place(builder, node.name, place.key, place.value)
         return Table(Side(passed, self.side.owner, (*self.side.views, node), self.side.is_windowed))
+
+    def join(
+        self,
+        other: Table[K, V2],
+        fn: Callable[[V, V2], R],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, R]:
+        """The rows that both tables have, by key: a change of either gives a new one.
+
+        It keeps what both tables have told it per key. Of windowed tables, rows of the same key
+        and window meet. A result has the larger timestamp of both rows.
+
+        Args:
+            other: a table with the same keys, of as many partitions.
+            fn: gives the row of both values; it has to be deterministic.
+            name: of the join, which is the identity of its state.
+            on_error: what becomes of a row on which `fn` fails: if it is left out, it is not there.
+
+        Raises:
+            TopologyError: the keys of both tables can't meet, or the name is taken.
+        """
+        return self._joined(other, fn, "inner", name, on_error)
+
+    def left_join(
+        self,
+        other: Table[K, V2],
+        fn: Callable[[V, V2 | None], R],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, R]:
+        """The rows of this table, each with that of the other one, or with None; see `join`."""
+        return self._joined(other, fn, "left", name, on_error)
+
+    def outer_join(
+        self,
+        other: Table[K, V2],
+        fn: Callable[[V | None, V2 | None], R],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, R]:
+        """The rows of either table, with None for the one that is not there; see `join`."""
+        return self._joined(other, fn, "outer", name, on_error)
+
+    def _joined(
+        self,
+        other: Table[K, V2],
+        fn: Callable[..., R],
+        kind: How,
+        name: str,
+        on_error: ErrorPolicy | None,
+    ) -> Table[K, R]:
+        side = joined_tables(self.side, other.side, fn, kind=kind, name=name, on_error=on_error)
+        return Table(side)
 
     def group_by(
         self,

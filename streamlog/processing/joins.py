@@ -17,7 +17,7 @@ from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
 from streamlog.records.columns import has_none
 from streamlog.tables.store import KeyValueStore, prefix_end
-from streamlog.topology import TableFilter, TableJoin, TableSource, View
+from streamlog.topology import StreamTable, TableFilter, TableJoin, TableSource, View
 
 ROWS_BYTES_MAX = 16 * 1024 * 1024
 """Decoded rows per table, by estimate. Beyond, all are dropped."""
@@ -39,14 +39,15 @@ class TableStep(Step):
 
     def __init__(
         self,
-        node: TableSource,
+        node: TableSource | StreamTable,
         store: KeyValueStore,
         collector: Collector,
         *,
         tells_old_values: bool = False,
     ) -> None:
         super().__init__(node.name)
-        self._topic = node.topic
+        self._key = node.table_key
+        self._value = node.table_value
         self._prefix = node.store.prefix
         self._store = store
         self._collector = collector
@@ -57,8 +58,8 @@ class TableStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Take in rows; hand on the changes."""
-        raw_keys = batch.raw_keys(self._topic.key, self.name)
-        raw_values = batch.raw_values(self._topic.value, self.name)
+        raw_keys = batch.raw_keys(self._key, self.name)
+        raw_values = batch.raw_values(self._value, self.name)
         if self._tells_old_values:
             batch = batch.with_old_values(self._replaced(raw_keys, raw_values))
         else:
@@ -102,7 +103,7 @@ class TableStep(Step):
             if self._cache_bytes > ROWS_BYTES_MAX:
                 self._cache.clear()
                 self._cache_bytes = 0
-            found = self._cache[raw] = self._topic.value.loads(data)
+            found = self._cache[raw] = self._value.loads(data)
         return found
 
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
@@ -117,7 +118,7 @@ class TableStep(Step):
     def table(self) -> Iterator[tuple[Any, Any]]:
         """All rows, by the bytes of the key."""
         for key, data in self._store.range(self._prefix, prefix_end(self._prefix)):
-            yield self._topic.key.loads(key[len(self._prefix) :]), self._topic.value.loads(data)
+            yield self._key.loads(key[len(self._prefix) :]), self._value.loads(data)
 
 
 class TableJoinStep(Step):

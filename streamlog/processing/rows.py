@@ -17,6 +17,7 @@ from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, TopologyError, UsageError
 from streamlog.processing.aggregate import RowFormat
 from streamlog.processing.joins import viewed
+from streamlog.processing.table_joins import joined_row
 from streamlog.record import Windowed
 from streamlog.serdes import BytesSerde, Serde, StrSerde
 from streamlog.tables.store import prefix_end, split_window_key, window_bound, window_key
@@ -27,9 +28,11 @@ from streamlog.topology import (
     RecordWindowsAggregate,
     SessionAggregate,
     SlidingAggregate,
+    StreamTable,
     Subtopology,
     TableAggregate,
     TableSource,
+    TableTableJoin,
     TopicSpec,
     Topology,
     View,
@@ -107,7 +110,7 @@ class TableRows:
     @property
     def is_windowed(self) -> bool:
         """Whether keys are `Windowed`."""
-        return isinstance(self.owner, WindowedAggregate | RecordWindowsAggregate)
+        return self.owner.rows_kept_ms is not None
 
     @property
     def key_serde(self) -> Serde[Any]:
@@ -156,12 +159,14 @@ class TableRows:
         return window_key(when_ms(key.end), when_ms(key.start), self._dumped(key.key))
 
     def row(self, row_key: bytes, data: bytes) -> tuple[Any, Any] | None:
-        """Key and value of a row; None if a view hides it.
+        """Key and value of a row; None if there is none, or a view hides it.
 
         Raises:
             SerdeError: the bytes are not of the table's types.
         """
         key, value = self._key(row_key), self._value(data)
+        if value is None:
+            return None
         for view in self.views:
             value = viewed(view, key, value)
             if value is None:
@@ -204,7 +209,7 @@ class TableRows:
 
     def _ends_around(self, at_ms: int) -> tuple[int, int]:
         owner = self.owner
-        if isinstance(owner, RecordWindowsAggregate):
+        if isinstance(owner, RecordWindowsAggregate | TableTableJoin):
             return owner.ends_around(at_ms)
         size_ms = owner.windows.size_ms if isinstance(owner, WindowedAggregate) else 0
         return at_ms + 1, at_ms + size_ms
@@ -232,8 +237,8 @@ class TableRows:
         return _READERS[type(self.owner)](self.owner, data)
 
 
-def _read_topic(owner: TableSource, data: bytes) -> object:
-    found: object = owner.topic.value.loads(data)
+def _read_value(owner: TableSource | StreamTable, data: bytes) -> object:
+    found: object = owner.table_value.loads(data)
     return found
 
 
@@ -246,7 +251,9 @@ def _read_result(
 
 
 _READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
-    TableSource: _read_topic,
+    StreamTable: _read_value,
+    TableSource: _read_value,
+    TableTableJoin: joined_row,
     Aggregate: _read_result,
     TableAggregate: _read_result,
     WindowedAggregate: _read_result,

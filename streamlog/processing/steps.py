@@ -25,6 +25,7 @@ from streamlog.processing.sliding import SlidingStep
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.stream_joins import JoinSideStep, StreamJoinStep
+from streamlog.processing.table_joins import TableSideStep, TableTableJoinStep
 from streamlog.processing.versioned import (
     AsOfJoinStep,
     AsOfLookup,
@@ -53,10 +54,13 @@ from streamlog.topology import (
     Source,
     Split,
     StreamJoin,
+    StreamTable,
     Subtopology,
     TableAggregate,
     TableJoin,
+    TableSide,
     TableSource,
+    TableTableJoin,
     VersionedTable,
     WindowedAggregate,
 )
@@ -145,6 +149,17 @@ def _sliding(node: SlidingAggregate, around: Around) -> Step:
     return SlidingStep(node, around.store, around.collector, feeds=feeds, partition=partition)
 
 
+def _table_table_join(node: TableTableJoin, around: Around) -> Step:
+    return TableTableJoinStep(
+        node,
+        around.store,
+        around.collector,
+        sides=[cast("TableSideStep", around.steps[side]) for side in node.parents],
+        feeds=around.feeds(node),
+        tells_old_values=around.tells_old_values(node),
+    )
+
+
 def _keeping(step: Callable[..., Step]) -> _Maker:
     """The maker of a step that keeps the rows of a table."""
 
@@ -224,7 +239,10 @@ _KINDS: dict[type[Node], _Maker] = {
     Merge: lambda node, _: Step(node.name),
     TableSource: _keeping(TableStep),
     Aggregate: _keeping(AggregateStep),
+    StreamTable: _keeping(TableStep),
     TableAggregate: _keeping(TableAggregateStep),
+    TableSide: lambda node, _: TableSideStep(node.name, is_left=node.is_left),
+    TableTableJoin: _table_table_join,
     Regroup: lambda node, _: RegroupStep(node),
     WindowedAggregate: _windowed,
     SessionAggregate: _sessions,

@@ -65,8 +65,8 @@ class VersionedTableStep(TableStep):
 
     def process(self, batch: Batch) -> None:
         """Give each row its place; hand on those that are the newest of their keys."""
-        raws = batch.raw_keys(self._topic.key, self.name)
-        datas = batch.raw_values(self._topic.value, self.name)
+        raws = batch.raw_keys(self._key, self.name)
+        datas = batch.raw_values(self._value, self.name)
         turns = batch.of_origin(batch.origin.turns)
         kept: list[bool] = []
         replaced: list[object] = []
@@ -109,7 +109,7 @@ class VersionedTableStep(TableStep):
         found = self._versions.get(raw, timestamp_ms)
         if found is None:
             return None
-        value = self._topic.value.loads(found.value)
+        value = self._value.loads(found.value)
         if is_known:
             if len(self._seen) >= SEEN_ROWS_MAX:
                 self._seen.clear()

@@ -57,6 +57,7 @@ from streamlog.topology.retimed import SetTimestamp
 from streamlog.topology.routes import Branch, Dedupe, Split
 from streamlog.topology.stream_joins import How, JoinSide, StreamJoin
 from streamlog.topology.subtopology import Feeder, Subtopology
+from streamlog.topology.table_joins import StreamTable, TableSide, TableTableJoin
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 from streamlog.topology.versioned import AsOfJoin, VersionedTable
 
@@ -102,12 +103,15 @@ __all__ = [
     "Split",
     "Stateless",
     "StreamJoin",
+    "StreamTable",
     "Subtopology",
     "TableAggregate",
     "TableFilter",
     "TableJoin",
     "TableMapValues",
+    "TableSide",
     "TableSource",
+    "TableTableJoin",
     "TimerStore",
     "TopicSpec",
     "Topology",

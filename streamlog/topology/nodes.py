@@ -110,6 +110,11 @@ class Node:
         return None
 
     @property
+    def rows_kept_ms(self) -> int | None:
+        """How long after its window a row may change at most; None: keys have no windows."""
+        return None
+
+    @property
     def needs_old_values(self) -> bool:
         """The changes of a table that it gets have to say which values they replace."""
         return False
@@ -153,6 +158,11 @@ class TableSource(Node):
     def table_key(self) -> Serde[Any]:
         """That of the topic."""
         return self.topic.key
+
+    @property
+    def table_value(self) -> Serde[Any]:
+        """That of the topic."""
+        return self.topic.value
 
     @property
     def old_values(self) -> OldValues:
@@ -331,6 +341,11 @@ class WindowedAggregate(Node):
     def table_key(self) -> Serde[Any]:
         """Of the records; that of rows is `Windowed`."""
         return self.key
+
+    @property
+    def rows_kept_ms(self) -> int:
+        """Its retention, which counts from a window's beginning."""
+        return self.windows.retention_ms
 
     @property
     def old_values(self) -> OldValues:

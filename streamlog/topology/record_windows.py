@@ -82,6 +82,11 @@ class RecordWindowsAggregate(Node):
         """Of the records; that of rows is `Windowed`."""
         return self.key
 
+    @property
+    def rows_kept_ms(self) -> int:
+        """Its retention; at least until it has closed."""
+        return max(self.windows.retention_ms, self.closes_after_ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAggregate(RecordWindowsAggregate):

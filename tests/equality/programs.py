@@ -152,7 +152,8 @@ class _Maker:
             self._window,
             self._process,
         ]
-        return found + [self._join, self._join, self._regroup] * bool(self._tables)
+        on_tables = [self._join, self._join, self._regroup, self._join_tables, self._join_tables]
+        return [*found, self._to_table, *(on_tables * bool(self._tables))]
 
     def _topic(self, kind: str, partitions: int) -> Topic[str, int]:
         name = f"eq{self._seed}-{kind}{len(self._program.inputs)}"
@@ -271,6 +272,22 @@ class _Maker:
         summed = grouped.reduce(folded, lambda a, b: (a * 17 - b) % MODULUS, name=name)
         self._tables += [summed] if self._rng.random() < 0.3 else []
         self._add(summed.changes(), "group_by of a table")
+
+    def _to_table(self) -> None:
+        table = self._keyed().to_table(name=self._name("table"))
+        self._tables.append(table)
+        self._add(table.changes(), "to_table")
+
+    def _join_tables(self) -> None:
+        """Of two tables, or of one with a view of itself."""
+        left, right = self._rng.choice(self._tables), self._rng.choice(self._tables)
+        kind = self._rng.choice(["join", "left_join", "outer_join"])
+        right = right.map_values(lambda v: v + 1)
+        table = getattr(left, kind)(
+            right, lambda a, b: folded(a or 0, b or 0), name=self._name("pair")
+        )
+        self._tables.append(table)
+        self._add(table.changes().filter(lambda _, v: v is not None), f"{kind} of tables")
 
     def _write(self, stream: Numbers) -> None:
         name = f"eq{self._seed}-{self._run}-out{len(self._program.outputs)}"

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from streamlog import App, ProcessingError
@@ -159,7 +157,7 @@ def test_a_row_that_can_not_be_read_names_the_record_that_asked() -> None:
     ]
     ends = {("users", 0): 2, ("clicks", 0): 2}
     task.process({("users", 0): told}, 0, ends=ends)
-    users_step._topic = replace(users_step._topic, value=Picky())
+    users_step._value = Picky()
     with pytest.raises(ProcessingError, match="offset 1 of clicks-0: no good"):
         task.process(
             {("clicks", 0): [Record(0, 9, b"a", b"1"), Record(1, 9, b"b", b"2")]}, 0, ends=ends

@@ -37,6 +37,19 @@ def windowed(emit: Emit) -> Made:
     )
 
 
+def joined(kind: str) -> Made:
+    """A table with a view of itself: both sides change with each record."""
+
+    def made(app: App, topic: Topic[str, int]) -> Table[Any, int]:
+        left = app.table(topic).filter(lambda _, v: v % 2 == 0)
+        right = app.stream(topic).map_values(lambda v: v).to_table(name="kept")
+        join = getattr(left, kind)
+        table: Table[Any, int] = join(right, lambda a, b: (a or 0) * 100 + (b or 0), name="join")
+        return table
+
+    return made
+
+
 def failing(value: int) -> int:
     if value % 3 == 0:
         raise ValueError(value)
@@ -57,6 +70,18 @@ KINDS: dict[str, Made] = {
     "on update": windowed(Emit.UPDATE),
     "on close": windowed(Emit.CLOSE),
     "at commits": windowed(Emit.COMMIT),
+    "of a stream": lambda app, topic: app.stream(topic).to_table(name="kept"),
+    "joined": joined("join"),
+    "left joined": joined("left_join"),
+    "outer joined": joined("outer_join"),
+    "windows joined": lambda app, topic: windowed(Emit.UPDATE)(app, topic).outer_join(
+        app.stream(topic)
+        .group_by_key()
+        .windowed(tumbling("10ms", grace="15ms"))
+        .count(name="counts"),
+        lambda a, b: (a or 0) * 100 + (b or 0),
+        name="join",
+    ),
     "regrouped": lambda app, topic: (
         app.table(topic)
         .group_by(lambda k, v: (k + str(v % 2), v), name="first")
