@@ -1,9 +1,10 @@
 # C types of window_fold.py.
 cimport cython
 from streamlog.tables.folding cimport Columns, Row
+from streamlog.tables cimport warming
 
 cdef long long _TIME_MS_MAX
-cdef int _DONE, _LATE, _GATE, _SOURCE
+cdef int _AHEAD, _DONE, _LATE, _GATE, _SOURCE
 
 @cython.final
 cdef class Window:
@@ -56,8 +57,8 @@ cdef class WindowFold:
     cdef public list touched_old_values
 
     @cython.locals(
-        at=cython.Py_ssize_t, end_ms=cython.longlong, grace_ms=cython.longlong,
-        last_end_ms=cython.longlong, now_ms=cython.longlong, offset_ms=cython.longlong,
+        at=cython.Py_ssize_t, cold=cython.Py_ssize_t, end_ms=cython.longlong,
+        grace_ms=cython.longlong, last_end_ms=cython.longlong, now_ms=cython.longlong, offset_ms=cython.longlong,
         others_ms=cython.longlong, own_ms=cython.longlong, row=Row, size_ms=cython.longlong,
         start_ms=cython.longlong, stream_ms=cython.longlong, timestamp_ms=cython.longlong,
         window=Window,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlog.durations import moment
 from streamlog.serdes import windowed_bytes
+from streamlog.tables import warming
 from streamlog.tables.folding import Columns, Row
 from streamlog.windows.assign import window_of
 from streamlog.windows.emit import FAR_MS
@@ -30,6 +31,7 @@ taken; the record of another source, not taken."""
 _TIME_MS_MAX = 1 << 50
 """Far beyond the year 9999: no sum of two overflows."""
 _DONE, _LATE, _GATE, _SOURCE = DONE, LATE, GATE, SOURCE
+_AHEAD = warming.AHEAD
 
 
 class Window:
@@ -190,6 +192,7 @@ class WindowFold:
         source = None if sources is None else sources[start]
         grace_ms, size_ms, offset_ms = self._grace_ms, self._size_ms, self._offset_ms
         last_end_ms = -1
+        cold = start
         window: Any = None
         for at in range(start, len(raws)):
             self.at = at
@@ -206,6 +209,9 @@ class WindowFold:
             if end_ms != last_end_ms:
                 window = self._window(max(start_ms, 0), end_ms)
                 last_end_ms = end_ms
+            if at >= cold:
+                warming.warm(window.rows, raws, at)
+                cold = at + _AHEAD
             row = self._folded(window, raws[at], arrived.values[at], timestamp_ms, updates)
             if self._on_update:
                 self._note(updates, window, row, at)

@@ -1,0 +1,42 @@
+# What warming.py stands for, in C. `state` is the first field of a Row (folding.pxd).
+cdef extern from *:
+    """
+    #define STREAMLOG_AHEAD 32
+    #if defined(__GNUC__) || defined(__clang__)
+    #define STREAMLOG_PREFETCH(p) __builtin_prefetch(p)
+    #else
+    #define STREAMLOG_PREFETCH(p)
+    #endif
+    typedef struct {
+        PyObject_HEAD
+        PyObject *state;
+    } streamlog_row_head;
+
+    static CYTHON_INLINE void streamlog_warm(PyObject *rows, PyObject *raws, Py_ssize_t start) {
+        PyObject *found[STREAMLOG_AHEAD];
+        Py_ssize_t stop = start + STREAMLOG_AHEAD, at, each, count = 0;
+        if (!PyList_CheckExact(raws)) return;
+        if (stop > PyList_GET_SIZE(raws)) stop = PyList_GET_SIZE(raws);
+        for (at = start; at < stop; at++) {
+            PyObject *raw = PyList_GET_ITEM(raws, at);
+            PyObject *row = PyBytes_CheckExact(raw) ? PyDict_GetItemWithError(rows, raw) : NULL;
+            if (row == NULL) continue;
+            STREAMLOG_PREFETCH(row);
+            STREAMLOG_PREFETCH((char *)row + 64);
+            found[count++] = row;
+        }
+        for (at = 0; at < count; at++) {
+            PyObject *state = ((streamlog_row_head *)found[at])->state;
+            STREAMLOG_PREFETCH(state);
+            found[at] = state;
+        }
+        for (at = 0; at < count; at++) {
+            if (!PyList_CheckExact(found[at])) return;
+            STREAMLOG_PREFETCH(((PyListObject *)found[at])->ob_item);
+        }
+        for (at = 0; at < count; at++)
+            for (each = 0; each < PyList_GET_SIZE(found[at]); each++)
+                STREAMLOG_PREFETCH(PyList_GET_ITEM(found[at], each));
+    }
+    """
+    void warm "streamlog_warm" (dict rows, object raws, Py_ssize_t start)

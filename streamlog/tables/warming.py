@@ -1,0 +1,26 @@
+"""Rows brought near before they are needed: what a compiled fold asks of the processor's caches.
+
+A row of one key among many lies in memory that nobody has touched for a while, and each pointer on
+the way to it (the dictionary's slot, the key, the row, its state, the numbers in that) is a wait.
+Looked up one after the other, records wait for all of them in turn, which costs more than what is
+done with them. So the keys of the next few records are looked up before the first of these is
+folded: waits that do not depend on each other pass together. The rule of the file: nothing changes,
+and nothing of the user's is called; `warming.pxd` says in C what is to be done, and uncompiled
+there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from streamlog.tables.folding import Row
+
+AHEAD = 32
+"""So many records at a time."""
+
+
+def warm(rows: dict[bytes, Row], raws: Sequence[bytes], start: int) -> None:
+    """Look at the rows of the keys from `start` on, as many as `AHEAD`."""
