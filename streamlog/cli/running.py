@@ -19,9 +19,10 @@ EXIT_STOPPED_AT_ONCE = 130
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 COLLECTOR_DEFAULTS = (700, 10, 10)
-COLLECTOR_THRESHOLDS = (20_000, 20, 50)
-"""Of a worker: a batch of some thousand records and their values comes and goes between two looks,
-instead of being walked at every seventh hundred."""
+COLLECTOR_THRESHOLDS = (100_000, 20, 50)
+"""Of a worker: batches of some thousand records and their values come and go between two looks,
+instead of being walked at every seventh hundred. What is in a cycle waits as long, which for most
+takes some megabytes."""
 
 T = TypeVar("T")
 """What a command's coroutine returns."""

@@ -21,7 +21,7 @@ from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
 from streamlog.records.columns import has_none
 from streamlog.serdes import Serde
-from streamlog.tables.folding import Row, written
+from streamlog.tables.folding import Row, cleaned, keyed, weight_bytes, written
 from streamlog.tables.store import KeyValueStore, prefix_end
 from streamlog.topology import Aggregate, Aggregation, RecordWindowsAggregate, WindowedAggregate
 
@@ -60,14 +60,14 @@ class RowFormat:
             f"{self._node!r} can't store its state for key {row.raw!r}: {caught}", node=self._node
         ) from caught
 
-    def dumps_all(self, rows: Sequence[Row]) -> list[bytes]:
+    def dumps_all(self, rows: list[Row]) -> list[bytes]:
         """The rows as bytes.
 
         Raises:
             ProcessingError: as `dumps`.
         """
         try:
-            return written(rows, _TIMESTAMP.pack, getattr(self._state, "pack", self._state.dumps))
+            return written(rows, getattr(self._state, "pack", self._state.dumps))
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
             return [self.dumps(row) for row in rows]
 
@@ -87,10 +87,10 @@ class RowSizes:
     def __init__(self) -> None:
         self._bytes = self._rows = 0
 
-    def add(self, rows: Sequence[Row], values: Sequence[bytes]) -> None:
+    def add(self, rows: list[Row], values: list[bytes]) -> None:
         """These were written down."""
         self._rows += len(rows)
-        self._bytes += sum(len(row.raw) for row in rows) + STATE_TIMES * sum(map(len, values))
+        self._bytes += weight_bytes(rows, values, STATE_TIMES)
 
     def bytes_of(self, count: int) -> int:
         """What so many rows take."""
@@ -213,9 +213,8 @@ class AggregateStep(Step):
         """Write changed states into the store."""
         rows, prefix = self._dirty, self._prefix
         values = self._format.dumps_all(rows)
-        self._store.write(zip([prefix + row.raw for row in rows], values, strict=True))
-        for row in rows:
-            row.dirty = False
+        self._store.write(zip(keyed(rows, prefix), values, strict=True))
+        cleaned(rows)
         self._dirty = []
         self._sizes.add(rows, values)
         if self._sizes.bytes_of(len(self._rows)) > ROWS_BYTES_MAX:

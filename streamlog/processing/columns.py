@@ -19,7 +19,7 @@ from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.processing.provenance import identity
 from streamlog.processing.serialized import dumps_all, loads_all
 from streamlog.record import Headers, Record, Windowed
-from streamlog.records.columns import has_none
+from streamlog.records.columns import has_none, suffixed
 from streamlog.serdes import Serde, WindowedSerde
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
@@ -156,8 +156,33 @@ class WindowedKeys:
         """As bytes, if that takes no objects with this serde."""
         if type(serde) is not WindowedSerde or serde.key_serde is not self._key:
             return None
-        pairs = zip(self._raws, self._windows, strict=True)
-        return [raw + window.suffix for raw, window in pairs]
+        return suffixed(self._raws, self._windows)
+
+
+class RawKeys:
+    """Keys as bytes that can be read, and are not before somebody asks for them."""
+
+    __slots__ = ("_key", "_raws")
+
+    def __init__(self, key: Serde[Any], raws: Sequence[bytes | None]) -> None:
+        self._key = key
+        self._raws = raws
+
+    def part(self, run: slice) -> RawKeys:
+        """Those of a run."""
+        return RawKeys(self._key, self._raws[run])
+
+    def where(self, selected: Sequence[object]) -> RawKeys:
+        """Those for which `selected` is true."""
+        return RawKeys(self._key, list(compress(self._raws, selected)))
+
+    def objects(self) -> list[Any]:
+        """As the user sees them."""
+        return loads_all(self._key, self._raws)
+
+    def written_by(self, serde: Serde[Any]) -> Sequence[bytes | None] | None:
+        """As bytes, if that takes no objects with this serde."""
+        return self._raws if serde is self._key else None
 
 
 class Span(Protocol):
@@ -184,7 +209,7 @@ class Batch:
 
     __slots__ = (
         "_keys",
-        "_windowed",
+        "_unmade",
         "keys_are_raw",
         "old_values",
         "origin",
@@ -198,14 +223,18 @@ class Batch:
         self,
         origin: Origin,
         rows: Sequence[int],
-        keys: Sequence[Any] | WindowedKeys,
+        keys: Sequence[Any] | WindowedKeys | RawKeys,
         values: Sequence[Any],
         timestamps: Sequence[int],
     ) -> None:
         self.origin = origin
         self.rows = rows
-        self._windowed = keys if isinstance(keys, WindowedKeys) else None
-        self._keys = None if isinstance(keys, WindowedKeys) else keys
+        self._unmade: WindowedKeys | RawKeys | None = None
+        self._keys: Sequence[Any] | None = None
+        if isinstance(keys, WindowedKeys | RawKeys):
+            self._unmade = keys
+        else:
+            self._keys = keys
         self.values = values
         self.timestamps = timestamps
         self.keys_are_raw = True
@@ -225,17 +254,18 @@ class Batch:
     def keys(self) -> Sequence[Any]:
         """The keys."""
         if self._keys is None:
-            self._keys = () if self._windowed is None else self._windowed.objects()
+            self._keys = () if self._unmade is None else self._unmade.objects()
         return self._keys
 
     @property
     def has_null_keys(self) -> bool:
         """Whether a record has no key."""
-        return self._windowed is None and has_none(self.keys)
+        return not isinstance(self._unmade, WindowedKeys) and has_none(self.keys)
 
     def with_values(self, values: Sequence[Any]) -> Batch:
         """The same records with other values."""
-        batch = Batch(self.origin, self.rows, self._windowed or self.keys, values, self.timestamps)
+        batch = Batch(self.origin, self.rows, self._unmade or self.keys, values, self.timestamps)
+        batch._keys = self._keys
         batch.keys_are_raw = self.keys_are_raw
         batch.values_are_raw = False
         return batch
@@ -259,14 +289,16 @@ class Batch:
     def where(self, kept: Iterable[object]) -> Batch:
         """The records for which `kept` is true."""
         selected = list(kept)
-        windowed = self._windowed
+        unmade, keys = self._unmade, self._keys
+        kept_keys = None if keys is None else list(compress(keys, selected))
         batch = Batch(
             self.origin,
             list(compress(self.rows, selected)),
-            list(compress(self.keys, selected)) if windowed is None else windowed.where(selected),
+            kept_keys or () if unmade is None else unmade.where(selected),
             list(compress(self.values, selected)),
             list(compress(self.timestamps, selected)),
         )
+        batch._keys = kept_keys
         batch.keys_are_raw = self.keys_are_raw
         batch.values_are_raw = self.values_are_raw
         if self.old_values is not None:
@@ -284,7 +316,7 @@ class Batch:
         raw = self.origin.raw_keys
         if self.keys_are_raw and raw is not None and self.origin.feed.key is serde:
             return self.of_origin(raw)
-        written = None if self._windowed is None else self._windowed.written_by(serde)
+        written = None if self._unmade is None else self._unmade.written_by(serde)
         return self.encoded(self.keys, serde, node) if written is None else written
 
     def raw_values(self, serde: Serde[Any], node: str) -> Sequence[bytes | None]:

@@ -21,13 +21,14 @@ from typing import Any, TypeAlias
 
 from streamlog.durations import when_ms
 from streamlog.errors import CorruptData, ProcessingError, SerdeError
-from streamlog.processing.columns import Batch, Feed, Origin, failed, until_error
+from streamlog.processing.columns import Batch, Feed, Origin, RawKeys, failed, until_error
 from streamlog.processing.dead_letters import Letter
 from streamlog.processing.failures import NodeFailures
 from streamlog.processing.serialized import loads_all
 from streamlog.record import Headers
 from streamlog.records.batch import Record
-from streamlog.records.columns import RecordColumns, first_below_zero, running_max
+from streamlog.records.columns import RecordColumns, all_ascii, first_below_zero, running_max
+from streamlog.serdes import StrSerde
 from streamlog.topology import TopicSpec
 from streamlog.windows.emit import UNKNOWN_MS
 
@@ -35,15 +36,19 @@ TopicPartition: TypeAlias = tuple[str, int]
 Records: TypeAlias = Sequence[Record] | RecordColumns
 """Records of one partition in offset order."""
 
+RUN_RECORDS_MAX = 1_000
+"""So many are read and taken together at most: what is made of them goes before the next ones come,
+and its memory, still in the processor's caches, is theirs."""
+
 
 class Chunk:
     """Decoded records of one arrival, in offset order, taken from the front."""
 
     __slots__ = (
+        "_keys",
         "at",
         "bad",
         "headers",
-        "keys",
         "offsets",
         "raw_keys",
         "raw_values",
@@ -65,7 +70,7 @@ class Chunk:
         self.raw_keys: Sequence[bytes | None] = records.keys
         self.raw_values: Sequence[bytes | None] = records.values
         self.headers: Sequence[Headers] | None = records.headers
-        self.keys: Sequence[Any] = ()
+        self._keys: list[Any] | RawKeys = []
         self.values: Sequence[Any] = ()
         self.timestamps: Sequence[int] = ()
         self.bad: dict[int, Letter] = {}
@@ -80,7 +85,11 @@ class Chunk:
 
     def _read(self, topic: TopicSpec, partition: int, timestamps: Sequence[int]) -> None:
         offsets = self.offsets
-        self.keys = _decoded(self.raw_keys, topic, "key", partition, offsets)
+        if type(topic.key) is StrSerde and all_ascii(self.raw_keys):
+            # Sure to be text, which not everybody asks for.
+            self._keys = RawKeys(topic.key, self.raw_keys)
+        else:
+            self._keys = _decoded(self.raw_keys, topic, "key", partition, offsets)
         self.values = _decoded(self.raw_values, topic, "value", partition, offsets)
         self.timestamps = _extracted(self.values, timestamps, topic, partition, offsets)
         if (at := first_below_zero(self.timestamps)) >= 0:
@@ -101,12 +110,40 @@ class Chunk:
                 self.bad[record.offset] = row
                 row = (None, None, UNKNOWN_MS)
             rows.append(row)
-        self.keys, self.values, self.timestamps = map(list, zip(*rows, strict=True))
+        self._keys, self.values, self.timestamps = map(list, zip(*rows, strict=True))
 
     def count_from(self, time_ms: int) -> int:
         """Set the running maximum of timestamps; returns the last one."""
         self.times = running_max(self.timestamps, time_ms)
         return self.times[-1]
+
+    @property
+    def keys(self) -> list[Any]:
+        """The keys, read."""
+        if isinstance(self._keys, RawKeys):
+            self._keys = self._keys.objects()
+        return self._keys
+
+    @property
+    def unmade_keys(self) -> list[Any] | RawKeys:
+        """The keys, not read before somebody asks for them if that can wait."""
+        return self._keys
+
+    def part(self, low: int, high: int) -> Chunk:
+        """The records from `low` up to but not including `high`, all of them to be taken."""
+        run = slice(low, high)
+        part = object.__new__(Chunk)
+        part.at = 0
+        part.offsets = self.offsets[run]
+        part.raw_keys = self.raw_keys[run]
+        part.raw_values = self.raw_values[run]
+        part.headers = None if self.headers is None else self.headers[run]
+        part._keys = self._keys.part(run) if isinstance(self._keys, RawKeys) else self._keys[run]
+        part.values = self.values[run]
+        part.timestamps = self.timestamps[run]
+        part.times = self.times[run]
+        part.bad = self.bad
+        return part
 
     def __len__(self) -> int:
         return len(self.offsets) - self.at
@@ -204,7 +241,10 @@ class Input(Feed):
         self._received: int | None = None
         self._end: int | None = None
         self._arrived_ms = UNKNOWN_MS
+        self._unread: deque[RecordColumns] = deque()
+        """What has arrived, in pieces, as bytes."""
         self._chunks: deque[Chunk] = deque()
+        """What has been read."""
         self._quiet_since_ms: int | None = None
 
     @property
@@ -219,27 +259,36 @@ class Input(Feed):
 
     def __len__(self) -> int:
         """Records that could be taken and wait for another input."""
-        return sum(map(len, self._chunks))
+        return sum(map(len, self._chunks)) + sum(map(len, self._unread))
 
     def start_at(self, position: int) -> None:
         """Everything before this offset has been given to the task, or is none of its business."""
         self._received = max(position, self._received or 0)
-        if not self._chunks:
+        if not self._chunks and not self._unread:
             self._position = max(position, self._position or 0)
 
     def arrive(self, records: Records) -> None:
         """Take in records; those before the position have been processed already.
 
         Raises:
-            ProcessingError: one of them can't be read, or has no valid timestamp.
+            ProcessingError: one of an internal topic can't be read.
         """
         columns = self._fresh(records)
         if not len(columns):
             return
+        self._received = columns.offsets[-1] + 1
+        if self.topic.internal:  # Its time is that of the marks when it arrives.
+            self._read(columns)
+        elif len(columns) <= RUN_RECORDS_MAX:
+            self._unread.append(columns)
+        else:
+            starts = range(0, len(columns), RUN_RECORDS_MAX)
+            self._unread.extend(columns[low : low + RUN_RECORDS_MAX] for low in starts)
+
+    def _read(self, columns: RecordColumns) -> None:
         chunk = self.arrived(columns)
         self._arrived_ms = chunk.count_from(max(self._arrived_ms, self.time_ms))
         self._chunks.append(chunk)
-        self._received = columns.offsets[-1] + 1
 
     def _fresh(self, records: Records) -> RecordColumns:
         """Those that have not arrived before."""
@@ -249,9 +298,15 @@ class Input(Feed):
         return fresh
 
     def head(self) -> tuple[int, int] | None:
-        """Time and rank of the next record; None if there is none."""
+        """Time and rank of the next record, which is read; None if there is none.
+
+        Raises:
+            ProcessingError: one of the next records can't be read, or has no valid timestamp.
+        """
         if not self._chunks:
-            return None
+            if not self._unread:
+                return None
+            self._read(self._unread.popleft())
         chunk = self._chunks[0]
         return chunk.times[chunk.at], self.rank
 
@@ -263,6 +318,7 @@ class Input(Feed):
         """Whether there is nothing left to read, as far as is known."""
         return (
             not self._chunks
+            and not self._unread
             and self._end is not None
             and (self._end == 0 or (self._received is not None and self._received >= self._end))
         )
@@ -313,10 +369,10 @@ class Input(Feed):
 
     def batch(self, chunk: Chunk, low: int, high: int) -> Batch:
         """The records of a chunk from `low` to `high`, which are being taken."""
-        run = slice(low, high)
-        times = chunk.times[run]
+        if high - low < len(chunk.offsets):
+            chunk = chunk.part(low, high)
+        times, offsets = chunk.times, chunk.offsets
         self.time_ms = times[-1]
-        offsets = chunk.offsets[run]
         origin = Origin(
             self,
             topic=self.topic.name,
@@ -325,12 +381,12 @@ class Input(Feed):
             positions=offsets,
             times=times,
             watermarks=times,
-            raw_keys=chunk.raw_keys[run],
-            raw_values=chunk.raw_values[run],
-            headers=None if chunk.headers is None else chunk.headers[run],
+            raw_keys=chunk.raw_keys,
+            raw_values=chunk.raw_values,
+            headers=chunk.headers,
         )
         rows = range(len(offsets))
-        return Batch(origin, rows, chunk.keys[run], chunk.values[run], chunk.timestamps[run])
+        return Batch(origin, rows, chunk.unmade_keys, chunk.values, chunk.timestamps)
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the position."""

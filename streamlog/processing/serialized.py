@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streamlog.records.columns import has_none
-from streamlog.serdes import IntSerde, JsonSerde, Serde, StrSerde
+from streamlog.serdes import BytesSerde, IntSerde, JsonSerde, Serde, StrSerde
 
 _READ = (StrSerde, JsonSerde)
 _WRITTEN = (StrSerde, IntSerde, JsonSerde)
@@ -23,6 +23,8 @@ def loads_all(serde: Serde[Any], column: Sequence[bytes | None]) -> list[Any]:
     Raises:
         Exception: one of them does not fit.
     """
+    if type(serde) is BytesSerde:
+        return list(column)
     # By the class itself: one that is derived from it may read otherwise.
     decode: Callable[[Any], Any] = serde.decode if type(serde) in _READ else serde.loads  # type: ignore[attr-defined]
     if not has_none(column):

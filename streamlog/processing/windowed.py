@@ -45,7 +45,7 @@ from streamlog.processing.window_fold import (
     WindowFold,
 )
 from streamlog.record import Late, Windowed
-from streamlog.tables.folding import Row
+from streamlog.tables.folding import Row, cleaned, keyed
 from streamlog.tables.store import (
     KeyValueStore,
     prefix_end,
@@ -212,9 +212,8 @@ class WindowedAggregateStep(Step):
             rows = window.dirty
             head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
             values = self._format.dumps_all(rows)
-            self._store.write(zip([head + row.raw for row in rows], values, strict=True))
-            for row in rows:
-                row.dirty = False
+            self._store.write(zip(keyed(rows, head), values, strict=True))
+            cleaned(rows)
             window.dirty = []
             self._sizes.add(rows, values)
             count += len(window.rows)

@@ -1,5 +1,6 @@
 # C types of columns.py.
 cimport cython
+from streamlog.records cimport packing
 
 cdef Py_ssize_t _RECORD_BYTES, _HEADER_BYTES
 
@@ -48,6 +49,14 @@ cdef class FieldColumns:
     cdef tuple _sized(self, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t room_bytes)
 
 cpdef bint has_none(object column) except -1
+
+cpdef bint all_ascii(object column) except -1
+
+@cython.locals(found=cython.longlong)
+cpdef long long total_bytes(object column) except -1
+
+@cython.locals(at=cython.Py_ssize_t, found=list)
+cpdef list suffixed(object column, object owners)
 
 @cython.locals(at=cython.Py_ssize_t, number=cython.longlong)
 cpdef Py_ssize_t first_below_zero(object numbers) except -2

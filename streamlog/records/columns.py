@@ -14,12 +14,22 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
+from streamlog.records import packing
 from streamlog.records.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["FieldColumns", "RecordColumns", "first_below_zero", "has_none", "running_max"]
+__all__ = [
+    "FieldColumns",
+    "RecordColumns",
+    "all_ascii",
+    "first_below_zero",
+    "has_none",
+    "running_max",
+    "suffixed",
+    "total_bytes",
+]
 
 RECORD_OVERHEAD_BYTES = 21
 """Most that a record needs beside its bytes: length, attributes, deltas, three lengths."""
@@ -271,6 +281,37 @@ def has_none(column: Sequence[Any]) -> bool:
         if entry is None:
             return True
     return False
+
+
+def all_ascii(column: Sequence[bytes | None]) -> bool:
+    """Whether no entry has a byte beyond 127, nor is anything but bytes or None."""
+    for entry in column:  # noqa: SIM110 - compiled, the loop makes no generator
+        if entry is not None and not packing.is_ascii(entry):
+            return False
+    return True
+
+
+def total_bytes(column: Iterable[bytes | None]) -> int:
+    """What the entries take together."""
+    found = 0
+    for entry in column:
+        if entry is not None:
+            found += len(entry)
+    return found
+
+
+def suffixed(column: Sequence[bytes], owners: Sequence[Any]) -> list[bytes]:
+    """Each entry with the `suffix` of its owner behind it; neighbours often have the same."""
+    found: list[bytes] = []
+    last: Any = None
+    suffix: Any = b""
+    for at in range(len(column)):
+        owner = owners[at]
+        if owner is not last:
+            last = owner
+            suffix = owner.suffix
+        found.append(packing.joined(column[at], suffix))
+    return found
 
 
 def first_below_zero(numbers: Sequence[int]) -> int:

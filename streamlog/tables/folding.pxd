@@ -1,9 +1,13 @@
 # C types of folding.py.
 cimport cython
+from streamlog.records cimport packing
+from streamlog.tables cimport warming
 
-cdef int _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
+cdef int _AHEAD, _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
 
+# No cycle goes through a row: a state knows nothing of it. So the collector need not look at rows.
 @cython.final
+@cython.no_gc
 cdef class Row:
     cdef public object state
     cdef public long long timestamp_ms
@@ -13,8 +17,17 @@ cdef class Row:
     cdef public long long number
     cdef public long long time_ms
 
+@cython.locals(at=cython.Py_ssize_t, found=list, row=Row)
+cpdef list written(list rows, object dumps)
+
 @cython.locals(found=list, row=Row)
-cpdef list written(object rows, object stamp, object dumps)
+cpdef list keyed(list rows, bytes head)
+
+@cython.locals(row=Row)
+cpdef int cleaned(list rows) except -1
+
+@cython.locals(found=cython.longlong, row=Row, value=bytes)
+cpdef long long weight_bytes(list rows, list values, long long times) except -1
 
 @cython.final
 cdef class Column:
@@ -44,5 +57,8 @@ cdef class Columns:
     @cython.locals(at=cython.Py_ssize_t, column=Column)
     cpdef list merge(self, list state, list later)
 
-    @cython.locals(at=cython.Py_ssize_t, column=Column, results=list)
+    @cython.locals(at=cython.Py_ssize_t, columns=tuple, results=list)
     cpdef object result(self, list state)
+
+    @cython.locals(column=Column)
+    cdef object _of(self, Py_ssize_t at, list state)

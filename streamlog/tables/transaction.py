@@ -17,6 +17,7 @@ from enum import Enum
 from operator import is_
 from typing import Final, Literal, TypeAlias
 
+from streamlog.records.columns import total_bytes
 from streamlog.tables.cache_budget import CacheBudget
 from streamlog.tables.changelog import apply_records
 from streamlog.tables.sorted_keys import SortedKeys
@@ -124,6 +125,11 @@ class StoreTransaction:
     def write(self, changes: Iterable[Change]) -> None:
         """Take in the changes in their order, pending."""
         fresh = dict(changes)
+        if not self._pending:
+            self._pending = fresh
+            self._keys.add_all(fresh)
+            self.size_bytes += _size_bytes(fresh)
+            return
         if self._pending.keys().isdisjoint(fresh):
             self._pending.update(fresh)
             self._keys.add_all(fresh)
@@ -181,8 +187,7 @@ class StoreTransaction:
 
 def _size_bytes(changes: Mapping[bytes, bytes | None]) -> int:
     """What changes take in memory, by estimate."""
-    values = filter(None, changes.values())
-    return ENTRY_BYTES * len(changes) + sum(map(len, changes)) + sum(map(len, values))
+    return ENTRY_BYTES * len(changes) + total_bytes(changes.keys()) + total_bytes(changes.values())
 
 
 def overlaid(

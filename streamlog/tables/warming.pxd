@@ -12,9 +12,24 @@ cdef extern from *:
         PyObject *state;
     } streamlog_row_head;
 
+    static CYTHON_INLINE void streamlog_warm_states(PyObject **found, Py_ssize_t count) {
+        Py_ssize_t at, each;
+        for (at = 0; at < count; at++) {
+            found[at] = ((streamlog_row_head *)found[at])->state;
+            STREAMLOG_PREFETCH(found[at]);
+        }
+        for (at = 0; at < count; at++) {
+            if (!PyList_CheckExact(found[at])) return;
+            STREAMLOG_PREFETCH(((PyListObject *)found[at])->ob_item);
+        }
+        for (at = 0; at < count; at++)
+            for (each = 0; each < PyList_GET_SIZE(found[at]); each++)
+                STREAMLOG_PREFETCH(PyList_GET_ITEM(found[at], each));
+    }
+
     static CYTHON_INLINE void streamlog_warm(PyObject *rows, PyObject *raws, Py_ssize_t start) {
         PyObject *found[STREAMLOG_AHEAD];
-        Py_ssize_t stop = start + STREAMLOG_AHEAD, at, each, count = 0;
+        Py_ssize_t stop = start + STREAMLOG_AHEAD, at, count = 0;
         if (!PyList_CheckExact(raws)) return;
         if (stop > PyList_GET_SIZE(raws)) stop = PyList_GET_SIZE(raws);
         for (at = start; at < stop; at++) {
@@ -25,18 +40,21 @@ cdef extern from *:
             STREAMLOG_PREFETCH((char *)row + 64);
             found[count++] = row;
         }
-        for (at = 0; at < count; at++) {
-            PyObject *state = ((streamlog_row_head *)found[at])->state;
-            STREAMLOG_PREFETCH(state);
-            found[at] = state;
+        streamlog_warm_states(found, count);
+    }
+
+    static CYTHON_INLINE void streamlog_warm_rows(PyObject *rows, Py_ssize_t start) {
+        PyObject *found[STREAMLOG_AHEAD];
+        Py_ssize_t stop = start + STREAMLOG_AHEAD, at, count = 0;
+        if (stop > PyList_GET_SIZE(rows)) stop = PyList_GET_SIZE(rows);
+        for (at = start; at < stop; at++) {
+            found[count] = PyList_GET_ITEM(rows, at);
+            STREAMLOG_PREFETCH(found[count]);
+            STREAMLOG_PREFETCH((char *)found[count] + 64);
+            count++;
         }
-        for (at = 0; at < count; at++) {
-            if (!PyList_CheckExact(found[at])) return;
-            STREAMLOG_PREFETCH(((PyListObject *)found[at])->ob_item);
-        }
-        for (at = 0; at < count; at++)
-            for (each = 0; each < PyList_GET_SIZE(found[at]); each++)
-                STREAMLOG_PREFETCH(PyList_GET_ITEM(found[at], each));
+        streamlog_warm_states(found, count);
     }
     """
     void warm "streamlog_warm" (dict rows, object raws, Py_ssize_t start)
+    void warm_rows "streamlog_warm_rows" (list rows, Py_ssize_t start)

@@ -11,16 +11,18 @@ there is nothing to do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from streamlog.tables.folding import Row
 
 AHEAD = 32
 """So many records at a time."""
 
 
-def warm(rows: dict[bytes, Row], raws: Sequence[bytes], start: int) -> None:
+def warm(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> None:
     """Look at the rows of the keys from `start` on, as many as `AHEAD`."""
+
+
+def warm_rows(rows: list[Any], start: int) -> None:
+    """Look at the rows from `start` on, as many as `AHEAD`."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog import ProcessingError
-from streamlog.processing.record_queue import Input, RecordQueue
+from streamlog.processing.record_queue import RUN_RECORDS_MAX, Input, RecordQueue
 from streamlog.records.batch import Record
 from streamlog.serdes import serde_for
 from streamlog.topology import TopicSpec
@@ -109,8 +109,9 @@ def test_what_can_not_be_read_is_named(
     settings: dict[str, object], record: Record, text: str
 ) -> None:
     entry = Input(spec("t", **settings), 3, 0)
+    entry.arrive([record])
     with pytest.raises(ProcessingError) as error:
-        entry.arrive([raw(6, 5) if "timestamp" not in settings else record, record][-1:])
+        entry.head()
     assert text in str(error.value)
     assert (error.value.topic, error.value.partition, error.value.offset) == ("t", 3, 7)
 
@@ -121,3 +122,55 @@ def test_a_deletion_keeps_its_own_timestamp() -> None:
     _, batch = RecordQueue([entry], record_at_a_time=False).next_run() or (None, None)
     assert batch is not None
     assert list(batch.timestamps) == [5, 99]
+
+
+def test_many_records_are_read_and_taken_piece_by_piece() -> None:
+    entry = Input(spec("t"), 0, 0)
+    count = 2 * RUN_RECORDS_MAX + 7
+    entry.arrive([raw(at, at) for at in range(count)])
+    assert len(entry) == count
+    queue = RecordQueue([entry], record_at_a_time=False)
+    sizes = []
+    offsets: list[int] = []
+    while (run := queue.next_run()) is not None:
+        sizes.append(len(run[1]))
+        offsets += run[1].origin.offsets
+        entry.learn_end(count, now_ms=0, took=True)
+    assert sizes == [RUN_RECORDS_MAX, RUN_RECORDS_MAX, 7]
+    assert offsets == list(range(count))
+    assert (entry.position, len(entry), entry.is_at_end()) == (count, 0, True)
+
+
+def test_what_can_not_be_read_is_told_when_it_is_its_turn() -> None:
+    entry = Input(spec("t"), 0, 0)
+    entry.arrive([*(raw(at, at) for at in range(RUN_RECORDS_MAX)), raw(RUN_RECORDS_MAX, 9, b"?")])
+    queue = RecordQueue([entry], record_at_a_time=False)
+    _, batch = queue.next_run() or (None, None)
+    assert batch is not None
+    assert len(batch) == RUN_RECORDS_MAX
+    with pytest.raises(ProcessingError, match=f"at offset {RUN_RECORDS_MAX} of t-0"):
+        queue.next_run()
+
+
+@pytest.mark.parametrize("keys", [[b"a", None, b"c"], [b"a", "\u00e4".encode(), b"c"]])
+def test_keys_are_read_when_they_are_asked_for(keys: list[bytes | None]) -> None:
+    entry = Input(spec("t"), 0, 0)
+    entry.arrive([raw(at, at)._replace(key=key) for at, key in enumerate(keys)])
+    _, batch = RecordQueue([entry], record_at_a_time=False).next_run() or (None, None)
+    assert batch is not None
+    texts = [None if key is None else key.decode() for key in keys]
+    kept = batch.where([True, False, True])
+    changed = kept.with_values([b"x", b"y"])
+    assert list(changed.keys) == [texts[0], texts[2]]
+    assert list(changed.raw_keys(entry.topic.key, "n")) == [keys[0], keys[2]]
+    assert list(kept.raw_keys(serde_for(str), "n")) == [keys[0], keys[2]]
+    assert batch.has_null_keys is (None in keys)
+    assert list(batch.keys) == texts
+    assert list(batch.where([False, True, False]).keys) == texts[1:2]
+
+
+def test_a_key_that_is_no_text_is_refused_though_nobody_asks_for_it() -> None:
+    entry = Input(spec("t"), 0, 0)
+    entry.arrive([raw(0, 0), raw(1, 1)._replace(key=b"\xff")])
+    with pytest.raises(ProcessingError, match="at offset 1 of t-0: key"):
+        entry.head()

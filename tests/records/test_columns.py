@@ -1,10 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
-from streamlog.records.columns import FieldColumns, RecordColumns, has_none
+from streamlog.records.columns import (
+    FieldColumns,
+    RecordColumns,
+    all_ascii,
+    has_none,
+    suffixed,
+    total_bytes,
+)
 from streamlog.records.record import Record
 
 
@@ -21,6 +29,34 @@ def test_none_is_found_without_comparing() -> None:
     assert has_none([Unequal(), None])
     assert not has_none([Unequal(), 0, "", b""])
     assert not has_none(())
+
+
+def test_text_of_seven_bits_is_told_from_other_bytes() -> None:
+    assert all_ascii([b"", None, b"a\x7f" * 20])
+    assert not all_ascii([b"a", b"b" * 40 + b"\x80"])
+
+
+def test_sizes_are_those_of_what_is_there() -> None:
+    assert total_bytes([b"ab", None, b"", b"c"]) == 3
+    assert total_bytes({b"ab": None, b"c": b"d"}.keys()) == 3
+
+
+@dataclass
+class Owner:
+    suffix: bytes
+
+
+def test_each_entry_has_the_suffix_of_its_owner() -> None:
+    one, other = Owner(b"/1"), Owner(b"")
+    assert suffixed([b"a", b"b", b"", b"c"], [one, one, other, one]) == [
+        b"a/1",
+        b"b/1",
+        b"",
+        b"c/1",
+    ]
+    assert suffixed([], []) == []
+    with pytest.raises(TypeError):
+        suffixed([b"a"], [Owner("text")])  # type: ignore[arg-type]
 
 
 GAPS = [3, 4, 5, 9, 10]

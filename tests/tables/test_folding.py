@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from streamlog.tables.folding import Column, Columns, Row, cleaned, keyed, weight_bytes, written
+
+
+def rows(count: int) -> list[Row]:
+    return [Row([at, "x"], at - 1, b"k%d" % at) for at in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 32, 100])
+def test_rows_are_written_as_their_time_and_state(count: int) -> None:
+    found = written(rows(count), lambda state: b"%d" % state[0])
+    assert found == [struct.pack(">q", at - 1) + b"%d" % at for at in range(count)]
+
+
+def test_what_a_serde_gives_has_to_be_bytes() -> None:
+    with pytest.raises(TypeError):
+        written(rows(1), lambda _: "text")  # type: ignore[arg-type, return-value]
+
+
+def test_rows_are_keyed_weighed_and_cleaned() -> None:
+    some = rows(3)
+    for row in some:
+        row.dirty = True
+    assert keyed(some, b"p/") == [b"p/k0", b"p/k1", b"p/k2"]
+    assert weight_bytes(some, [b"", b"12", b"3"], 8) == 6 + 8 * 3
+    cleaned(some)
+    assert not any(row.dirty for row in some)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_row_has_the_results_of_its_columns(count: int, by_name: bool) -> None:
+    names = [f"c{at}" for at in range(count)]
+    kinds = ["sum", "count", "max", "mean", "min"][:count]
+
+    def into(*found: object, **named: object) -> object:
+        return named if by_name else found
+
+    columns = Columns(
+        [Column(kind, None if kind == "count" else float) for kind in kinds],
+        into,
+        names if by_name else None,
+    )
+    state = columns.initial()
+    for value in ("1", "4"):
+        state = columns.add(state, value)
+    results = [5.0, 2, 4.0, 2.5, 1.0][:count]
+    expected = dict(zip(names, results, strict=True)) if by_name else tuple(results)
+    assert columns.result(state) == expected
