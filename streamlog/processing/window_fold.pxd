@@ -24,6 +24,7 @@ cdef class Arrived:
     cdef readonly object timestamps
     cdef readonly object times
     cdef readonly object sources
+    cdef Py_ssize_t cold
 
 @cython.final
 cdef class Updates:
@@ -57,7 +58,7 @@ cdef class WindowFold:
     cdef public list touched_old_values
 
     @cython.locals(
-        at=cython.Py_ssize_t, cold=cython.Py_ssize_t, end_ms=cython.longlong,
+        at=cython.Py_ssize_t, end_ms=cython.longlong,
         grace_ms=cython.longlong, last_end_ms=cython.longlong, now_ms=cython.longlong, offset_ms=cython.longlong,
         others_ms=cython.longlong, own_ms=cython.longlong, row=Row, size_ms=cython.longlong,
         start_ms=cython.longlong, stream_ms=cython.longlong, timestamp_ms=cython.longlong,

@@ -56,7 +56,7 @@ class Window:
 class Arrived:
     """Records to be taken in, as columns."""
 
-    __slots__ = ("raws", "sources", "times", "timestamps", "values")
+    __slots__ = ("cold", "raws", "sources", "times", "timestamps", "values")
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class Arrived:
         self.timestamps = timestamps
         self.times = times
         self.sources = sources
+        self.cold = 0
+        """The first record whose row has not been looked at (`warming`)."""
 
     def until(self, end: int) -> Arrived:
         """Those before `end`."""
@@ -192,7 +194,6 @@ class WindowFold:
         source = None if sources is None else sources[start]
         grace_ms, size_ms, offset_ms = self._grace_ms, self._size_ms, self._offset_ms
         last_end_ms = -1
-        cold = start
         window: Any = None
         for at in range(start, len(raws)):
             self.at = at
@@ -209,9 +210,9 @@ class WindowFold:
             if end_ms != last_end_ms:
                 window = self._window(max(start_ms, 0), end_ms)
                 last_end_ms = end_ms
-            if at >= cold:
+            if at >= arrived.cold:
                 warming.warm(window.rows, raws, at)
-                cold = at + _AHEAD
+                arrived.cold = at + _AHEAD
             row = self._folded(window, raws[at], arrived.values[at], timestamp_ms, updates)
             if self._on_update:
                 self._note(updates, window, row, at)
