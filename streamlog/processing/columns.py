@@ -279,8 +279,9 @@ class Batch:
 
     def with_old_values(self, old_values: Sequence[Any] | None) -> Batch:
         """The same changes of a table, with what they replace."""
-        keys = self._windowed or self.keys
+        keys = self._unmade or self.keys
         batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
+        batch._keys = self._keys
         batch.keys_are_raw = self.keys_are_raw
         batch.values_are_raw = self.values_are_raw
         batch.old_values = old_values
