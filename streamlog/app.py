@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from streamlog.dsl.access import TableAccess
 from streamlog.dsl.agent import Agent, AgentRef
 from streamlog.dsl.due import cron_times
+from streamlog.dsl.front import Command, Front, Page
 from streamlog.dsl.place import AppBuilder, Place, Side
 from streamlog.dsl.schedule import Clockwork, Crontab, Service, Timer
 from streamlog.dsl.shapes import Shape
@@ -60,6 +61,8 @@ V = TypeVar("V")
 """A value."""
 TimerFunction = TypeVar("TimerFunction", bound=Callable[[], Awaitable[None]])
 CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None]])
+PageFunction = TypeVar("PageFunction", bound=Callable[..., Awaitable[Any]])
+CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 AgentFunction = Callable[[Stream[K, V]], Any]
 """`async def`, which may yield."""
 
@@ -165,12 +168,8 @@ class App:
         self.state_cleanup_delay_ms = duration_ms(state_cleanup_delay)
         self.policy = _policy(standby_replicas, warmup_replicas, acceptable_lag)
         self.timezone = timezone
-        self.commit_interval_ms = duration_ms(commit_interval)
-        if not self.commit_interval_ms:
-            raise ConfigError("commit_interval must be longer than 0 ms")
-        self.watchdog_ms = duration_ms(watchdog)
-        if not self.watchdog_ms:
-            raise ConfigError("watchdog must be longer than 0 ms")
+        self.commit_interval_ms = _interval_ms("commit_interval", commit_interval)
+        self.watchdog_ms = _interval_ms("watchdog", watchdog)
         self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
         self.guarantee = _guarantee(guarantee)
         self.web = web
@@ -181,6 +180,7 @@ class App:
         self._topics: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[Any, Any]] = {}
         self._by_the_clock = Clockwork()
+        self._front = Front()
         self._warned: set[str] = set()
 
     @property
@@ -207,6 +207,16 @@ class App:
     def tasks(self) -> tuple[Service, ...]:
         """What every worker runs once, in the order of declaration."""
         return tuple(self._by_the_clock.services.values())
+
+    @property
+    def pages(self) -> tuple[Page, ...]:
+        """The pages, in the order of declaration."""
+        return tuple(self._front.pages.values())
+
+    @property
+    def commands(self) -> Mapping[str, Command]:
+        """The commands by name."""
+        return MappingProxyType(self._front.commands)
 
     def topic(
         self,
@@ -426,6 +436,46 @@ class App:
         self._by_the_clock.services[name] = Service(name, fn)
         return fn
 
+    def page(self, path: str) -> Callable[[PageFunction], PageFunction]:
+        """Answer a path of the workers' HTTP server (`web=`); a decorator.
+
+        The function is `async`, is given the path's parameters by name, and `request`
+        (Starlette's) if it takes that. It returns text (HTML), a Response of Starlette, or
+        anything that can be written as JSON. Every worker answers; tables are asked with `fetch`
+        and `scan`, wherever the rows are.
+
+        Args:
+            path: such as "/report" or "/users/{name}"; "{day:int}" is a whole number.
+
+        Raises:
+            TopologyError: the path is taken, or the function can't be called with it.
+        """
+
+        def declare(fn: PageFunction) -> PageFunction:
+            self._front.add_page(path, fn)
+            return fn
+
+        return declare
+
+    def command(self, name: str | None = None) -> Callable[[CommandFunction], CommandFunction]:
+        """Make a function a command: `python app.py NAME`, `streamlog -A app NAME`; a decorator.
+
+        Parameters and their annotations are its arguments and options, as with Typer. An async
+        function runs with the app's log open, so that it can `await topic.send(...)`.
+
+        Args:
+            name: by default the function's, with hyphens.
+
+        Raises:
+            TopologyError: the name is taken.
+        """
+
+        def declare(fn: CommandFunction) -> CommandFunction:
+            self._front.add_command(name or fn.__name__.replace("_", "-"), fn)
+            return fn
+
+        return declare
+
     def topology(self) -> Topology:
         """What the streams and tables declared so far come to.
 
@@ -524,6 +574,7 @@ class App:
             timers=self.timers,
             crontabs=self.crontabs,
             tasks=self.tasks,
+            pages=self.pages,
             commit_interval_ms=self.commit_interval_ms,
             limits=Limits(self.watchdog_ms, self.watchdog_exit_ms),
             policy=self.policy,
@@ -578,6 +629,13 @@ def _guarantee(guarantee: Guarantee) -> Guarantee:
     if guarantee not in GUARANTEES:
         raise ConfigError(f"guarantee is {guarantee!r}: it is one of {', '.join(GUARANTEES)}")
     return guarantee
+
+
+def _interval_ms(name: str, given: Dur) -> int:
+    interval_ms = duration_ms(given)
+    if not interval_ms:
+        raise ConfigError(f"{name} must be longer than 0 ms")
+    return interval_ms
 
 
 def _refuse(unknown: Iterable[str]) -> None:

@@ -49,7 +49,8 @@ NAMES = [
 
 METHODS = {
     App: [
-        "agent", "agents", "crontab", "crontabs", "main", "program", "simulate", "stream", "table",
+        "agent", "agents", "command", "commands", "crontab", "crontabs", "main", "page", "pages",
+        "program", "simulate", "stream", "table",
         "task", "tasks", "test", "timer", "timers", "topic", "topics", "topology",
     ],
     Topic: ["decoded", "encoded", "name", "send"],

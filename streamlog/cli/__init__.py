@@ -6,6 +6,7 @@
 package and nowhere else.
 """
 
-from streamlog.cli.commands import encode, load_app, main, parse_address
+from streamlog.cli.commands import encode, main, parse_address
+from streamlog.cli.session import load_app
 
 __all__ = ["encode", "load_app", "main", "parse_address"]

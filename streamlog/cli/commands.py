@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.acls import acls
+from streamlog.cli.app_commands import WithAppCommands
 from streamlog.cli.configs import configs
 from streamlog.cli.dlq import dlq
 from streamlog.cli.doctor import doctor
@@ -33,7 +33,7 @@ from streamlog.cli.groups import groups
 from streamlog.cli.log import log_commands
 from streamlog.cli.quotas import quotas
 from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
-from streamlog.cli.session import LogOption, Session
+from streamlog.cli.session import LogOption, Session, load_app
 from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
 from streamlog.cli.topics import partitions_of, topics
 from streamlog.cli.topology import print_difference, topology, version
@@ -72,6 +72,7 @@ T = TypeVar("T")
 
 cli = typer.Typer(
     name="streamlog",
+    cls=WithAppCommands,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -306,37 +307,6 @@ def main(app: App | None = None) -> NoReturn:
     except StreamlogError as error:
         fail(error)
     sys.exit(0)
-
-
-def load_app(given: str) -> App:
-    """The app in `MODULE` or `MODULE:NAME`; modules of the current directory count.
-
-    Raises:
-        UsageError: there is no such module, or it holds no such app.
-    """
-    module_name, _, name = given.partition(":")
-    if module_name.endswith(".py") or "/" in module_name:
-        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise UsageError(f"-A takes a module, not a file: write -A {dotted}")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # The module is there; what it imports is not. Its traceback tells where.
-        raise UsageError(
-            f"there is no module {module_name!r} in {Path.cwd()} or among the installed ones"
-        ) from None
-    found = {key: value for key, value in vars(module).items() if isinstance(value, App)}
-    if name in found:
-        return found[name]
-    if not name and len(found) == 1:
-        return next(iter(found.values()))
-    if not name and "app" in found:
-        return found["app"]
-    there = ", ".join(f"{module_name}:{key}" for key in sorted(found)) or "none"
-    wanted = f"no app {name!r}" if name else "no single app"
-    raise UsageError(f"module {module_name!r} holds {wanted}; apps there: {there}")
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -119,3 +122,36 @@ def ask(
     return with_log(
         session, log, lambda opened: question(opened.admin()), create=create, config=config
     )
+
+
+def load_app(given: str) -> App:
+    """The app in `MODULE` or `MODULE:NAME`; modules of the current directory count.
+
+    Raises:
+        UsageError: there is no such module, or it holds no such app.
+    """
+    module_name, _, name = given.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise UsageError(f"-A takes a module, not a file: write -A {dotted}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise  # The module is there; what it imports is not. Its traceback tells where.
+        raise UsageError(
+            f"there is no module {module_name!r} in {Path.cwd()} or among the installed ones"
+        ) from None
+    found = {key: value for key, value in vars(module).items() if isinstance(value, App)}
+    if name in found:
+        return found[name]
+    if not name and len(found) == 1:
+        return next(iter(found.values()))
+    if not name and "app" in found:
+        return found["app"]
+    there = ", ".join(f"{module_name}:{key}" for key in sorted(found)) or "none"
+    wanted = f"no app {name!r}" if name else "no single app"
+    raise UsageError(f"module {module_name!r} holds {wanted}; apps there: {there}")

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from streamlog.client.producer import Producer
 from streamlog.dsl.access import TableAccess
 from streamlog.dsl.agent import Agent
+from streamlog.dsl.front import Page
 from streamlog.dsl.schedule import Crontab, Service, Timer
 from streamlog.dsl.topic import Asker
 from streamlog.log import Log
@@ -46,6 +47,8 @@ class Program:
     crontabs: Sequence[Crontab] = ()
     tasks: Sequence[Service] = ()
     """What each worker runs once."""
+    pages: Sequence[Page] = ()
+    """What its HTTP server answers beside its own."""
     state_cleanup_delay_ms: int = STATE_CLEANUP_DELAY_MS
     state_memory_bytes: int = MEMORY_BYTES
     commit_interval_ms: int = COMMIT_INTERVAL_MS

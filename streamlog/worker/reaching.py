@@ -6,12 +6,14 @@ extra. Rule of the file: wiring, no decisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
+from streamlog.dsl.front import Page
 from streamlog.errors import ConfigError
 from streamlog.processing.rows import tables_of
 from streamlog.topology import Topology
@@ -23,15 +25,24 @@ from streamlog.worker.peers import Peers
 if TYPE_CHECKING:
     from streamlog.worker.web.door import Door
 
+logger = logging.getLogger(__name__)
 
-def door_at(address: str | None) -> AbstractContextManager[Door | None]:
+
+def door_at(address: str | None, pages: Sequence[Page]) -> AbstractContextManager[Door | None]:
     """The worker's HTTP server, not open yet; none without an address.
+
+    `pages` are the app's own.
 
     Raises:
         ConfigError: its libraries are not installed, or the address is none.
         ListenError: the address is taken.
     """
     if address is None:
+        if pages:
+            logger.warning(
+                "nobody can see the app's pages (%s): give it web= or --web",
+                ", ".join(page.path for page in pages),
+            )
         return nullcontext()
     try:
         from streamlog.worker.web import door  # noqa: PLC0415 - an extra, for who asks for it
@@ -40,7 +51,7 @@ def door_at(address: str | None) -> AbstractContextManager[Door | None]:
             f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
             "pip install 'streamlog[web]'"
         ) from error
-    return door.bound(address)
+    return door.bound(address, pages)
 
 
 def peer_at(endpoint: str) -> Holder:

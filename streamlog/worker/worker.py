@@ -126,7 +126,7 @@ class Worker:
         """
         program = self._program
         async with AsyncExitStack() as stack:
-            door = stack.enter_context(door_at(program.web))
+            door = stack.enter_context(door_at(program.web, program.pages))
             if door is not None:
                 self.exchange.endpoint = door.listener.endpoint
             log = await stack.enter_async_context(Log.open(self._log_url, security=self._security))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 
+from streamlog.dsl.front import Page
 from streamlog.worker.access.questions import Holder
 from streamlog.worker.access.routed import RoutedTables
 from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.health import TaskHealth
+from streamlog.worker.web.app_pages import app_routes
 from streamlog.worker.web.metrics import Exposition
-from streamlog.worker.web.pages import pages
+from streamlog.worker.web.pages import pages as site_of
 from streamlog.worker.web.peer_pages import peer_routes
 from streamlog.worker.web.server import Listener, listening, serving
 from streamlog.worker.web.table_pages import table_routes
@@ -19,8 +21,9 @@ from streamlog.worker.web.table_pages import table_routes
 class Door:
     """An address that is taken, and a server behind it once it is open."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, pages: Sequence[Page]) -> None:
         self.listener = listener
+        self._pages = pages
 
     def open(
         self,
@@ -38,22 +41,22 @@ class Door:
             rows: of the tasks here, for other workers.
             tables: of all workers, for everybody else.
         """
-        site = pages(
+        site = site_of(
             TaskHealth(standing),
             Exposition(figures, standing),
-            more=[*table_routes(tables), *peer_routes(rows)],
+            more=[*table_routes(tables), *peer_routes(rows), *app_routes(self._pages)],
             hosts=self.listener.hosts,
         )
         return serving(site, self.listener)
 
 
 @contextmanager
-def bound(address: str) -> Iterator[Door]:
-    """Take HOST:PORT; port 0 is a free one.
+def bound(address: str, pages: Sequence[Page] = ()) -> Iterator[Door]:
+    """Take HOST:PORT; port 0 is a free one. `pages` are the app's own.
 
     Raises:
         ConfigError: it is not of that form.
         ListenError: it is taken, or not one of this machine's.
     """
     with listening(address) as listener:
-        yield Door(listener)
+        yield Door(listener, pages)

@@ -1,0 +1,58 @@
+"""What can be declared as a page or a command, and what is refused with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streamlog import App
+from streamlog.errors import TopologyError
+
+
+async def plain() -> str:
+    return "hello"
+
+
+async def of_user(name: str, request: Any) -> str:
+    return f"{name} {request}"
+
+
+def test_pages_know_what_they_want() -> None:
+    app = App("pages")
+    app.page("/")(plain)
+    app.page("/users/{name}")(of_user)
+    assert [(page.path, page.wants) for page in app.pages] == [
+        ("/", frozenset()),
+        ("/users/{name}", frozenset({"name", "request"})),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "fn", "why"),
+    [
+        ("hello", plain, "begins with /"),
+        ("/a b", plain, "begins with /"),
+        ("/tables/x", plain, "answer '/tables/x' themselves"),
+        ("/users/{name}", plain, "has to take the path's parameters \\(name\\)"),
+        ("/users/{other}", of_user, "takes \\(name, request\\)"),
+        ("/sync", lambda: "x", "must be `async def`"),
+    ],
+)
+def test_pages_that_can_not_be(path: str, fn: Any, why: str) -> None:
+    with pytest.raises(TopologyError, match=why):
+        App("pages").page(path)(fn)
+
+
+def test_names_and_paths_are_taken_once() -> None:
+    app = App("twice")
+    app.page("/x")(plain)
+    app.command()(plain)
+    app.command("other-name")(plain)
+    with pytest.raises(TopologyError, match="a page '/x' already"):
+        app.page("/x")(plain)
+    with pytest.raises(TopologyError, match="a command 'plain' already"):
+        app.command()(plain)
+    with pytest.raises(TopologyError, match="not 'No Name'"):
+        app.command("No Name")(plain)
+    assert [*app.commands] == ["plain", "other-name"]
