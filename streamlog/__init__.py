@@ -3,6 +3,7 @@
 from streamlog.app import App
 from streamlog.dsl.agent import AgentRef
 from streamlog.dsl.aggregators import agg
+from streamlog.dsl.global_table import GlobalTable
 from streamlog.dsl.grouped import Grouped
 from streamlog.dsl.processor import Context, Processor, Store, Timers, kv_store, punctuate
 from streamlog.dsl.stream import Stream
@@ -25,6 +26,7 @@ __all__ = [
     "Context",
     "Emit",
     "ErrorPolicy",
+    "GlobalTable",
     "Grouped",
     "JoinWindow",
     "Late",

@@ -19,10 +19,11 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
-from streamlog.dsl.access import TableAccess
+from streamlog.dsl.access import GlobalAccess, TableAccess
 from streamlog.dsl.agent import Agent, AgentRef
 from streamlog.dsl.due import cron_times
 from streamlog.dsl.front import Command, Front, Page
+from streamlog.dsl.global_table import GlobalTable
 from streamlog.dsl.place import AppBuilder, Place, Side
 from streamlog.dsl.schedule import Clockwork, Crontab, Service, Timer
 from streamlog.dsl.shapes import Shape
@@ -47,6 +48,7 @@ from streamlog.topology import (
     dead_letter_topics,
     on_error,
 )
+from streamlog.topology import GlobalTable as GlobalDefinition
 
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
@@ -313,6 +315,24 @@ class App:
                 )
             )
         return Table(Side(self._place(node, spec), node))
+
+    def global_table(self, source: Topic[K, V], *, name: str | None = None) -> GlobalTable[K, V]:
+        """The latest value per key of a whole topic, in every worker; None deletes.
+
+        For `Stream.lookup`, by any key, and for agents. Every worker reads all of it before its
+        tasks start, follows it from then on, and has it in memory.
+
+        Args:
+            source: the topic, best a compacted one.
+            name: of the table; the topic's by default.
+
+        Raises:
+            TopologyError: the name is taken, or the topic belongs to another app.
+        """
+        spec = self._own(source)
+        definition = GlobalDefinition(check_name("a table", name or spec.name), spec)
+        self._builder.add_global_table(definition)
+        return GlobalTable(self._builder, definition)
 
     def agent(
         self,
@@ -582,6 +602,7 @@ class App:
             web=self.web,
             bind=self._bind,
             bind_tables=self._bind_tables,
+            bind_global_tables=self._bind_global_tables,
             bind_asker=self._bind_asker,
         )
 
@@ -605,6 +626,9 @@ class App:
 
     def _bind_tables(self, tables: TableAccess) -> None:
         self.outlet.tables = tables
+
+    def _bind_global_tables(self, tables: GlobalAccess) -> None:
+        self.outlet.global_tables = tables
 
     def _own(self, topic: Topic[Any, Any]) -> TopicSpec:
         if self._topics.get(topic.name) is not topic.spec:

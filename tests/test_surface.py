@@ -21,6 +21,7 @@ NAMES = [
     "Context",
     "Emit",
     "ErrorPolicy",
+    "GlobalTable",
     "Grouped",
     "JoinWindow",
     "Late",
@@ -49,16 +50,16 @@ NAMES = [
 
 METHODS = {
     App: [
-        "agent", "agents", "command", "commands", "crontab", "crontabs", "main", "page", "pages",
-        "program", "simulate", "stream", "table",
-        "task", "tasks", "test", "timer", "timers", "topic", "topics", "topology",
+        "agent", "agents", "command", "commands", "crontab", "crontabs", "global_table", "main",
+        "page", "pages", "program", "simulate", "stream", "table", "task", "tasks", "test", "timer",
+        "timers", "topic", "topics", "topology",
     ],
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [
         "amap_values", "dedupe", "filter", "filter_not", "flat_map", "flat_map_values", "group_by",
-        "group_by_key", "items", "join", "left_join", "map", "map_values", "merge", "outer_join",
-        "peek", "process", "records", "rekey", "repartition", "set_timestamp", "split", "take",
-        "to", "to_table",
+        "group_by_key", "items", "join", "left_join", "lookup", "map", "map_values", "merge",
+        "outer_join", "peek", "process", "records", "rekey", "repartition", "set_timestamp",
+        "split", "take", "to", "to_table",
     ],
     Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],

@@ -12,6 +12,23 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 
+class GlobalRowsAccess(Protocol):
+    """Port: the rows of one global table, as bytes."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None if there is none."""
+
+    def rows(self) -> list[tuple[bytes, bytes]]:
+        """All keys and values as they are now, in the order of keys."""
+
+
+class GlobalAccess(Protocol):
+    """Port: the global tables of an app, where it runs."""
+
+    def rows_of(self, table: str) -> GlobalRowsAccess:
+        """The rows of a table, by its name."""
+
+
 class TableAccess(Protocol):
     """Port: the rows of all tables of an app."""
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from streamlog.dsl.fits import takes_none
+from streamlog.dsl.global_table import GlobalTable
 from streamlog.dsl.place import Place, Side, check_same_keys, partitioned, same_app
 from streamlog.dsl.shapes import returned
 from streamlog.dsl.table import Table
@@ -21,6 +22,7 @@ from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     AsOfJoin,
     ErrorPolicy,
+    GlobalJoin,
     How,
     JoinSide,
     StreamJoin,
@@ -37,6 +39,8 @@ K = TypeVar("K")
 """A key."""
 V = TypeVar("V")
 """A value."""
+K2 = TypeVar("K2")
+"""The key of a row that a record points to."""
 V2 = TypeVar("V2")
 """The value of a table or of another stream."""
 R = TypeVar("R")
@@ -163,6 +167,80 @@ class Joining(Generic[K, V]):
         """As `left_join` with a stream, and the other one's records without a partner as well."""
         said = _Said("outer", fn, within, name=name, on_error=on_error)
         return _joined(self._place, other, said)
+
+    @overload
+    def lookup(
+        self,
+        other: GlobalTable[K2, V2],
+        on: Callable[[K, V], K2 | None],
+        fn: Callable[[V, V2], R],
+        *,
+        required: Literal[True],
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[K, R]: ...
+    @overload
+    def lookup(
+        self,
+        other: GlobalTable[K2, V2],
+        on: Callable[[K, V], K2 | None],
+        fn: Callable[[V, V2 | None], R],
+        *,
+        required: Literal[False] = ...,
+        name: str | None = ...,
+        on_error: ErrorPolicy | None = ...,
+    ) -> Stream[K, R]: ...
+    def lookup(
+        self,
+        other: GlobalTable[K2, V2],
+        on: Callable[[K, V], K2 | None],
+        fn: Callable[[V, Any], R],
+        *,
+        required: bool = False,
+        name: str | None = None,
+        on_error: ErrorPolicy | None = None,
+    ) -> Stream[K, R]:
+        """Each record with a row of a global table, whatever its own key is, or with None.
+
+        The row is the one that this worker has read when the record has its turn. Only the
+        stream triggers. A record for which `on` gives None is left out and counted, unless it has
+        no key itself and no row is required.
+
+        Args:
+            other: the table.
+            on: gives the key of the row, from key and value of the record.
+            fn: gives the value of the result, from the record's value and the row's.
+            required: leave out records that find no row.
+            name: of the operator.
+            on_error: what becomes of a record on which a function fails; the app's policy by
+                default.
+
+        Raises:
+            TopologyError: the table belongs to another app.
+        """
+        from streamlog.dsl.stream import Stream  # noqa: PLC0415 - as below
+
+        place, builder = self._place, other.builder
+        if builder is not place.builder:
+            raise TopologyError(
+                f"global table {other.name!r} belongs to app {builder.app_id!r}, not to "
+                f"{place.builder.app_id!r}: declare it here too, with app.global_table"
+            )
+        if not required:
+            takes_none(fn, 1, where="lookup")
+        node = builder.unique_name("lookup") if name is None else check_name("a lookup", name)
+        builder.add(
+            GlobalJoin(
+                name=node,
+                parents=(place.node,),
+                table=other.definition,
+                on=on,
+                fn=fn,
+                left=not required,
+                on_error=on_error,
+            )
+        )
+        return Stream(Place(builder, node, place.key, returned(fn), place.rekeyed))
 
 
 @dataclass(frozen=True, slots=True)

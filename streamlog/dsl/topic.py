@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from streamlog.dsl.access import TableAccess
+from streamlog.dsl.access import GlobalAccess, TableAccess
 from streamlog.durations import When, moment, when_ms
 from streamlog.errors import ProcessingError, SerdeError, StreamlogError, UsageError
 from streamlog.record import Headers, Record
@@ -72,6 +72,8 @@ class Outlet:
         self.asker: Asker | None = None
         self.tables: TableAccess | None = None
         """What the rows of the app's tables are asked through."""
+        self.global_tables: GlobalAccess | None = None
+        """The same for tables that are here whole."""
 
 
 class Topic(Generic[K, V]):

@@ -14,6 +14,7 @@ from streamlog.errors import TopologyError
 from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.async_values import AsyncMapValuesStep
 from streamlog.processing.columns import Feed
+from streamlog.processing.global_tables import GlobalJoinStep, GlobalTables
 from streamlog.processing.joins import Lookup, TableJoinStep, TableStep
 from streamlog.processing.processor import ProcessorStep
 from streamlog.processing.record_queue import Input, TopicPartition
@@ -41,6 +42,7 @@ from streamlog.topology import (
     Branch,
     Dedupe,
     Entry,
+    GlobalJoin,
     JoinSide,
     Merge,
     Node,
@@ -83,6 +85,7 @@ class Around:
     inputs: Mapping[TopicPartition, Input]
     steps: Mapping[str, Step]
     """Those that are made already."""
+    global_tables: GlobalTables
 
     def feeds(self, node: Node) -> list[Feed]:
         """Where this node's records come from, in this task."""
@@ -260,6 +263,9 @@ _KINDS: dict[type[Node], _Maker] = {
     StreamJoin: _stream_join,
     VersionedTable: _keeping(VersionedTableStep),
     AsOfJoin: _as_of_join,
+    GlobalJoin: lambda node, around: GlobalJoinStep(
+        node, around.global_tables.rows_of(node.table.name), around.collector
+    ),
     Sink: lambda node, around: SinkStep(node.name, node.topic, around.collector),
     RepartitionSink: _repartition_sink,
 }

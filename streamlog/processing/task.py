@@ -20,6 +20,7 @@ from streamlog.errors import CorruptData, TopologyError, UsageError
 from streamlog.processing.async_values import AsyncMapValuesStep
 from streamlog.processing.calls import CallResult
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
+from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.inherited import INPUTS, SECTION, Era, inherited
 from streamlog.processing.merged import MergedInput
 from streamlog.processing.outbox import Outbox
@@ -85,6 +86,7 @@ class Task:
         merges: bool = True,
         pause: Pause = no_pause,
         caches: CacheBudget | None = None,
+        global_tables: GlobalTables | None = None,
     ) -> None:
         """A task that goes on where its state ends.
 
@@ -99,6 +101,7 @@ class Task:
                 whatever order it was sent in. Not for a runner that may send it twice.
             pause: waits before a record is tried again (see `failures`).
             caches: what the tasks of a process may cache of their states, together.
+            global_tables: those of the app, as the runner reads them.
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -121,7 +124,7 @@ class Task:
             record_at_a_time=subtopology.record_at_a_time,
         )
         self._steps: dict[str, Step] = {}
-        self._build()
+        self._build(global_tables or GlobalTables())
         self._entries = self._entry_steps()
         self._awaiting = {
             s.name: s for s in self._steps.values() if isinstance(s, AsyncMapValuesStep)
@@ -400,7 +403,7 @@ class Task:
             collector=self._collector,
         )
 
-    def _build(self) -> None:
+    def _build(self, global_tables: GlobalTables) -> None:
         around = Around(
             self.subtopology,
             self.id.partition,
@@ -410,6 +413,7 @@ class Task:
             self._owner,
             self._queue.inputs,
             self._steps,
+            global_tables,
         )
         for node in self.subtopology.nodes:
             step = step_of(node, around)

@@ -34,6 +34,7 @@ from streamlog.tables.changelog import Restoration
 from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import Change
 from streamlog.testing.agents import Agents
+from streamlog.testing.global_tables import ListedTables
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
 from streamlog.testing.sharing import shared
@@ -91,6 +92,7 @@ class TestDriver:
             name: MemoryTopic(number, rehearsal.partition_of)
             for name, number in {**self._counts, **changelogs}.items()
         }
+        self._global_tables = ListedTables(self._topology, self._topics)
         self._popped: dict[str, int] = {}
         self._committed: dict[tuple[TaskId, str, int], int] = {}
         self._times: dict[TaskId, dict[tuple[str, int], int]] = {}
@@ -115,6 +117,7 @@ class TestDriver:
     def __enter__(self) -> Self:
         self._rehearsal.outlet.sender = _Sender(self)
         self._rehearsal.outlet.asker = self._agents
+        self._rehearsal.outlet.global_tables = self._global_tables.tables
         self._rehearsal.outlet.tables = DriverTables(
             tables=tables_of(self._topology),
             tasks=self._tasks,
@@ -143,7 +146,7 @@ class TestDriver:
     ) -> None:
         self._runs = False
         self._rehearsal.outlet.sender = self._rehearsal.outlet.tables = None
-        self._rehearsal.outlet.asker = None
+        self._rehearsal.outlet.asker = self._rehearsal.outlet.global_tables = None
         self._agents.close()
         for task in self._tasks.values():
             task.close()
@@ -314,7 +317,13 @@ class TestDriver:
             changes = self._changelog(sub.changelog_topic, task_id)
             restoration = Restoration(store, start_offset=0, end_offset=len(changes))
             restoration.apply(changes, next_offset=len(changes))
-        task = Task(sub, task_id, partitions=self._counts, store=store)
+        task = Task(
+            sub,
+            task_id,
+            partitions=self._counts,
+            store=store,
+            global_tables=self._global_tables.tables,
+        )
         positions = task.positions
         for topic, partition in task.inputs:
             committed = self._committed.get((task_id, topic, partition), 0)
@@ -340,6 +349,7 @@ class TestDriver:
 
     def _run_tasks(self, *, always: bool) -> bool:
         """Give every task what is new; whether there was anything."""
+        self._global_tables.follow()
         moved = False
         tasks = list(self._tasks.values())
         if self._turns is not None:

@@ -20,6 +20,7 @@ from streamlog.processing.outbox import Outbox, SinkBatch
 from streamlog.processing.task import Task, TaskId
 from streamlog.tables.changelog import Restoration
 from streamlog.tables.memory import MemoryStore
+from streamlog.testing.global_tables import ListedTables
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.topology import Subtopology, Topology
 
@@ -77,6 +78,7 @@ class Turmoil:
         self._rng = Random(seed)
         self._counts = counts
         self._topics = topics
+        self._global_tables = ListedTables(topology, topics)
         self._now_ms = now_ms
         self._partition_of = partition_of
         self._results = results
@@ -100,6 +102,7 @@ class Turmoil:
             ProcessingError: something failed.
             UsageError: the app does not come to rest.
         """
+        self._global_tables.follow()
         for _ in range(self._rng.randint(1, 3)):
             self._add_worker()
         for task_id in self._subs:
@@ -211,6 +214,7 @@ class Turmoil:
                 headers=sink.headers,
                 partition=partition,
             )
+        self._global_tables.follow()
 
     def _open(self, task_id: TaskId, worker: _Worker) -> None:
         """Begin where the log says, on state from the changelog, or partly from a disk."""
@@ -223,7 +227,13 @@ class Turmoil:
             restoration = Restoration(store, start_offset=0, end_offset=len(log))
             tail = [(record.key or b"", record.value) for record in log[restoration.position :]]
             restoration.apply(tail, next_offset=len(log))
-        task = Task(sub, task_id, partitions=self._counts, store=store)
+        task = Task(
+            sub,
+            task_id,
+            partitions=self._counts,
+            store=store,
+            global_tables=self._global_tables.tables,
+        )
         known = task.positions
         for topic, partition in task.inputs:
             committed = self._committed.get((task_id, topic, partition), 0)

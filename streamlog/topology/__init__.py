@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from streamlog.topology.aggregator import Aggregator
 from streamlog.topology.builder import TopologyBuilder
+from streamlog.topology.global_tables import GlobalJoin, GlobalTable
 from streamlog.topology.graph import Topology, dead_letter_topics
 from streamlog.topology.nodes import (
     ORDERS,
@@ -80,6 +81,8 @@ __all__ = [
     "FilterNot",
     "FlatMap",
     "FlatMapValues",
+    "GlobalJoin",
+    "GlobalTable",
     "How",
     "JoinSide",
     "Map",

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from streamlog.errors import TopologyError
+from streamlog.topology.global_tables import GlobalTable
 from streamlog.topology.graph import Topology
 from streamlog.topology.nodes import Entry, Node
 from streamlog.topology.policies import ErrorPolicy, on_error
@@ -27,6 +28,7 @@ class TopologyBuilder:
         self.app_id = check_name("an app", app_id)
         self._on_error = on_error
         self.nodes: dict[str, Node] = {}
+        self.global_tables: dict[str, GlobalTable] = {}
 
     def add(self, node: Node) -> None:
         """Take the node in; its parents are there already.
@@ -42,6 +44,16 @@ class TopologyBuilder:
         if node.on_error is None and self._on_error.action != "fail":
             node = replace(node, on_error=self._on_error)
         self.nodes[node.name] = node
+
+    def add_global_table(self, table: GlobalTable) -> None:
+        """Take it in.
+
+        Raises:
+            TopologyError: the name is taken.
+        """
+        if table.name in self.global_tables:
+            raise TopologyError(f"the name {table.name!r} is taken by another global table")
+        self.global_tables[table.name] = table
 
     def unique_name(self, kind: str) -> str:
         """A name for a node that the user has not named; it is not the name of any state."""
@@ -67,6 +79,7 @@ class TopologyBuilder:
                 )
                 for sub in drafts
             ),
+            tuple(self.global_tables.values()),
         )
 
 

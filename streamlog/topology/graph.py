@@ -12,6 +12,7 @@ from functools import cached_property
 
 from streamlog.errors import TopologyError
 from streamlog.serdes import serde_for
+from streamlog.topology.global_tables import GlobalTable
 from streamlog.topology.nodes import Entry, Node, Source, WindowedAggregate
 from streamlog.topology.record_windows import RecordWindowsAggregate
 from streamlog.topology.subtopology import Subtopology, writers
@@ -33,9 +34,16 @@ def dead_letter_topics(names: Iterable[str | None]) -> dict[str, TopicSpec]:
 class Topology:
     """Everything an app computes; see `TopologyBuilder.build` for how it comes about."""
 
-    def __init__(self, app_id: str, subtopologies: tuple[Subtopology, ...]) -> None:
+    def __init__(
+        self,
+        app_id: str,
+        subtopologies: tuple[Subtopology, ...],
+        global_tables: tuple[GlobalTable, ...] = (),
+    ) -> None:
         self.app_id = app_id
         self.subtopologies = subtopologies
+        self.global_tables = global_tables
+        """What every worker has to read whole."""
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -45,7 +53,7 @@ class Topology:
     @cached_property
     def topics(self) -> dict[str, TopicSpec]:
         """All topics that it reads or writes, except changelogs."""
-        found: dict[str, TopicSpec] = {}
+        found = {table.topic.name: table.topic for table in self.global_tables}
         for node in self.nodes:
             read = (node.topic,) if isinstance(node, Entry) else ()
             found |= {topic.name: topic for topic in (*read, *node.writes)}

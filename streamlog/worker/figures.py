@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from streamlog.processing.outbox import Drop, SinkBatch
@@ -85,6 +85,8 @@ class Standing:
     """Whether the group has told it what is its own."""
     has_begun: bool = False
     """Whether it ever had a share."""
+    global_left_records: Mapping[str, int] = field(default_factory=dict)
+    """By topic of a global table: what is to be read before tasks may start."""
     tasks: tuple[TaskFigures, ...] = field(default=())
     """Those that run here, and those that are being opened."""
     stalled_ms: dict[str, int] = field(default_factory=dict)

@@ -1,10 +1,10 @@
 """How a worker is, for those who watch it from outside: a pure function of where it stands.
 
-It starts, and waits for the group; it restores its tasks, n of m; it runs; the group forms anew;
-or somebody in it does not get on (`watchdog`). Rule of the file: ready means that it does all of
-its share now, so that traffic and the next step of a rolling restart may come; a stall is told and
-does not make it unready, since taking its traffic away would help nobody. What fails ends the
-process. Not done here: answering (`web/pages`).
+It starts, reads its global tables, and waits for the group; it restores its tasks, n of m; it runs;
+the group forms anew; or somebody in it does not get on (`watchdog`). Rule of the file: ready means
+that it does all of its share now, so that traffic and the next step of a rolling restart may come;
+a stall is told and does not make it unready, since taking its traffic away would help nobody. What
+fails ends the process. Not done here: answering (`web/pages`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     """The group has not told it yet what is its own."""
+    READING = "reading"
+    """It has not read its global tables, and so has not joined its group."""
     REBALANCING = "rebalancing"
     """It had a share, and the group forms anew."""
     RESTORING = "restoring"
@@ -38,6 +40,8 @@ class Report:
 
 def phase_of(standing: Standing) -> Phase:
     """What it is at."""
+    if any(standing.global_left_records.values()):
+        return Phase.READING
     if not standing.is_assigned:
         return Phase.REBALANCING if standing.has_begun else Phase.STARTING
     if all(task.is_open for task in standing.tasks):
@@ -73,6 +77,12 @@ class TaskHealth:
             "assigned": standing.is_assigned,
             "tasks": {"running": running, "of": len(standing.tasks)},
         }
+        if phase is Phase.READING:
+            facts["reading"] = {
+                topic: {"records_left": left}
+                for topic, left in standing.global_left_records.items()
+                if left
+            }
         if running < len(standing.tasks):
             facts["restoring"] = {
                 task.task: {"records_left": task.restore_left_records}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from streamlog.client.producer import Producer
-from streamlog.dsl.access import TableAccess
+from streamlog.dsl.access import GlobalAccess, TableAccess
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.front import Page
 from streamlog.dsl.schedule import Crontab, Service, Timer
@@ -67,6 +67,8 @@ class Program:
     """Told which producer `Topic.send` is to use."""
     bind_tables: Callable[[TableAccess], None] = field(default=lambda _tables: None)
     """Told what the rows of tables are asked through."""
+    bind_global_tables: Callable[[GlobalAccess], None] = field(default=lambda _tables: None)
+    """Told what the rows of global tables are asked through."""
     bind_asker: Callable[[Asker], None] = field(default=lambda _asker: None)
     """Told what `AgentRef.ask` goes through."""
 

@@ -38,6 +38,7 @@ from streamlog.worker.drops import Drops
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor
 from streamlog.worker.figures import Figures, TaskFigures
+from streamlog.worker.global_tables import GlobalReader
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer, TaskState
 from streamlog.worker.watchdog import Sight
@@ -90,6 +91,8 @@ class Surroundings:
     """Writes commits as transactions: exactly once. None: at least once."""
     on_step: OnStep
     """Told how far a commit is."""
+    reader: GlobalReader
+    """Of the global tables, which tasks may look into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,6 +575,7 @@ class Tasks:
             merges=self._transactor is not None,
             pause=self._engine.pause,
             caches=self.budget.caches,
+            global_tables=self._with.reader.tables,
         )
         self._opening.pop(task_id, None)
         self._opened[task_id] = _Running(task, state, self.inputs(task_id))

@@ -27,6 +27,7 @@ from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.schedule import Service
 from streamlog.errors import LogError, ProcessingError, TopologyError
@@ -38,6 +39,7 @@ from streamlog.tables.worker_identity import WorkerIdentity
 from streamlog.transport.security import Security
 from streamlog.worker.abandoned import remove_abandoned
 from streamlog.worker.access.local import LocalRows
+from streamlog.worker.access.routed import RoutedTables
 from streamlog.worker.agents import Agents
 from streamlog.worker.copies import Copies
 from streamlog.worker.cron import CronScheduler
@@ -45,6 +47,7 @@ from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor, Undone
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
+from streamlog.worker.global_tables import GlobalReader
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.program import Program, Start
 from streamlog.worker.reaching import door_at, tables_over
@@ -137,6 +140,9 @@ class Worker:
             transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))
+            reader = GlobalReader(log, program.topology, start.counts, self._clock)
+            await stack.enter_async_context(reader)
+            program.bind_global_tables(reader.tables)
             background = await stack.enter_async_context(asyncio.TaskGroup())
             surroundings = Surroundings(
                 log=log,
@@ -151,19 +157,12 @@ class Worker:
                 engine=stack.enter_context(closing(EngineThread(self._clock))),
                 transactor=transactor,
                 on_step=program.on_step,
+                reader=reader,
             )
             self.exchange.host = state_host(program.state_path)
             replies = self._bound(stack, surroundings)
             shift = _Shift(program, start.counts, surroundings, self.exchange, replies.answer)
-            tables = tables_over(
-                program.topology,
-                start.counts,
-                peers=self.exchange.peers,
-                local=shift.rows,
-                producer=producer,
-                clock=self._clock,
-            )
-            program.bind_tables(tables)
+            tables = self._tables(start, shift.rows, producer)
             if door is not None:
                 await stack.enter_async_context(
                     door.open(
@@ -174,6 +173,19 @@ class Worker:
                     )
                 )
             await shift.work(stop)
+
+    def _tables(self, start: Start, local: LocalRows, producer: Producer) -> RoutedTables:
+        """What the app asks for rows through from now on."""
+        tables = tables_over(
+            self._program.topology,
+            start.counts,
+            peers=self.exchange.peers,
+            local=local,
+            producer=producer,
+            clock=self._clock,
+        )
+        self._program.bind_tables(tables)
+        return tables
 
     async def _transactor(self, log: Log, stack: AsyncExitStack) -> Transactor | None:
         """Who writes commits as transactions, under this worker's name."""
@@ -245,6 +257,7 @@ class _Shift:
     ) -> None:
         self._program = program
         self._counts = counts
+        self._reader = surroundings.reader
         self._log = surroundings.log
         self._consumer = surroundings.consumer
         self._clock = surroundings.clock
@@ -303,6 +316,9 @@ class _Shift:
         ]
         self._copies.look_at_disk()
         try:
+            await self._reader.load(stop)
+            follow = self._reader.follow()
+            watches.append(self._background.create_task(follow, name="global tables"))
             await self._consumer.subscribe(
                 self._program.sources,
                 on_assigned=self._on_assigned,
@@ -334,6 +350,7 @@ class _Shift:
         return Standing(
             is_assigned=self._assigned,
             has_begun=self._has_begun,
+            global_left_records=self._reader.left,
             tasks=self._tasks.standing(),
             stalled_ms=self._watching.stalled,
             lag_records={

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-(PROGRAM,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/joins.md").read_text(), re.DOTALL)
+PROGRAM, NAMED = re.findall(r"```python\n(.*?)```", (ROOT / "docs/joins.md").read_text(), re.DOTALL)
 
 
-def test_the_program_type_checks(tmp_path: Path) -> None:
-    path = tmp_path / "checkout.py"
-    path.write_text(PROGRAM)
+def test_the_programs_type_check(tmp_path: Path) -> None:
+    paths = [tmp_path / "checkout.py", tmp_path / "named.py"]
+    for path, program in zip(paths, (PROGRAM, NAMED), strict=True):
+        path.write_text(program)
     result = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", path],
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", *paths],
         capture_output=True,
         text=True,
         check=False,
@@ -29,7 +30,7 @@ def test_the_program_type_checks(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_of_two_streams_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "documented_checkout.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("documented_checkout")
@@ -43,3 +44,16 @@ def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         t.input(module.orders).send(module.Order(30), key="c", at=6_000 + 16 * 60_000 + 1)
         assert t.output(module.outcomes).values == ["paid", "open"]
         assert t.output(module.valued).values == [20.0, 20.0, 30.0]
+
+
+def test_the_program_of_a_global_table_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "documented_named.py").write_text(NAMED)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("documented_named")
+    with module.app.test() as t:
+        t.input(module.airlines).send("United", key="UA")
+        t.input(module.flights).send("UA1545", key="N14228")
+        t.input(module.flights).send("XX1", key="N1")
+        assert t.output(module.named).values == ["UA1545 (United)", "XX1 (unknown)"]

@@ -305,8 +305,8 @@ class Adapter:
         return "versioned" in node
 
     def join_stream_global_table(self, node: Spec, stream: Any, table: Any, fn: Any) -> Any:
-        name = {"inner": "lookup", "left": "left_lookup"}[node["how"]]
-        return _method(stream, name)(table, key_of(node["lookup"]), fn)
+        required = node["how"] == "inner"
+        return _method(stream, "lookup")(table, key_of(node["lookup"]), fn, required=required)
 
     def join_table_table(self, node: Spec, left: Any, right: Any, fn: Any) -> Any:
         return self._joining(node, left)(right, fn, name=node["id"])

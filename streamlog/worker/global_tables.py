@@ -1,0 +1,117 @@
+"""GlobalReader: the topics of global tables into the memory of this worker.
+
+Everything that is there is read before the worker joins its group, so that no task looks into half
+a table; from then on what comes is followed, by a consumer of no group. What is not committed in
+the log is not read. Rule of the file: rows are brought by the event loop and looked up by the
+engine thread, row by row. Not done here: the rows (`processing/global_tables`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from streamlog.assignors import TopicPartition
+from streamlog.clock import Clock
+from streamlog.errors import RequestTimedOut
+from streamlog.log import Log
+from streamlog.processing.global_tables import GlobalTables
+from streamlog.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+POLL_MS = 500
+"""Longest wait for records, and so the longest a stop goes unnoticed while they are read."""
+SLICE_RECORDS = 5_000
+"""Taken in at once: heartbeats and agents get their turn in between."""
+STALL_MS = 60_000
+"""A log that says it has more and gives nothing for so long is not waited for."""
+FETCH_BYTES = 4 * 1024 * 1024
+"""Of one partition at once."""
+
+
+class GlobalReader:
+    """Reads the topics of an app's global tables; an async context manager."""
+
+    def __init__(
+        self, log: Log, topology: Topology, counts: Mapping[str, int], clock: Clock
+    ) -> None:
+        """`counts` are the partitions of every topic."""
+        self.tables = GlobalTables(topology.global_tables)
+        self.left: dict[str, int] = {}
+        """By topic, how many offsets are still to be read before tasks may start."""
+        self._partitions = [
+            TopicPartition(topic, number)
+            for topic in self.tables.topics
+            for number in range(counts[topic])
+        ]
+        self._clock = clock
+        self._consumer = log.consumer(
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=FETCH_BYTES,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Connect, if there is anything to be read."""
+        if self._partitions:
+            await self._consumer.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._partitions:
+            await self._consumer.__aexit__(exc_type, exc, traceback)
+
+    async def load(self, stop: asyncio.Event) -> None:
+        """Read all that is there, or until `stop` is set.
+
+        Raises:
+            RequestTimedOut: the log does not give what it said to have.
+        """
+        if not self._partitions:
+            return
+        consumer = self._consumer
+        consumer.assign(self._partitions)
+        await consumer.seek_to_beginning(*self._partitions)
+        ends = await consumer.end_offsets(self._partitions)
+        begun_ms = moved_ms = self._clock.now_ms()
+        before = self._count(ends)
+        while before and not stop.is_set():
+            await self._step()
+            after, now_ms = self._count(ends), self._clock.now_ms()
+            if after < before:
+                moved_ms = now_ms
+            elif now_ms - moved_ms >= STALL_MS:
+                behind = ", ".join(topic for topic, count in self.left.items() if count)
+                raise RequestTimedOut(
+                    f"the topics of global tables gave nothing for {STALL_MS // 1000} s, though "
+                    f"there is more to be read of {behind}: a transaction in them may be open"
+                )
+            before = after
+        took_ms = self._clock.now_ms() - begun_ms
+        logger.info("global tables of %s read in %d ms", ", ".join(self.tables.topics), took_ms)
+
+    async def follow(self) -> None:
+        """Take in what comes, for ever."""
+        while self._partitions:
+            await self._step()
+
+    async def _step(self) -> None:
+        polled = await self._consumer.poll_columns(timeout_ms=POLL_MS, max_records=SLICE_RECORDS)
+        for partition, records in polled.items():
+            self.tables.apply(partition.topic, records.keys, records.values)
+
+    def _count(self, ends: Mapping[TopicPartition, int]) -> int:
+        positions = self._consumer.positions()
+        self.left = dict.fromkeys(self.tables.topics, 0)
+        for partition, end in ends.items():
+            self.left[partition.topic] += max(end - positions.get(partition, 0), 0)
+        return sum(self.left.values())

@@ -1,0 +1,133 @@
+"""Streams that look into global tables, in the test driver and in simulations."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from streamlog import App, GlobalTable, ProcessingError, Topic, on_error
+from streamlog.errors import TopologyError, UsageError
+
+
+class Enriched:
+    """Clicks with the name of who is in their value."""
+
+    def __init__(self, *, required: bool = False, **options: Any) -> None:
+        self.app = App("enriched", **options)
+        self.clicks = self.app.topic("clicks", key=str, value=str, partitions=2)
+        self.users: Topic[int, str] = self.app.topic("users", key=int, value=str, partitions=3)
+        self.out = self.app.topic("out", key=str, value=str)
+        self.table: GlobalTable[int, str] = self.app.global_table(self.users)
+        lookup: Any = self.app.stream(self.clicks).lookup
+        lookup(self.table, self.who, lambda v, u: f"{v}-{u}", required=required).to(self.out)
+
+    @staticmethod
+    def who(_: str, value: str) -> int | None:
+        return int(value) if value.isdecimal() else None
+
+
+def test_a_record_finds_the_row_that_it_points_to_whatever_its_own_key_is() -> None:
+    made = Enriched()
+    with made.app.test() as t:
+        for number in range(6):
+            t.input(made.users).send(f"u{number}", key=number)
+        for number in range(7):
+            t.input(made.clicks).send(str(number), key="x")
+        t.input(made.users).send(cast("str", None), key=0)
+        t.input(made.users).send("new", key=1)
+        t.restart()
+        t.input(made.clicks).send("0", key="x")
+        t.input(made.clicks).send("1", key="x")
+        names = [f"{number}-u{number}" for number in range(6)]
+        assert t.output(made.out).values == [*names, "6-None", "0-None", "1-new"]
+
+
+def test_records_that_point_nowhere_are_left_out_and_counted() -> None:
+    left, inner = Enriched(), Enriched(required=True)
+    for made, wanted in ((left, ["7-None", "none-None"]), (inner, [])):
+        with made.app.test() as t:
+            t.input(made.clicks).send("nobody", key="x")
+            t.input(made.clicks).send("7", key="x")
+            t.input(made.clicks).send("none")
+            t.input(made.clicks).send(cast("str", None), key="x")
+            assert t.output(made.out).values == wanted
+            keyless = 2 - (made is left)
+            assert {reason: n for (_, reason), n in t.drops.items()} == {
+                "null key": keyless, "null value": 1
+            }  # fmt: skip
+
+
+def test_a_row_that_can_not_be_read_is_the_record_s_trouble() -> None:
+    class Picky:
+        def dumps(self, obj: str) -> bytes:
+            return obj.encode()
+
+        def loads(self, data: bytes) -> str:
+            if data == b"bad":
+                raise ValueError("no good")
+            return data.decode()
+
+    def app_with(policy: Any) -> tuple[App, Any, Any, Any]:
+        app = App("picky", on_error=policy)
+        clicks, out = (app.topic(name, key=str, value=str) for name in ("clicks", "out"))
+        users = app.topic("users", key=str, value=str, value_serde=Picky())
+        table = app.global_table(users, name="people")
+        app.stream(clicks).lookup(table, lambda k, _: k, lambda v, u: f"{v}-{u}").to(out)
+        return app, clicks, users, out
+
+    app, clicks, users, out = app_with(on_error.skip())
+    with app.test() as t:
+        t.input(users).send("bad", key="a")
+        t.input(users).send("good", key="b")
+        t.input(clicks).send("1", key="a")
+        t.input(clicks).send("2", key="b")
+        assert t.output(out).values == ["2-good"]
+    app, clicks, users, out = app_with(on_error.FAIL)
+    with app.test() as t:
+        t.input(users).send("bad", key="a")
+        with pytest.raises(ProcessingError, match="offset 0 of clicks"):
+            t.input(clicks).send("1", key="a")
+
+
+def test_the_rows_can_be_asked_for_where_the_app_runs() -> None:
+    made = Enriched()
+
+    async def asked() -> tuple[str | None, str | None, list[tuple[int, str]]]:
+        found = await made.table.fetch(2), await made.table.fetch(9)
+        return *found, [row async for row in made.table.scan()]
+
+    with made.app.test() as t:
+        for number in (2, 1):
+            t.input(made.users).send(f"u{number}", key=number)
+        assert asyncio.run(asked()) == ("u2", None, [(1, "u1"), (2, "u2")])
+    with pytest.raises(UsageError, match="nobody runs the app"):
+        asyncio.run(asked())
+
+
+def test_what_can_not_be_looked_into_is_refused() -> None:
+    made, other = Enriched(), App("other")
+    with pytest.raises(TopologyError, match="taken by another global table"):
+        made.app.global_table(made.users)
+    clicks = other.stream(other.topic("clicks", key=str, value=str))
+    with pytest.raises(TopologyError, match="belongs to app 'enriched'"):
+        clicks.lookup(made.table, made.who, lambda v, u: f"{v}-{u}")
+
+    def strict(value: str, name: str) -> str:
+        return value + name
+
+    stream: Any = made.app.stream(made.clicks)
+    stream.lookup(made.table, made.who, strict, required=True)
+    with pytest.raises(TopologyError, match="None"):
+        stream.lookup(made.table, made.who, strict)
+
+
+def test_a_global_table_belongs_to_no_sub_topology() -> None:
+    topology = Enriched().app.topology()
+    (sub,) = topology.subtopologies
+    assert sub.inputs == ("clicks",)
+    assert sub.changelog_topic is None
+    assert [table.name for table in topology.global_tables] == ["users"]
+    assert {"clicks", "users", "out"} == {*topology.topics}
+    assert "in users (left)" in topology.describe()
