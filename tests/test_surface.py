@@ -65,7 +65,7 @@ METHODS = {
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
     Table: [
         "changes", "fetch", "filter", "group_by", "join", "left_join", "map_values",
-        "name", "outer_join", "put", "scan",
+        "name", "outer_join", "put", "scan", "suppress",
     ],
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",

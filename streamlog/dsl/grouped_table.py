@@ -116,7 +116,7 @@ def regrouped(
     """
     place = side.place
     owner = place.builder.nodes[side.owner]
-    if owner.old_values != "kept":
+    if not _knows_old_values(place):
         raise TopologyError(
             f"the rows of {side.owner!r}, a {type(owner).__name__}, can't be grouped by another "
             "key, as it keeps none that a change could be told to replace: group .changes() "
@@ -128,3 +128,11 @@ def regrouped(
     revisions = Shape(given=RevisionSerde(value.serde))
     behind = through_topic(Place(place.builder, node, key, revisions), name, key)
     return GroupedTable(behind, value)
+
+
+def _knows_old_values(place: Place) -> bool:
+    nodes = place.builder.nodes
+    node = nodes[place.node]
+    while node.old_values == "passed on":
+        node = nodes[node.parents[0]]
+    return node.old_values == "kept"

@@ -276,6 +276,11 @@ def _with_table(place: Place, side: Side, said: _Said) -> Place:
             f"within= is for joins of streams: table {side.owner!r} has one row per key; "
             "look at the row of the record's own time with as_of=True"
         )
+    if place.builder.nodes[side.owner].table_key is None:
+        raise TopologyError(
+            f"{side.owner!r} keeps no rows that a stream could be joined with: join with the table "
+            "before it, or with .changes().to_table(name=...)"
+        )
     if side.is_windowed:
         raise TopologyError(
             f"table {side.owner!r} is windowed, and a stream can't be joined with it: "

@@ -7,7 +7,7 @@ to None is a deletion, which views hand on and do not show to functions.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
 
 from streamlog.dsl.access import TableAccess
 from streamlog.dsl.place import (
@@ -15,9 +15,10 @@ from streamlog.dsl.place import (
     Side,
 )
 from streamlog.dsl.shapes import returned
+from streamlog.dsl.suppressing import suppressed_until_closed, suppressed_within
 from streamlog.dsl.table_joins import joined_tables
-from streamlog.durations import When, when_ms
-from streamlog.errors import UsageError
+from streamlog.durations import Dur, When, when_ms
+from streamlog.errors import TopologyError, UsageError
 from streamlog.topology import (
     ErrorPolicy,
     How,
@@ -156,6 +157,44 @@ class Table(Generic[K, V]):
     ) -> Table[K, R]:
         side = joined_tables(self.side, other.side, fn, kind=kind, name=name, on_error=on_error)
         return Table(side)
+
+    @overload
+    def suppress(self, *, until: Literal["closed"], name: str) -> Table[K, V]: ...
+    @overload
+    def suppress(
+        self, *, within: Dur | None = None, max_records: int | None = None, name: str
+    ) -> Table[K, V]: ...
+    def suppress(
+        self,
+        *,
+        until: Literal["closed"] | None = None,
+        within: Dur | None = None,
+        max_records: int | None = None,
+        name: str,
+    ) -> Table[K, V]:
+        """The same table with fewer changes: of each row the last one, later (KIP-328).
+
+        Whoever is joined with it sees what has gone on. Its rows can't be asked for.
+
+        Args:
+            until: "closed": each row of a windowed table once, when it is final. Its deletion
+                before that is not seen.
+            within: for how long, by event time, a row is held back since its first change.
+            max_records: how many rows each task holds back; the oldest one goes on if there are
+                more.
+            name: the identity of what is held back.
+
+        Raises:
+            TopologyError: no limit is given, or the table is not windowed.
+        """
+        if until is None:
+            return Table(suppressed_within(self.side, name, within=within, max_records=max_records))
+        if until != "closed" or within is not None or max_records is not None:
+            raise TopologyError(
+                'suppress takes until="closed", or within= and max_records=; final rows have no '
+                "other limit, as some of them would be lost"
+            )
+        return Table(suppressed_until_closed(self.side, name))
 
     def group_by(
         self,

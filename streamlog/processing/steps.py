@@ -26,6 +26,7 @@ from streamlog.processing.sliding import SlidingStep
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.stream_joins import JoinSideStep, StreamJoinStep
+from streamlog.processing.suppressed import SuppressUntilClosedStep, SuppressWithinStep
 from streamlog.processing.table_joins import TableSideStep, TableTableJoinStep
 from streamlog.processing.versioned import (
     AsOfJoinStep,
@@ -58,6 +59,8 @@ from streamlog.topology import (
     StreamJoin,
     StreamTable,
     Subtopology,
+    SuppressUntilClosed,
+    SuppressWithin,
     TableAggregate,
     TableJoin,
     TableSide,
@@ -152,6 +155,17 @@ def _sliding(node: SlidingAggregate, around: Around) -> Step:
     return SlidingStep(node, around.store, around.collector, feeds=feeds, partition=partition)
 
 
+def _suppress_until_closed(node: SuppressUntilClosed, around: Around) -> Step:
+    return SuppressUntilClosedStep(
+        node,
+        around.store,
+        around.collector,
+        feeds=around.feeds(node),
+        partition=around.partition,
+        tells_old_values=around.tells_old_values(node),
+    )
+
+
 def _table_table_join(node: TableTableJoin, around: Around) -> Step:
     return TableTableJoinStep(
         node,
@@ -244,6 +258,8 @@ _KINDS: dict[type[Node], _Maker] = {
     Aggregate: _keeping(AggregateStep),
     StreamTable: _keeping(TableStep),
     TableAggregate: _keeping(TableAggregateStep),
+    SuppressUntilClosed: _suppress_until_closed,
+    SuppressWithin: lambda node, around: SuppressWithinStep(node, around.store, around.collector),
     TableSide: lambda node, _: TableSideStep(node.name, is_left=node.is_left),
     TableTableJoin: _table_table_join,
     Regroup: lambda node, _: RegroupStep(node),

@@ -58,6 +58,7 @@ from streamlog.topology.retimed import SetTimestamp
 from streamlog.topology.routes import Branch, Dedupe, Split
 from streamlog.topology.stream_joins import How, JoinSide, StreamJoin
 from streamlog.topology.subtopology import Feeder, Subtopology
+from streamlog.topology.suppressed import Suppress, SuppressUntilClosed, SuppressWithin
 from streamlog.topology.table_joins import StreamTable, TableSide, TableTableJoin
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 from streamlog.topology.versioned import AsOfJoin, VersionedTable
@@ -108,6 +109,9 @@ __all__ = [
     "StreamJoin",
     "StreamTable",
     "Subtopology",
+    "Suppress",
+    "SuppressUntilClosed",
+    "SuppressWithin",
     "TableAggregate",
     "TableFilter",
     "TableJoin",

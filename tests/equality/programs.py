@@ -153,6 +153,7 @@ class _Maker:
             self._process,
         ]
         on_tables = [self._join, self._join, self._regroup, self._join_tables, self._join_tables]
+        on_tables.append(self._suppress)
         return [*found, self._to_table, *(on_tables * bool(self._tables))]
 
     def _topic(self, kind: str, partitions: int) -> Topic[str, int]:
@@ -239,6 +240,8 @@ class _Maker:
         emit = rng.choice([Emit.CLOSE, Emit.UPDATE])
         windows = self._pick().group_by_key().windowed(tumbling(f"{size}ms", grace=f"{grace}ms"))
         table = windows.emit(emit).reduce(folded, name=self._name("window"))
+        if emit is Emit.UPDATE and rng.random() < 0.4:
+            table = table.suppress(until="closed", name=self._name("final"))
 
         def unwindowed(windowed: Windowed[str], value: int) -> tuple[str, int]:
             return windowed.key, value
@@ -288,6 +291,12 @@ class _Maker:
         )
         self._tables.append(table)
         self._add(table.changes().filter(lambda _, v: v is not None), f"{kind} of tables")
+
+    def _suppress(self) -> None:
+        table = self._rng.choice(self._tables)
+        within, rows = self._rng.choice([("30ms", None), (None, 2), ("100ms", 5)])
+        later = table.suppress(within=within, max_records=rows, name=self._name("later"))
+        self._add(later.changes().filter(lambda _, v: v is not None), f"suppress {within} {rows}")
 
     def _write(self, stream: Numbers) -> None:
         name = f"eq{self._seed}-{self._run}-out{len(self._program.outputs)}"

@@ -82,6 +82,10 @@ KINDS: dict[str, Made] = {
         lambda a, b: (a or 0) * 100 + (b or 0),
         name="join",
     ),
+    "suppressed": lambda app, topic: app.table(topic).suppress(within="10ms", name="later"),
+    "final": lambda app, topic: windowed(Emit.UPDATE)(app, topic).suppress(
+        until="closed", name="final"
+    ),
     "regrouped": lambda app, topic: (
         app.table(topic)
         .group_by(lambda k, v: (k + str(v % 2), v), name="first")

@@ -131,6 +131,6 @@ def test_groups_of_many_partitions_agree_with_a_count_of_the_last_values() -> No
 def test_a_table_of_which_no_rows_are_kept_is_refused() -> None:
     app = App("t")
     table = app.table(users(app))
-    unkept = replace(table.side, owner=table.map_values(str).side.place.node)
+    unkept = replace(table.side, place=table.changes().map_values(str)._place)
     with pytest.raises(TopologyError, match="can't be grouped by another key"):
         regrouped(unkept, lambda k, v: (v, k), "g", None)

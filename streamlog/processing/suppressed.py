@@ -1,0 +1,312 @@
+"""Changes of tables held back: until windows close, for a time, or while there is room.
+
+What is held back is in memory, and in the store as of the last commit. Rules of the file, which are
+those of Kafka Streams (KIP-328):
+
+1. Time is the largest timestamp of the changes that have come, but no later than the stream time of
+   all sources behind them; that of sources which have gone quiet counts for final rows.
+2. A change replaces the one of its row that is held back, and leaves it its place in the queue.
+3. Rows go on by (window's end, start, key), others by (timestamp of the first change, key).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from streamlog.durations import when_ms
+from streamlog.errors import CorruptData, ProcessingError
+from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.step import Collector, Step
+from streamlog.record import Windowed
+from streamlog.tables.store import Change, KeyValueStore, prefix_end
+from streamlog.topology import Suppress, SuppressUntilClosed, SuppressWithin
+from streamlog.windows.emit import UNKNOWN_MS
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    """A change that is held back, as it is in the store under its key."""
+
+    place: tuple[int, int]
+    timestamp_ms: int
+    value: bytes | None
+    old_value: bytes | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Stored).decode
+
+
+class Held:
+    """A change that is held back."""
+
+    __slots__ = ("key", "old_value", "place", "raw", "timestamp_ms", "value")
+
+    def __init__(self, raw: bytes, key: object, place: tuple[int, int]) -> None:
+        self.raw = raw
+        self.key = key
+        self.place = place
+        """By which the queue is in order, then by the key."""
+        self.timestamp_ms = UNKNOWN_MS
+        self.value: Any = None
+        self.old_value: Any = None
+        """What has gone on before, if somebody needs that."""
+
+
+class SuppressStep(Step):
+    """Holds changes back; what they wait for is for kinds to say."""
+
+    section = "suppressed"
+
+    def __init__(
+        self,
+        node: Suppress,
+        store: KeyValueStore,
+        collector: Collector,
+    ) -> None:
+        super().__init__(node.name)
+        self._key, self._value = node.key, node.value
+        self._prefix = node.store.prefix
+        self._store = store
+        self._collector = collector
+        self._held: dict[bytes, Held] = {}
+        self._queue: list[tuple[tuple[int, int], bytes]] = []
+        self._changed: set[bytes] = set()
+        self._time_ms = UNKNOWN_MS
+
+    @abstractmethod
+    def _place(self, key: Any, timestamp_ms: int) -> tuple[int, int]:  # noqa: ANN401 - the table's
+        """Where a row that is not held back yet has its place in the queue."""
+
+    def _hold(self, batch: Batch, at: int, raw: bytes) -> None:
+        held = self._held.get(raw)
+        if held is None:
+            key = batch.keys[at]
+            held = Held(raw, key, self._place(key, batch.timestamps[at]))
+            held.old_value = None if batch.old_values is None else batch.old_values[at]
+            self._held[raw] = held
+            insort(self._queue, (held.place, raw))
+        held.value, held.timestamp_ms = batch.values[at], batch.timestamps[at]
+        self._changed.add(raw)
+
+    def _pass(self, batch: Batch, at: int) -> None:
+        """Time goes on with a change."""
+        watermark_ms = batch.origin.watermarks[batch.rows[at]]
+        self._time_ms = max(self._time_ms, min(batch.timestamps[at], watermark_ms))
+
+    def _keyed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
+        """The changes that have a key, with their keys as bytes."""
+        if batch.has_null_keys:
+            kept = [key is not None for key in batch.keys]
+            self._collector.drop(self.name, "null key", kept.count(False))
+            batch = batch.where(kept)
+        return batch, [raw or b"" for raw in batch.raw_keys(self._key, self.name)]
+
+    def _release(self, count: int) -> list[Held]:
+        """The first of the queue."""
+        released = [self._held.pop(raw) for _, raw in self._queue[:count]]
+        del self._queue[:count]
+        self._changed.update(held.raw for held in released)
+        return released
+
+    def flush(self) -> None:
+        """Write down what is held back now, and remove what is no more."""
+        changes: list[Change] = []
+        for raw in sorted(self._changed):
+            held = self._held.get(raw)
+            changes.append((self._prefix + raw, None if held is None else self._stored(held)))
+        self._changed.clear()
+        self._store.write(changes)
+
+    def _stored(self, held: Held) -> bytes:
+        try:
+            value, old_value = self._dumped(held.value), self._dumped(held.old_value)
+        except Exception as error:
+            text = f"{self.name!r} can't store its row of key {held.raw!r}: {error}"
+            raise ProcessingError(text, node=self.name) from error
+        return _encode(_Stored(held.place, held.timestamp_ms, value, old_value))
+
+    def _dumped(self, value: Any) -> bytes | None:  # noqa: ANN401 - the table's
+        return None if value is None else self._value.dumps(value)
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside what is held back."""
+        return {"time_ms": self._time_ms}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave, and what is in the store.
+
+        Raises:
+            CorruptData: that is not readable.
+        """
+        self._time_ms = int(data["time_ms"])
+        loads = self._value.loads
+        for stored, row in self._store.range(self._prefix, prefix_end(self._prefix)):
+            raw = stored[len(self._prefix) :]
+            try:
+                found = _decode(row)
+            except msgspec.MsgspecError as error:
+                raise CorruptData(f"a row of {self.name!r} is not readable: {error}") from error
+            held = self._held[raw] = Held(raw, self._key.loads(raw), found.place)
+            held.timestamp_ms = found.timestamp_ms
+            held.value = None if found.value is None else loads(found.value)
+            held.old_value = None if found.old_value is None else loads(found.old_value)
+        self._queue = sorted((held.place, raw) for raw, held in self._held.items())
+
+
+class SuppressWithinStep(SuppressStep):
+    """Holds changes back for a time, or while there is room."""
+
+    def __init__(self, node: SuppressWithin, store: KeyValueStore, collector: Collector) -> None:
+        super().__init__(node, store, collector)
+        self._node = node
+
+    def process(self, batch: Batch) -> None:
+        """Hold the changes back, and hand on those whose time is over or that have no room."""
+        batch, raws = self._keyed(batch)
+        ats: list[int] = []
+        going: list[Held] = []
+        for at, raw in enumerate(raws):
+            self._hold(batch, at, raw)
+            self._pass(batch, at)
+            released = self._release(self._due())
+            going += released
+            ats += [at] * len(released)
+        rows = [batch.rows[at] for at in ats]
+        results = _batch_of(batch.origin, rows, going)
+        if batch.old_values is not None:
+            results.old_values = [held.old_value for held in going]
+        self.forward(results)
+
+    def _place(self, key: Any, timestamp_ms: int) -> tuple[int, int]:  # noqa: ANN401, ARG002 - of those with windows
+        return timestamp_ms, 0
+
+    def _due(self) -> int:
+        within_ms, records_max = self._node.within_ms, self._node.records_max
+        due = 0 if records_max is None else max(len(self._queue) - records_max, 0)
+        if within_ms is None:
+            return due
+        return max(due, _before(self._queue, self._time_ms - within_ms + 1))
+
+
+class SuppressUntilClosedStep(SuppressStep):
+    """Hands on each row of a windowed table once, when it is final."""
+
+    def __init__(
+        self,
+        node: SuppressUntilClosed,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        feeds: Sequence[Feed],
+        partition: int,
+        tells_old_values: bool,
+    ) -> None:
+        super().__init__(node, store, collector)
+        self._node = node
+        self._feeds = feeds
+        self._tells_old_values = tells_old_values
+        self._sequence = 0
+        self.feed = Feed((node.name, partition))
+        """What final rows carry."""
+
+    @property
+    def own_feeds(self) -> Sequence[Feed]:
+        """The final rows."""
+        return (self.feed,)
+
+    def process(self, batch: Batch) -> None:
+        """Hold the rows back, and hand on those of windows that have closed."""
+        batch, raws = self._keyed(batch)
+        for at, raw in enumerate(raws):
+            if batch.values[at] is not None:
+                self._hold(batch, at, raw)
+            elif raw in self._held:
+                self._forget(self._held[raw])
+            self._pass(batch, at)
+            self._close()
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - event time only
+        """All records at hand have been taken: sources that have gone quiet are heard of."""
+        feeds = self._feeds
+        self.feed.quiet_ms = min((feed.quiet_ms for feed in feeds), default=0)
+        self.feed.at_end = all(feed.at_end for feed in feeds)
+        quiet_ms = min((feed.time_ms for feed in feeds), default=UNKNOWN_MS)
+        is_news = self.feed.quiet_ms > 0 and quiet_ms > self._time_ms
+        if is_news:
+            self._time_ms = quiet_ms
+            self._close()
+        self._tell_time()
+        return is_news
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside what is held back."""
+        return {**super().to_data(), "sequence": self._sequence, "feed_ms": self.feed.time_ms}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        super().load(data)
+        self._sequence = int(data["sequence"])
+        self.feed.time_ms = int(data["feed_ms"])
+
+    def _place(self, key: Windowed[Any], timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those without windows
+        return when_ms(key.end), when_ms(key.start)
+
+    def _forget(self, held: Held) -> None:
+        """The row is gone before it was final."""
+        del self._held[held.raw]
+        del self._queue[bisect_left(self._queue, (held.place, held.raw))]
+        self._changed.add(held.raw)
+
+    def _close(self) -> None:
+        closed_ms = self._time_ms - self._node.closes_after_ms
+        going = self._release(_before(self._queue, closed_ms + 1))
+        if going:
+            times = [max(self.feed.time_ms, held.place[1]) for held in going]
+            results = _batch_of(self._origin(times), range(len(going)), going)
+            if self._tells_old_values:
+                results.old_values = [None] * len(going)
+            self.forward(results)
+
+    def _tell_time(self) -> None:
+        """No window that is still to come begins before this, unless a session grows backwards."""
+        size_ms = self._node.size_ms
+        first = self._queue[:1] if size_ms else self._queue
+        starts = [place[1] for place, _ in first]
+        to_come_ms = min([self._time_ms - self._node.closes_after_ms - size_ms, *starts])
+        self.feed.time_ms = max(self.feed.time_ms, to_come_ms)
+
+    def _origin(self, times: Sequence[int]) -> Origin:
+        first, self._sequence = self._sequence, self._sequence + len(times)
+        numbers = range(first, self._sequence)
+        name, partition = self.feed.source
+        return Origin(
+            self.feed,
+            topic=name,
+            partition=partition,
+            offsets=numbers,
+            positions=numbers,
+            times=times,
+            watermarks=times,
+        )
+
+
+def _before(queue: Sequence[tuple[tuple[int, int], bytes]], time_ms: int) -> int:
+    """How many of the queue have their place before a time."""
+    return bisect_left(queue, ((time_ms, UNKNOWN_MS), b""))
+
+
+def _batch_of(origin: Origin, rows: Sequence[int], going: Sequence[Held]) -> Batch:
+    results = Batch(
+        origin,
+        rows,
+        [held.key for held in going],
+        [held.value for held in going],
+        [held.timestamp_ms for held in going],
+    )
+    results.keys_are_raw = results.values_are_raw = False
+    return results
