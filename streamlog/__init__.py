@@ -14,7 +14,8 @@ from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.record import Late, Record, Windowed
 from streamlog.serdes import Serde
 from streamlog.topology import ErrorPolicy, on_error
-from streamlog.windows.definitions import Windows, tumbling
+from streamlog.windows.calendar import calendar
+from streamlog.windows.definitions import Windows, hopping, tumbling
 from streamlog.windows.emit import Emit
 from streamlog.windows.joins import JoinWindow
 from streamlog.windows.sessions import session
@@ -45,6 +46,8 @@ __all__ = [
     "WindowedStream",
     "Windows",
     "agg",
+    "calendar",
+    "hopping",
     "kv_store",
     "on_error",
     "punctuate",

@@ -40,6 +40,8 @@ NAMES = [
     "WindowedStream",
     "Windows",
     "agg",
+    "calendar",
+    "hopping",
     "kv_store",
     "on_error",
     "punctuate",

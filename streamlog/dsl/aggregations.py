@@ -16,10 +16,8 @@ from streamlog.dsl.shapes import UNKNOWN, Shape, returned
 from streamlog.serdes import Serde, serde_for
 from streamlog.tables.revision import Revision
 from streamlog.topology import Aggregation, TopicSpec
-from streamlog.windows.definitions import Tumbling
+from streamlog.windows.definitions import Windows
 from streamlog.windows.emit import Emit
-from streamlog.windows.sessions import Sessions
-from streamlog.windows.sliding import Sliding
 
 _EMPTY = object()
 _UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
@@ -30,7 +28,7 @@ _UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
 class Windowing:
     """How a stream is windowed, as far as it has been said."""
 
-    windows: Tumbling | Sessions | Sliding
+    windows: Windows
     emit: Emit = Emit.CLOSE
     late: TopicSpec | Callable[[Any], object] | None = None
     idle_after_ms: int | None = None

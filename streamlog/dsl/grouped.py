@@ -30,7 +30,8 @@ from streamlog.topology import (
     ErrorPolicy,
     check_name,
 )
-from streamlog.windows.definitions import Tumbling, Windows
+from streamlog.windows.calendar import Calendar
+from streamlog.windows.definitions import Hopping, Tumbling, Windows
 from streamlog.windows.sessions import Sessions
 from streamlog.windows.sliding import Sliding
 
@@ -54,9 +55,10 @@ class Grouped(Generic[K, V]):
         Raises:
             TopologyError: windows of this kind can't be run.
         """
-        if not isinstance(w, Tumbling | Sessions | Sliding):
+        if not isinstance(w, Tumbling | Hopping | Calendar | Sessions | Sliding):
             raise TopologyError(
-                f"windows must come from tumbling(...), session(...) or sliding(...), not {w!r}"
+                "windows must come from tumbling(...), hopping(...), calendar(...), session(...) "
+                f"or sliding(...), not {w!r}"
             )
         return WindowedStream(self._place, Windowing(w))
 

@@ -33,11 +33,11 @@ def record_windows_aggregate(
     """The node.
 
     Raises:
-        TopologyError: sessions have no way to be merged, or rows are to go on at commits.
+        TopologyError: sessions have no way to be merged, or rows are to go on at commits or early.
     """
-    if how.emit == Emit.COMMIT:
+    if how.emit == Emit.COMMIT or how.emit.is_early:
         raise TopologyError(
-            f"{name!r} can't emit with Emit.COMMIT: of sessions and sliding windows there are only "
+            f"{name!r} can't emit at commits or early: sessions and sliding windows have only "
             "final rows (Emit.CLOSE) or every change (Emit.UPDATE)"
         )
     if isinstance(windows, Sliding):

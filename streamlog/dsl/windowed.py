@@ -58,7 +58,8 @@ class WindowedStream(Generic[K, V]):
     def late(self, to: Topic[K, Late[V]] | Callable[[Record[K, V]], object]) -> Self:
         """Where records go whose window has closed: a topic, or a function.
 
-        Without this they are counted, and the count is logged.
+        Without this they are counted, and the count is logged. A record that lies in several
+        windows goes there once for each that has closed to it, and counts in the others.
         """
         late = to.spec if isinstance(to, Topic) else to
         return type(self)(self._place, replace(self._windowing, late=late))
@@ -68,9 +69,13 @@ class WindowedStream(Generic[K, V]):
 
         `Emit.COMMIT`: the newest value of each key and window that has changed, at every commit
         of the worker (`commit_interval`); in the test driver, after each call.
+        `Emit.early("10s")`: the newest value of each that has changed, at the end of every such
+        interval, and the final row.
         """
         if not isinstance(when, Emit):
-            raise TopologyError(f"emit takes Emit.CLOSE, Emit.UPDATE or Emit.COMMIT, not {when!r}")
+            raise TopologyError(
+                f"emit takes Emit.CLOSE, Emit.UPDATE, Emit.COMMIT or Emit.early(...), not {when!r}"
+            )
         return type(self)(self._place, replace(self._windowing, emit=when))
 
     def idle_after(self, wall: Dur) -> Self:
@@ -163,6 +168,7 @@ class WindowedStream(Generic[K, V]):
             on_error=on_error,
             windows=windows,
             emit=how.emit,
+            early=StoreSpec(f"{name}/@early") if how.emit.is_early else None,
             late=how.late,
             idle_after_ms=how.idle_after_ms,
         )

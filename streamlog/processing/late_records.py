@@ -1,7 +1,8 @@
 """LateRecords: where records go whose window has closed to them.
 
-Rule of the file: a record is late once, however many windows it would have been in. Not done here:
-judging who is late (`windows/emit`).
+Of windows that overlap, a record comes here once for each that has closed to it (`windowed`); where
+records make windows, once if none is open (`record_windows`). Not done here: judging who is late
+(`windows/emit`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class LateRecords:
         Args:
             batch: the record is one of these.
             at: which.
-            end_ms: of its window, the last to close if there are several.
+            end_ms: of its window.
             late_by_ms: how far its source's time had passed that end, and what is waited for after.
         """
         to = self._to

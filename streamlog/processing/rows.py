@@ -38,6 +38,7 @@ from streamlog.topology import (
     View,
     WindowedAggregate,
 )
+from streamlog.windows.assign import Assigner
 
 PAGE_ROWS_MAX = 1_000
 PAGE_BYTES_MAX = 1024 * 1024
@@ -194,7 +195,7 @@ class TableRows:
 
         Raises:
             SerdeError: keys of this type have no beginning.
-            UsageError: the table has no windows.
+            UsageError: the table has no windows, or none has this time in it.
         """
         head = b"" if prefix is None else self._head(prefix)
         if not self.is_windowed:
@@ -211,8 +212,9 @@ class TableRows:
         owner = self.owner
         if isinstance(owner, RecordWindowsAggregate | TableTableJoin):
             return owner.ends_around(at_ms)
-        size_ms = owner.windows.size_ms if isinstance(owner, WindowedAggregate) else 0
-        return at_ms + 1, at_ms + size_ms
+        if isinstance(owner, WindowedAggregate):
+            return at_ms + 1, Assigner(owner.windows).of(at_ms)[-1][1]
+        return at_ms + 1, at_ms
 
     def _dumped(self, key: object) -> bytes:
         try:

@@ -45,6 +45,11 @@ cdef class WindowFold:
     cdef object _load_row
     cdef long long _size_ms
     cdef long long _offset_ms
+    cdef long long _start_ms
+    cdef long long _end_ms
+    cdef long long _step_ms
+    cdef object _span_of
+    cdef bint _is_atomic
     cdef long long _grace_ms
     cdef bint _on_update
     cdef bint _on_commit
@@ -52,21 +57,58 @@ cdef class WindowFold:
     cdef public dict windows
     cdef public long long gate_ms
     cdef public Py_ssize_t at
+    cdef public Py_ssize_t told
     cdef public long long number
     cdef public list touched
     cdef public list touched_windows
     cdef public list touched_old_values
 
     @cython.locals(
-        at=cython.Py_ssize_t, end_ms=cython.longlong,
-        grace_ms=cython.longlong, last_end_ms=cython.longlong, now_ms=cython.longlong, offset_ms=cython.longlong,
-        others_ms=cython.longlong, own_ms=cython.longlong, row=Row, size_ms=cython.longlong,
+        at=cython.Py_ssize_t, end_ms=cython.longlong, grace_ms=cython.longlong,
+        now_ms=cython.longlong, others_ms=cython.longlong, own_ms=cython.longlong, row=Row,
         start_ms=cython.longlong, stream_ms=cython.longlong, timestamp_ms=cython.longlong,
         window=Window,
     )
     cpdef int run(
         self, Py_ssize_t start, Arrived arrived, tuple outlook, Updates updates
     ) except -1
+
+    @cython.locals(
+        offset_ms=cython.longlong, size_ms=cython.longlong, start_ms=cython.longlong,
+    )
+    cdef int _find(self, long long timestamp_ms) except -1
+
+    @cython.locals(
+        at=cython.Py_ssize_t, closed_ms=cython.longlong, first_ms=cython.longlong,
+        grace_ms=cython.longlong, have_first_ms=cython.longlong, have_last_ms=cython.longlong,
+        last_ms=cython.longlong, now_ms=cython.longlong, others_ms=cython.longlong,
+        own_ms=cython.longlong, size_ms=cython.longlong, step_ms=cython.longlong,
+        stream_ms=cython.longlong, timestamp_ms=cython.longlong, windows=list,
+    )
+    cpdef int run_overlapping(
+        self, Py_ssize_t start, Arrived arrived, tuple outlook, Updates updates
+    ) except -1
+
+    @cython.locals(start_ms=cython.longlong, found=list)
+    cdef list _windows_from(self, long long first_ms, long long last_ms)
+
+    @cython.locals(window=Window)
+    cdef int _warm(self, list windows, Arrived arrived) except -1
+
+    @cython.locals(
+        at=cython.Py_ssize_t, place=cython.Py_ssize_t, row=Row, timestamp_ms=cython.longlong,
+        window=Window,
+    )
+    cdef int _fold_all(
+        self, list windows, Arrived arrived, Updates updates, long long stream_ms
+    ) except -1
+
+    cdef int _note_old(self, Row row, object old_value, Updates updates) except -1
+
+    cdef int _changed(self, Window window, Row row, long long timestamp_ms) except -1
+
+    @cython.locals(found=Row)
+    cdef Row _row(self, Window window, object raw)
 
     cdef Window _window(self, long long start_ms, long long end_ms)
 

@@ -3,9 +3,10 @@
 `WindowFold.run` takes one source's records in their order: which window each falls in, whether that
 has closed to it, its row, the fold, and on update what goes on. It stops where something else has
 its turn: at a late record, behind one at which windows may close, at another source's record.
-The rule of the file: it may be compiled, so times outside of what a calendar knows leave by
-`open_window`, which refuses them, before anything is calculated. Not done here: stream time,
-closing and expiring (`windowed`).
+It is for windows side by side; `run_overlapping` for hopping ones, of which several hold a record:
+it is folded into each that is open, by ascending start. The rule of the file: it may be compiled,
+so times outside of what a calendar knows leave by `open_window`, which refuses them, before
+anything is calculated. Not done here: stream time, closing and expiring (`windowed`).
 """
 
 from __future__ import annotations
@@ -107,8 +108,10 @@ class WindowFold:
     __slots__ = (
         "_add",
         "_columns",
+        "_end_ms",
         "_grace_ms",
         "_initial",
+        "_is_atomic",
         "_load_row",
         "_offset_ms",
         "_on_commit",
@@ -116,10 +119,14 @@ class WindowFold:
         "_open_window",
         "_result",
         "_size_ms",
+        "_span_of",
+        "_start_ms",
+        "_step_ms",
         "_tells_old_values",
         "at",
         "gate_ms",
         "number",
+        "told",
         "touched",
         "touched_old_values",
         "touched_windows",
@@ -135,17 +142,22 @@ class WindowFold:
         open_window: Callable[[int, int], Window],
         load_row: Callable[[Window, bytes], Row],
         size_ms: int,
-        offset_ms: int,
         grace_ms: int,
-        on_update: bool,
-        on_commit: bool,
+        offset_ms: int = 0,
+        step_ms: int = 0,
+        span_of: Callable[[int], tuple[int, int]] | None = None,
+        is_atomic: bool = False,
+        on_update: bool = False,
+        on_commit: bool = False,
         tells_old_values: bool = False,
     ) -> None:
         """`add`, `result` and `initial` are an aggregation's.
 
         `open_window` makes a window that is not in memory, or refuses it; `load_row` asks the
-        store for the row of a window that is not whole. `tells_old_values`: what goes on says
-        what it replaces.
+        store for the row of a window that is not whole. `span_of` tells start and end of the
+        window around a time, if they are not of one size. `is_atomic`: where `add` fails for one
+        of several windows, none has the record; then it must leave states as they are.
+        `tells_old_values`: what goes on says what it replaces.
         """
         self._add = add
         self._result = result
@@ -155,7 +167,11 @@ class WindowFold:
         self._open_window = open_window
         self._load_row = load_row
         self._size_ms = size_ms
+        self._step_ms = step_ms
+        self._span_of = span_of
+        self._is_atomic = is_atomic
         self._offset_ms = offset_ms
+        self._start_ms = self._end_ms = 0
         self._grace_ms = grace_ms
         self._on_update = on_update
         self._on_commit = on_commit
@@ -166,6 +182,8 @@ class WindowFold:
         """Nothing closes before stream time less grace has come to this."""
         self.at = 0
         """The record in hand: where a run stopped, or failed."""
+        self.told = -1
+        """The record whose closed windows have been told of already, of several around it."""
         self.number = 0
         """How many records were folded, if rows are handed on at commits."""
         self.touched: list[Row] = []
@@ -192,8 +210,8 @@ class WindowFold:
         raws, timestamps, times = arrived.raws, arrived.timestamps, arrived.times
         sources = arrived.sources
         source = None if sources is None else sources[start]
-        grace_ms, size_ms, offset_ms = self._grace_ms, self._size_ms, self._offset_ms
-        last_end_ms = -1
+        grace_ms = self._grace_ms
+        start_ms = end_ms = -1
         window: Any = None
         for at in range(start, len(raws)):
             self.at = at
@@ -201,15 +219,14 @@ class WindowFold:
                 return _SOURCE
             timestamp_ms = timestamps[at]
             own_ms = max(own_ms, times[at])
-            if timestamp_ms < 0 or timestamp_ms > _TIME_MS_MAX:
-                self._open_window(*window_of(timestamp_ms, size_ms, offset_ms))
-            start_ms = (timestamp_ms - offset_ms) // size_ms * size_ms + offset_ms
-            end_ms = start_ms + size_ms
+            if timestamp_ms < start_ms or timestamp_ms >= end_ms:
+                window = None
+                self._find(timestamp_ms)
+                start_ms, end_ms = self._start_ms, self._end_ms
             if end_ms <= max(own_ms, now_ms) - grace_ms:
                 return _LATE
-            if end_ms != last_end_ms:
-                window = self._window(max(start_ms, 0), end_ms)
-                last_end_ms = end_ms
+            if window is None:
+                window = self._window(start_ms, end_ms)
             if at >= arrived.cold:
                 warming.warm(window.rows, raws, at)
                 arrived.cold = at + _AHEAD
@@ -224,6 +241,99 @@ class WindowFold:
                 return _GATE
         return _DONE
 
+    def _find(self, timestamp_ms: int) -> None:
+        """Start and end of its window."""
+        size_ms, offset_ms = self._size_ms, self._offset_ms
+        if timestamp_ms < 0 or timestamp_ms > _TIME_MS_MAX:
+            self._open_window(*window_of(timestamp_ms, size_ms, offset_ms))
+        if self._span_of is not None:
+            self._start_ms, self._end_ms = self._span_of(timestamp_ms)
+        else:
+            start_ms = (timestamp_ms - offset_ms) // size_ms * size_ms + offset_ms
+            self._end_ms = start_ms + size_ms
+            self._start_ms = max(start_ms, 0)
+
+    def run_overlapping(
+        self, start: int, arrived: Arrived, outlook: tuple[int, int, int], updates: Updates
+    ) -> int:
+        """As `run`, for windows of which one begins every step.
+
+        A record that is late for some of its windows is one to stop at, before it is taken; with
+        `told` set to it, it is taken into the others.
+        """
+        own_ms, now_ms, others_ms = outlook
+        raws, timestamps, times = arrived.raws, arrived.timestamps, arrived.times
+        sources = arrived.sources
+        source = None if sources is None else sources[start]
+        grace_ms, size_ms, step_ms = self._grace_ms, self._size_ms, self._step_ms
+        have_first_ms = have_last_ms = -1
+        windows: list[Window] = []
+        for at in range(start, len(raws)):
+            self.at = at
+            if sources is not None and sources[at] is not source:
+                return _SOURCE
+            timestamp_ms = timestamps[at]
+            own_ms = max(own_ms, times[at])
+            if timestamp_ms < 0 or timestamp_ms > _TIME_MS_MAX:
+                self._open_window(*window_of(timestamp_ms, size_ms, 0))
+            last_ms = timestamp_ms // step_ms * step_ms
+            first_ms = ((timestamp_ms - size_ms) // step_ms + 1) * step_ms
+            first_ms = max(first_ms, 0)
+            closed_ms = max(own_ms, now_ms) - grace_ms
+            if first_ms + size_ms <= closed_ms:
+                if self.told != at:
+                    return _LATE
+                first_ms = ((closed_ms - size_ms) // step_ms + 1) * step_ms
+            if first_ms != have_first_ms or last_ms != have_last_ms:
+                windows = self._windows_from(first_ms, last_ms)
+                have_first_ms, have_last_ms = first_ms, last_ms
+            if at >= arrived.cold:
+                self._warm(windows, arrived)
+            stream_ms = max(now_ms, min(own_ms, others_ms))
+            self._fold_all(windows, arrived, updates, stream_ms)
+            if stream_ms - grace_ms >= self.gate_ms:
+                return _GATE
+        return _DONE
+
+    def _windows_from(self, first_ms: int, last_ms: int) -> list[Window]:
+        """The windows that start between these, both included."""
+        found: list[Window] = []
+        start_ms = first_ms
+        while start_ms <= last_ms:
+            found.append(self._window(start_ms, start_ms + self._size_ms))
+            start_ms += self._step_ms
+        return found
+
+    def _warm(self, windows: list[Window], arrived: Arrived) -> None:
+        for window in windows:
+            warming.warm(window.rows, arrived.raws, self.at)
+        arrived.cold = self.at + _AHEAD
+
+    def _fold_all(
+        self, windows: list[Window], arrived: Arrived, updates: Updates, stream_ms: int
+    ) -> None:
+        """Take the record in hand into each of the windows."""
+        at = self.at
+        raw, value, timestamp_ms = arrived.raws[at], arrived.values[at], arrived.timestamps[at]
+        states: Any = None
+        if self._is_atomic:
+            states = [self._add(self._row(window, raw).state, value) for window in windows]
+        for place, window in enumerate(windows):
+            if states is None:
+                row = self._folded(window, raw, value, timestamp_ms, updates)
+            else:
+                row = self._row(window, raw)
+                old_value = self._result_of(row) if self._tells_old_values else None
+                row.state = states[place]
+                self._changed(window, row, timestamp_ms)
+                if self._tells_old_values:
+                    self._note_old(row, old_value, updates)
+            if self._on_update:
+                self._note(updates, window, row, at)
+                updates.raws.append(raw)
+            if self._on_commit:
+                self._touch(window, row, stream_ms)
+
     def _window(self, start_ms: int, end_ms: int) -> Window:
         window = self.windows.get(end_ms)
         return self._open_window(start_ms, end_ms) if window is None else window
@@ -236,23 +346,31 @@ class WindowFold:
         timestamp_ms: int,
         updates: Updates,
     ) -> Row:
-        row = window.rows.get(raw)
-        if row is None:
-            row = self._new_row(window, raw)
+        row = self._row(window, raw)
         old_value = self._result_of(row) if self._tells_old_values else None
         if self._columns is not None:
             self._columns.add(row.state, value)
         else:
             row.state = self._add(row.state, value)
+        self._changed(window, row, timestamp_ms)
+        if self._tells_old_values:
+            self._note_old(row, old_value, updates)
+        return row
+
+    def _changed(self, window: Window, row: Row, timestamp_ms: int) -> None:
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
         if not row.dirty:
             row.dirty = True
             window.dirty.append(row)
-        if self._tells_old_values:
-            old_values = updates.old_values if self._on_update else self.touched_old_values
-            if self._on_update or not row.touched:
-                old_values.append(old_value)
-        return row
+
+    def _note_old(self, row: Row, old_value: Any, updates: Updates) -> None:  # noqa: ANN401 - a result
+        old_values = updates.old_values if self._on_update else self.touched_old_values
+        if self._on_update or not row.touched:
+            old_values.append(old_value)
+
+    def _row(self, window: Window, raw: bytes) -> Row:
+        found = window.rows.get(raw)
+        return self._new_row(window, raw) if found is None else found
 
     def _result_of(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
         if row.timestamp_ms < 0:

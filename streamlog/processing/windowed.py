@@ -1,9 +1,11 @@
-"""WindowedAggregateStep: one result per key and window, on close, on every update or per commit.
+"""WindowedAggregateStep: one result per key and window, at its end or earlier and more often.
 
-Time is kept per source (`StreamTime`): a record is late against the time of its own source,
-a window closes when all live sources have passed its end and grace. Rows of open windows are
-objects in a cache per window; `flush` writes the changed ones under (end, start, key), so
-closing and expiring are ranges. Rules of the file:
+Windows lie side by side (tumbling, calendar) or overlap (hopping). Time is kept per source
+(`StreamTime`): a record is late against the time of its own source, a window closes when all live
+sources have passed its end and grace. Rows of open windows are objects in a cache per window;
+`flush` writes the changed ones under (end, start, key), so closing and expiring are ranges. What
+goes on before is said by `Emit`: every update, the newest at commits, or at intervals (`early`).
+Rules of the file:
 
 1. A record is added before windows are closed by it; results come in (end, start, key) order.
 2. What is closed follows from stream time alone, which is part of the progress: so a window is
@@ -18,7 +20,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -32,8 +33,9 @@ from streamlog.processing.aggregate import (
     without_nulls,
 )
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
+from streamlog.processing.early import EarlyRows
 from streamlog.processing.failures import LeftOut
-from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.late_records import LateRecords
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.window_fold import (
     GATE,
@@ -44,7 +46,7 @@ from streamlog.processing.window_fold import (
     Window,
     WindowFold,
 )
-from streamlog.record import Late, Windowed
+from streamlog.record import Windowed
 from streamlog.tables.folding import Row, cleaned, keyed
 from streamlog.tables.store import (
     KeyValueStore,
@@ -53,9 +55,18 @@ from streamlog.tables.store import (
     window_bound,
     window_key,
 )
-from streamlog.topology import TopicSpec, WindowedAggregate
-from streamlog.windows.assign import window_of
-from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit, StreamTime, closed_until
+from streamlog.topology import WindowedAggregate
+from streamlog.windows.assign import Assigner
+from streamlog.windows.calendar import Calendar
+from streamlog.windows.definitions import Hopping, Tumbling
+from streamlog.windows.emit import (
+    FAR_MS,
+    UNKNOWN_MS,
+    Emit,
+    StreamTime,
+    closed_until,
+    is_late,
+)
 
 T = TypeVar("T")
 """What is done for a record gives this."""
@@ -67,6 +78,10 @@ class Closed:
     __slots__ = ("raws", "timestamps", "values", "windows")
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """They have been handed on."""
         self.raws: list[bytes] = []
         self.windows: list[Window] = []
         self.values: list[Any] = []
@@ -110,24 +125,54 @@ class WindowedAggregateStep(Step):
         self._store = store
         self._collector = collector
         self._prefix = node.store.prefix
+        self._late = LateRecords(node.name, node.late, collector)
         self._stream = StreamTime(s for feed in feeds for s, _, _ in feed.heard_of())
-        self._fold = WindowFold(
+        self._assigner = Assigner(node.windows)
+        self._fold = self._folding(node)
+        self._overlaps = isinstance(node.windows, Hopping)
+        self._run = self._fold.run_overlapping if self._overlaps else self._fold.run
+        self._early = self._early_rows(node, store, partition)
+        self._windows = self._fold.windows
+        self._ends: list[int] = []
+        self._closed_ms = UNKNOWN_MS
+        self._sequence = 0
+
+    def _folding(self, node: WindowedAggregate) -> WindowFold:
+        windows = node.windows
+        return WindowFold(
             guarded(node).add,
             node.aggregation.result,
             node.aggregation.initial,
             open_window=self._open,
             load_row=self._load_row,
-            size_ms=node.windows.size_ms,
-            offset_ms=node.windows.offset_ms,
-            grace_ms=self._grace_ms,
-            on_update=node.emit is Emit.UPDATE,
-            on_commit=node.emit is Emit.COMMIT,
-            tells_old_values=tells_old_values and node.emit is not Emit.CLOSE,
+            size_ms=windows.size_ms,
+            grace_ms=windows.grace_ms,
+            offset_ms=windows.offset_ms if isinstance(windows, Tumbling) else 0,
+            step_ms=windows.step_ms if isinstance(windows, Hopping) else 0,
+            span_of=self._assigner.only if isinstance(windows, Calendar) else None,
+            is_atomic=node.on_error is not None and node.on_error.action != "fail",
+            on_update=node.emit == Emit.UPDATE,
+            on_commit=node.emit == Emit.COMMIT or node.emit.is_early,
+            tells_old_values=self._tells_old_values and node.emit != Emit.CLOSE,
         )
-        self._windows = self._fold.windows
-        self._ends: list[int] = []
-        self._closed_ms = UNKNOWN_MS
-        self._sequence = 0
+
+    def _early_rows(
+        self, node: WindowedAggregate, store: KeyValueStore, partition: int
+    ) -> EarlyRows | None:
+        if node.early is None:
+            return None
+        feed = Feed((node.early_feed, partition))
+        return EarlyRows(node.emit, feed, self._fold, store, node.early, row_of=self._row_of)
+
+    @property
+    def own_feeds(self) -> Sequence[Feed]:
+        """Its rows, unless they belong to the records behind them; the early ones apart."""
+        return (self.feed,) if self._early is None else (self._early.feed, self.feed)
+
+    @property
+    def next_wall_ms(self) -> int:
+        """When early rows are due, if that is by the clock on the wall."""
+        return FAR_MS if self._early is None else self._early.next_wall_ms
 
     def process(self, batch: Batch) -> None:
         """Fold the records, close what they close, hand on the results."""
@@ -137,19 +182,17 @@ class WindowedAggregateStep(Step):
         self._hand_on(closed)
         if updates.ats:
             rows = batch.rows
-            if len(updates.ats) < len(rows):
+            if self._overlaps or len(updates.ats) < len(rows):
                 rows = [rows[at] for at in updates.ats]
             keys = WindowedKeys(self._node.key, updates.raws, updates.windows)
             results = Batch(batch.origin, rows, keys, updates.values, updates.timestamps)
             self._forward(results, updates.old_values)
 
-    @property
-    def own_feeds(self) -> Sequence[Feed]:
-        """Its rows, unless they belong to the records behind them."""
-        return (self.feed,)
+    def settle(self, now_ms: int | None) -> bool:
+        """All records at hand have been taken: note how far sources have come, and who is idle.
 
-    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: note how far sources have come, and who is idle."""
+        Returns whether the end of an interval let rows go on.
+        """
         stream, idle_after_ms = self._stream, self._node.idle_after_ms
         for feed in self._feeds:
             for source, time_ms, quiet_ms in feed.heard_of():
@@ -162,23 +205,25 @@ class WindowedAggregateStep(Step):
                     stream.set_idle(source)
         self._rest()
         closed = Closed()
-        self._close(closed)
+        fired = self._pass(closed, now_ms)
         self._hand_on(closed)
-        return False
+        return fired
 
     def _rest(self) -> None:
         """What those downstream are told of its time: nothing new while rows wait for a commit."""
-        if self._node.emit is Emit.COMMIT and not self._fold.touched:
+        waits = self.has_waiting
+        if self._node.emit == Emit.COMMIT and not waits:
             self.feed.time_ms = max(self.feed.time_ms, self._stream.now_ms)
         quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.feed.quiet_ms = 0 if self._fold.touched else quiet_ms
         at_end = all(feed.at_end for feed in self._feeds)
-        self.feed.at_end = at_end and not self._fold.touched
+        for own in self.own_feeds:
+            own.quiet_ms = 0 if waits else quiet_ms
+            own.at_end = at_end and not waits
 
     @property
     def has_waiting(self) -> bool:
         """Whether there is something for `emit`."""
-        return bool(self._fold.touched)
+        return self._early is None and bool(self._fold.touched)
 
     def emit(self) -> None:
         """Hand on the newest result of every row that has changed since the last commit.
@@ -187,23 +232,27 @@ class WindowedAggregateStep(Step):
         what a restart emits again has the same number or belongs behind what came before.
         """
         fold = self._fold
-        places = sorted(range(len(fold.touched)), key=lambda at: fold.touched[at].number)
-        rows = [fold.touched[at] for at in places]
-        windows = [fold.touched_windows[at] for at in places]
-        old_values = fold.touched_old_values and [fold.touched_old_values[at] for at in places]
+        touched, windows, replaced = fold.touched, fold.touched_windows, fold.touched_old_values
         fold.touched, fold.touched_windows, fold.touched_old_values = [], [], []
-        for row in rows:
+        places = sorted(range(len(touched)), key=lambda at: touched[at].number)
+        rows = [(touched[at], windows[at]) for at in places]
+        for row in touched:
             row.touched = False
-        numbers, times = [row.number for row in rows], [row.time_ms for row in rows]
-        results = Batch(
-            self._origin(numbers, times),
-            range(len(rows)),
-            WindowedKeys(self._node.key, [row.raw for row in rows], windows),
-            [self._result(row.state) for row in rows],
-            [row.timestamp_ms for row in rows],
-        )
-        self._forward(results, old_values)
+        results = self._newest(self.feed, rows, [row.time_ms for row, _ in rows])
+        self._forward(results, [replaced[at] for at in places] if replaced else [])
         self._rest()
+
+    def _newest(
+        self, feed: Feed, rows: Sequence[tuple[Row, Window]], times: Sequence[int]
+    ) -> Batch:
+        """What the rows stand for now, each numbered by the record that changed it last."""
+        return Batch(
+            _origin(feed, [row.number for row, _ in rows], times),
+            range(len(rows)),
+            WindowedKeys(self._node.key, [r.raw for r, _ in rows], [window for _, window in rows]),
+            [self._result(row.state) for row, _ in rows],
+            [row.timestamp_ms for row, _ in rows],
+        )
 
     def flush(self) -> None:
         """Write changed rows into the store."""
@@ -213,6 +262,8 @@ class WindowedAggregateStep(Step):
             head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
             values = self._format.dumps_all(rows)
             self._store.write(zip(keyed(rows, head), values, strict=True))
+            if self._early is not None:
+                self._store.write(self._early.marks(window, rows))
             cleaned(rows)
             window.dirty = []
             self._sizes.add(rows, values)
@@ -221,6 +272,8 @@ class WindowedAggregateStep(Step):
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows
                 window.rows.clear()
+            if self._early is not None:
+                self._early.spill()
 
     def table(self) -> Iterator[tuple[Any, Any]]:
         """The rows that are kept, by (end, start, key)."""
@@ -232,8 +285,9 @@ class WindowedAggregateStep(Step):
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the rows."""
-        sequence = self._fold.number if self._node.emit is Emit.COMMIT else self._sequence
-        return {"stream": self._stream.to_data(), "sequence": sequence}
+        sequence = self._fold.number if self._node.emit == Emit.COMMIT else self._sequence
+        data: dict[str, object] = {"stream": self._stream.to_data(), "sequence": sequence}
+        return data if self._early is None else {**data, "early": self._early.to_data()}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave; the rows are in the store."""
@@ -241,6 +295,8 @@ class WindowedAggregateStep(Step):
         self._sequence = self._fold.number = int(data["sequence"])
         self._closed_ms = closed_until(self._stream.now_ms, self._grace_ms)
         self._ends = list(self._stored_ends())
+        if self._early is not None and "early" in data:
+            self._early.load(data["early"])
         self._set_gate()
         self._set_time()
 
@@ -251,11 +307,12 @@ class WindowedAggregateStep(Step):
         times = batch.of_origin(origin.times)
         arrived = Arrived(raws, batch.values, batch.timestamps, times, own)
         start = fold.at = 0
+        fold.told = -1
         while start < len(raws):
             source = origin.feed.source if own is None else own[start]
             stream.advance(source, times[start])
             try:
-                why = fold.run(start, arrived, stream.outlook(source), updates)
+                why = self._run(start, arrived, stream.outlook(source), updates)
             except Exception as error:  # noqa: BLE001 - the user's functions
                 if fold.at > start:
                     stream.advance(source, times[fold.at - 1])
@@ -264,9 +321,9 @@ class WindowedAggregateStep(Step):
             if start:
                 stream.advance(source, times[start - 1])
             if why == LATE:
-                self._tried(batch, partial(self._leave_out, batch, fold.at, stream.time_of(source)))
+                start = self._leave_out(batch, stream.time_of(source))
             elif why == GATE:
-                self._close(closed)
+                self._pass(closed)
 
     def _again(self, batch: Batch, arrived: Arrived, updates: Updates, error: Exception) -> int:
         """The record in hand has failed: try it alone, by the policy; says why it stopped."""
@@ -275,7 +332,7 @@ class WindowedAggregateStep(Step):
         own = batch.origin.sources
         source = batch.origin.feed.source if own is None else own[batch.rows[at]]
         outlook = self._stream.outlook(source)
-        found = self._tried(batch, partial(fold.run, at, alone, outlook, updates), error)
+        found = self._tried(batch, partial(self._run, at, alone, outlook, updates), error)
         fold.at = at
         if not isinstance(found, LeftOut):
             return found
@@ -283,12 +340,11 @@ class WindowedAggregateStep(Step):
         return GATE  # Time goes on without it.
 
     def _forget_empty(self, timestamp_ms: int, raw: bytes) -> None:
-        """A row that was begun for the record in hand has nothing in it."""
-        spec = self._node.windows
-        _, end_ms = window_of(timestamp_ms, spec.size_ms, spec.offset_ms)
-        window = self._windows.get(end_ms)
-        if window is not None and raw in window.rows and window.rows[raw].timestamp_ms < 0:
-            del window.rows[raw]
+        """Rows that were begun for the record in hand have nothing in them."""
+        for _, end_ms in self._assigner.of(timestamp_ms):
+            window = self._windows.get(end_ms)
+            if window is not None and raw in window.rows and window.rows[raw].timestamp_ms < 0:
+                del window.rows[raw]
 
     def _tried(
         self, batch: Batch, work: Callable[[], T], error: Exception | None = None
@@ -304,27 +360,21 @@ class WindowedAggregateStep(Step):
             error = caught
         raise batch.failure(self.name, at, error) from error
 
-    def _leave_out(self, batch: Batch, at: int, source_ms: int) -> None:
-        late, spec = self._node.late, self._node.windows
-        _, end_ms = window_of(batch.timestamps[at], spec.size_ms, spec.offset_ms)
-        late_by_ms = closed_until(source_ms, self._grace_ms) - end_ms
-        if late is None:
-            self._collector.drop(self.name, "late", late_by_ms=late_by_ms)
-        elif isinstance(late, TopicSpec):
-            record = batch.record(at)
-            value = Late(record.value, timedelta(milliseconds=late_by_ms), moment(end_ms))
-            self._collector.send(
-                SinkBatch(
-                    late.name,
-                    None,
-                    [batch.timestamps[at]],
-                    [late.key.dumps(record.key)],
-                    [late.value.dumps(value)],
-                    [record.headers],
-                )
-            )
-        else:
-            late(batch.record(at))
+    def _leave_out(self, batch: Batch, source_ms: int) -> int:
+        """The record in hand is late, if not for all of its windows; says which is next."""
+        fold, grace_ms = self._fold, self._grace_ms
+        at = fold.at
+
+        def tell() -> None:
+            for _, end_ms in self._assigner.of(batch.timestamps[at]):
+                if is_late(end_ms, source_ms, grace_ms):
+                    late_by_ms = closed_until(source_ms, grace_ms) - end_ms
+                    self._late.leave_out(batch, at, end_ms=end_ms, late_by_ms=late_by_ms)
+
+        if isinstance(self._tried(batch, tell), LeftOut) or not self._overlaps:
+            return at + 1
+        fold.told = at
+        return at
 
     def _open(self, start_ms: int, end_ms: int) -> Window:
         """The window in memory; its rows come when they are needed."""
@@ -336,10 +386,31 @@ class WindowedAggregateStep(Step):
             self._fold.gate_ms = min(self._fold.gate_ms, end_ms)
         return window
 
+    def _row_of(self, end_ms: int, start_ms: int, raw: bytes) -> tuple[Window, Row]:
+        """A row that is there, and its window."""
+        window = self._windows.get(end_ms) or self._open(start_ms, end_ms)
+        return window, window.rows.get(raw) or self._load_row(window, raw)
+
     def _load_row(self, window: Window, raw: bytes) -> Row:
         data = self._store.get(self._prefix + window_key(window.end_ms, window.start_ms, raw))
         row = window.rows[raw] = self._format.loads(data, raw)
         return row
+
+    def _pass(self, closed: Closed, wall_ms: int | None = None) -> bool:
+        """Stream time may have passed the ends of windows, or one of the clocks an interval's."""
+        self._close(closed)
+        early = self._early
+        if early is None:
+            return False
+        is_due = early.is_due(self._stream.now_ms, wall_ms)
+        if is_due:
+            self._hand_on(closed)
+            rows = early.take(self._closed_ms)
+            # Those of a window come before its final ones, whose time is its start.
+            times = [max(self.feed.time_ms, 0)] * len(rows)
+            self._forward(self._newest(early.feed, rows, times), [])
+        self._set_gate()
+        return is_due
 
     def _close(self, closed: Closed) -> None:
         """Emit and expire what stream time has passed."""
@@ -347,7 +418,7 @@ class WindowedAggregateStep(Step):
         if limit_ms <= self._closed_ms:
             return
         if limit_ms >= self._fold.gate_ms:
-            if self._node.emit is Emit.CLOSE:
+            if self._node.emit.is_final:
                 first = bisect_right(self._ends, self._closed_ms)
                 for end_ms in self._ends[first : bisect_right(self._ends, limit_ms)]:
                     self._emit(end_ms, closed)
@@ -388,35 +459,20 @@ class WindowedAggregateStep(Step):
         if not closed.raws:
             return
         # What comes after a row begins no earlier than its window.
-        origin = self._own_origin([window.start_ms for window in closed.windows])
+        times = [window.start_ms for window in closed.windows]
+        first, self._sequence = self._sequence, self._sequence + len(times)
+        origin = _origin(self.feed, range(first, self._sequence), times)
         keys = WindowedKeys(self._node.key, closed.raws, closed.windows)
-        rows = range(len(closed.raws))
+        batch = Batch(origin, range(len(times)), keys, closed.values, closed.timestamps)
+        closed.clear()
         # Each row is handed on once.
-        results = Batch(origin, rows, keys, closed.values, closed.timestamps)
-        self._forward(results, [None] * len(rows))
+        self._forward(batch, [None] * len(times))
 
     def _forward(self, batch: Batch, old_values: Sequence[Any]) -> None:
         batch.keys_are_raw = batch.values_are_raw = False
         if self._tells_old_values:
             batch.old_values = old_values
         self.forward(batch)
-
-    def _own_origin(self, times: Sequence[int]) -> Origin:
-        """Results on close: a source of their own, with numbers for offsets."""
-        first, self._sequence = self._sequence, self._sequence + len(times)
-        return self._origin(range(first, self._sequence), times)
-
-    def _origin(self, numbers: Sequence[int], times: Sequence[int]) -> Origin:
-        name, partition = self.feed.source
-        return Origin(
-            self.feed,
-            topic=name,
-            partition=partition,
-            offsets=numbers,
-            positions=numbers,
-            times=times,
-            watermarks=times,
-        )
 
     def _stored_ends(self) -> Iterator[int]:
         """The ends of all windows in the store: one seek for each."""
@@ -432,10 +488,27 @@ class WindowedAggregateStep(Step):
         next_close = bisect_right(self._ends, self._closed_ms)
         closing = self._ends[next_close : next_close + 1]
         expiring = [end + self._kept_ms for end in self._ends[:1]]
-        self._fold.gate_ms = min([*closing, *expiring], default=FAR_MS)
+        gate_ms = min([*closing, *expiring], default=FAR_MS)
+        if self._early is not None:
+            gate_ms = min(gate_ms, self._early.next_event_ms - self._grace_ms)
+        self._fold.gate_ms = gate_ms
 
     def _set_time(self) -> None:
         """Results still to come belong to windows that are open: none begins before this."""
-        if self._closed_ms >= 0 and self._node.emit is not Emit.COMMIT:
-            spec = self._node.windows
-            self.feed.time_ms = window_of(self._closed_ms, spec.size_ms, spec.offset_ms)[0]
+        if self._closed_ms >= 0 and self._node.emit != Emit.COMMIT:
+            for own in self.own_feeds:
+                own.time_ms = self._assigner.first_open(self._closed_ms)
+
+
+def _origin(feed: Feed, numbers: Sequence[int], times: Sequence[int]) -> Origin:
+    """Of rows that are a source of their own, with numbers for offsets."""
+    name, partition = feed.source
+    return Origin(
+        feed,
+        topic=name,
+        partition=partition,
+        offsets=numbers,
+        positions=numbers,
+        times=times,
+        watermarks=times,
+    )

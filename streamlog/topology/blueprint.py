@@ -26,6 +26,7 @@ from streamlog.topology.nodes import Node
 from streamlog.topology.subtopology import Subtopology
 from streamlog.topology.topics import TopicSpec
 from streamlog.windows.definitions import Windows
+from streamlog.windows.emit import Emit
 
 NO_DETAILS = frozenset({"name", "parents"})
 """Fields that every node has."""
@@ -151,7 +152,7 @@ def _plain(value: object) -> object:
             return [_plain(item) for item in value if not _is_code(item)]
         case Mapping():
             return {str(k): _plain(v) for k, v in value.items() if not _is_code(v)}
-        case Enum() | TopicSpec() | StoreSpec():
+        case Enum() | TopicSpec() | StoreSpec() | Emit():
             return value.name
         case _:
             return _plain_object(value)

@@ -19,7 +19,7 @@ from streamlog.tables.store import StoreSpec
 from streamlog.topology.aggregator import Aggregator
 from streamlog.topology.policies import ErrorPolicy
 from streamlog.topology.topics import TopicSpec
-from streamlog.windows.definitions import Tumbling
+from streamlog.windows.definitions import Windows
 from streamlog.windows.emit import Emit
 
 OldValues = Literal["unknown", "kept", "passed on"]
@@ -300,8 +300,10 @@ class WindowedAggregate(Node):
     store: StoreSpec
     key: Serde[Any]
     aggregation: Aggregation
-    windows: Tumbling
+    windows: Windows
     emit: Emit
+    early: StoreSpec | None = None
+    """Of the rows that wait for the end of an interval, with `Emit.early`."""
     late: TopicSpec | Callable[[Any], object] | None = None
     """Where late records go: a topic (as `Late`), a function, or only into the count."""
     idle_after_ms: int | None = None
@@ -309,8 +311,8 @@ class WindowedAggregate(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """Its rows."""
-        return (self.store,)
+        """Its rows, and which of them wait."""
+        return (self.store,) if self.early is None else (self.store, self.early)
 
     @property
     def needs_equal_keys(self) -> bool:
@@ -325,7 +327,9 @@ class WindowedAggregate(Node):
         was: their number is their identity. At commits, it is that of the record that changed the
         row last, counted here. On update, they belong to the record behind them.
         """
-        return () if self.emit is Emit.UPDATE else (self.name,)
+        if self.emit == Emit.UPDATE:
+            return ()
+        return (self.name,) if self.early is None else (self.early_feed, self.name)
 
     @property
     def waits_idle_ms(self) -> int | None:
@@ -349,16 +353,19 @@ class WindowedAggregate(Node):
 
     @property
     def old_values(self) -> OldValues:
-        """Its rows."""
-        return "kept"
+        """Its rows; but not which of them have gone on early."""
+        return "kept" if self.early is None else "unknown"
 
     @property
     def detail(self) -> str:
         """Its windows."""
         windows = self.windows
-        return (
-            f"windows of {windows.size_ms} ms, grace {windows.grace_ms} ms, emit {self.emit.name}"
-        )
+        return f"{windows.described}, grace {windows.grace_ms} ms, emit {self.emit.name}"
+
+    @property
+    def early_feed(self) -> str:
+        """The source that early rows are, beside the final ones."""
+        return f"{self.name}/@early"
 
 
 Order = Literal["key", "partition", "none"]

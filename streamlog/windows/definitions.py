@@ -4,7 +4,8 @@ A definition says which windows there are, how long they wait for stragglers (`g
 how long their rows are kept (`retention`). Rule of the file: a definition that exists is
 valid; every check stands in `__post_init__`, so that no path around the constructors is
 left. Windows are aligned to the epoch, half open [start, end), and never start below it.
-Not done here: assigning timestamps (`assign`), closing and emission (`emit`).
+Not done here: assigning timestamps (`assign`), closing and emission (`emit`), days and months
+(`calendar`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class Windows:
                 "before their window closes; raise retention or lower grace"
             )
 
+    @property
+    def described(self) -> str:
+        """As a line about a topology says it."""
+        return f"windows of {self.size_ms} ms"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tumbling(Windows):
@@ -58,6 +64,27 @@ class Tumbling(Windows):
                 f"the offset of a tumbling window must be shorter than its size of "
                 f"{self.size_ms} ms: {self.offset_ms} ms"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hopping(Windows):
+    """Windows of one size that begin every `step_ms`: those shorter apart than long overlap."""
+
+    step_ms: int
+
+    def __post_init__(self) -> None:
+        Windows.__post_init__(self)
+        if not 0 < self.step_ms <= self.size_ms:
+            raise ConfigError(
+                f"the step of a hopping window must be longer than 0 ms and no longer than its "
+                f"size of {self.size_ms} ms, as records between two windows would be in none: "
+                f"{self.step_ms} ms"
+            )
+
+    @property
+    def described(self) -> str:
+        """As a line about a topology says it."""
+        return f"windows of {self.size_ms} ms every {self.step_ms} ms"
 
 
 def tumbling(
@@ -82,4 +109,30 @@ def tumbling(
         grace_ms=grace_ms,
         retention_ms=size_ms + grace_ms if retention is None else duration_ms(retention),
         offset_ms=duration_ms(offset),
+    )
+
+
+def hopping(size: Dur, step: Dur, *, grace: Dur = "0s", retention: Dur | None = None) -> Hopping:
+    """Windows of `size`, one beginning every `step`, aligned to the epoch.
+
+    A record is in every window around it, `size / step` of them; the first begins at 0, none
+    before. What costs time and room is that number, not `size`.
+
+    Args:
+        size: length of a window.
+        step: from the start of one window to that of the next; not longer than `size`.
+        grace: how far stream time may pass the end of a window before it closes.
+        retention: how long a row is kept, counted from the start of its window; by default
+            just as long as needed, `size` plus `grace`.
+
+    Raises:
+        ConfigError: a duration is malformed, `size` or `step` is zero, `step` is longer than
+            `size`, or `retention` is shorter than `size` plus `grace`.
+    """
+    size_ms, grace_ms = duration_ms(size), duration_ms(grace)
+    return Hopping(
+        size_ms=size_ms,
+        grace_ms=grace_ms,
+        retention_ms=size_ms + grace_ms if retention is None else duration_ms(retention),
+        step_ms=duration_ms(step),
     )

@@ -12,12 +12,13 @@ is idle, and rows and their store (`processing/aggregate`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from enum import Enum
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from streamlog.errors import CorruptData
+from streamlog.durations import Dur, duration_ms
+from streamlog.errors import ConfigError, CorruptData
 
 Source: TypeAlias = tuple[str, int]
 """A topic and a partition of it."""
@@ -30,16 +31,86 @@ UNKNOWN_MS = -1
 _Rows: TypeAlias = list[tuple[str, int, int, bool]]
 
 
-class Emit(Enum):
-    """When a windowed aggregation emits."""
+EmitClock = Literal["event", "wall"]
+"""By which intervals are counted: stream time, or the clock on the wall."""
 
-    UPDATE = "update"
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """When a windowed aggregation emits: one of the three below, or `early`."""
+
+    name: str
+    every_ms: int = 0
+    """Of `early`."""
+    clock: EmitClock = "event"
+    """Of `early`."""
+
+    UPDATE: ClassVar[Emit]
     """At each change: the window's new value."""
-    CLOSE = "close"
+    CLOSE: ClassVar[Emit]
     """Once per window, when it closes: its final value."""
-    COMMIT = "commit"
+    COMMIT: ClassVar[Emit]
     """At each commit, the newest value of every window and key that has changed since the last one:
     what a record cache does, with the commit interval for its bound."""
+
+    @staticmethod
+    def early(every: Dur, *, clock: EmitClock = "event") -> Emit:
+        """At most one row per window, key and interval, and the final one when the window closes.
+
+        At the end of an interval the newest value goes on of every window and key that has
+        changed in it and is open still.
+
+        Args:
+            every: the interval. Those of stream time are aligned to the epoch.
+            clock: "event" counts stream time, so the same records give the same rows; "wall"
+                the clock of the worker.
+
+        Raises:
+            ConfigError: `every` is malformed or zero, or there is no such clock.
+        """
+        every_ms = duration_ms(every)
+        if not every_ms:
+            raise ConfigError(f"Emit.early needs an interval longer than 0 ms, not {every!r}")
+        if clock not in ("event", "wall"):
+            raise ConfigError(f"the clock of Emit.early is 'event' or 'wall', not {clock!r}")
+        return Emit(f"early every {every_ms} ms ({clock})", every_ms, clock)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a window that closes gives its final rows."""
+        return self == Emit.CLOSE or self.is_early
+
+    @property
+    def is_early(self) -> bool:
+        """Whether rows of open windows go on at intervals."""
+        return self.every_ms > 0
+
+
+Emit.UPDATE, Emit.CLOSE, Emit.COMMIT = Emit("UPDATE"), Emit("CLOSE"), Emit("COMMIT")
+
+
+class Cadence:
+    """Which intervals are over, by one clock; `early` rows go on at their ends."""
+
+    __slots__ = ("_is_aligned", "every_ms", "next_ms")
+
+    def __init__(self, emit: Emit) -> None:
+        self.every_ms = emit.every_ms
+        self._is_aligned = emit.clock == "event"
+        self.next_ms = UNKNOWN_MS
+        """When the interval ends; UNKNOWN_MS as long as none has begun."""
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether an interval is over by now; if so the next one has begun.
+
+        The first time that is known begins the first interval.
+        """
+        if now_ms < self.next_ms or now_ms <= UNKNOWN_MS:
+            return False
+        has_begun = self.next_ms > UNKNOWN_MS
+        begun_ms = now_ms // self.every_ms * self.every_ms if self._is_aligned else now_ms
+        self.next_ms = begun_ms + self.every_ms
+        return has_begun
 
 
 def is_late(window_end_ms: int, source_time_ms: int, grace_ms: int) -> bool:

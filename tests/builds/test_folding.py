@@ -101,7 +101,15 @@ def test_a_row_by_name_is_the_same_in_both() -> None:
 
 
 def taken(
-    builds: Builds, batch: list[Any], *, built_in: bool, on_update: bool, gate: int
+    builds: Builds,
+    batch: list[Any],
+    *,
+    built_in: bool,
+    on_update: bool,
+    gate: int,
+    step: int = 0,
+    atomic: bool = False,
+    spans: bool = False,
 ) -> object:
     """Run to the end, whatever it stops for; all that can be seen from outside."""
     folding, fold_module = builds
@@ -123,7 +131,10 @@ def taken(
         open_window=open_window,
         load_row=load_row,
         size_ms=10,
-        offset_ms=3,
+        offset_ms=0 if step else 3,
+        step_ms=step,
+        span_of=(lambda at: (at // 7 * 7, at // 7 * 7 + 7)) if spans else None,
+        is_atomic=atomic,
         grace_ms=2,
         on_update=on_update,
         on_commit=not on_update,
@@ -135,10 +146,13 @@ def taken(
     updates = fold_module.Updates()
     stops = []
     start = 0
+    run = fold.run_overlapping if step else fold.run
     while start < len(raws):
-        why = fold.run(start, arrived, (5, 1, 40), updates)
+        why = run(start, arrived, (5, 1, 40), updates)
         stops.append((why, fold.at))
         start = fold.at if why == fold_module.SOURCE else fold.at + 1
+        if step and why == fold_module.LATE:
+            start = fold.told = fold.at
     rows = {
         (end_ms, raw): (row.state, row.timestamp_ms, row.dirty)
         for end_ms, window in fold.windows.items()
@@ -158,10 +172,10 @@ def taken(
 def test_rows_are_written_down_alike(states: list[tuple[int, Any]]) -> None:
     def act(builds: Builds) -> object:
         rows = [builds[0].Row(state, timestamp_ms) for timestamp_ms, state in states]
-        return builds[0].written(rows, lambda ms: b"%d " % ms, lambda state: b"%r" % (state,))
+        return builds[0].written(rows, lambda state: b"%r" % (state,))
 
     found = same(act)
-    assert found == [b"%d %r" % (timestamp_ms, state) for timestamp_ms, state in states]
+    assert found == [at.to_bytes(8, "big") + b"%r" % (state,) for at, state in states]
 
 
 @given(records, st.booleans(), st.booleans(), st.integers(0, 60))
@@ -171,3 +185,31 @@ def test_records_fall_into_windows_alike(
     batch: list[Any], built_in: bool, on_update: bool, gate: int
 ) -> None:
     same(lambda builds: taken(builds, batch, built_in=built_in, on_update=on_update, gate=gate))
+
+
+@given(records, st.booleans(), st.booleans(), st.integers(0, 60), st.integers(1, 10))
+@example([(b"a", 1, 2**63 - 1, 2**63 - 1, "x")], True, True, 0, 3)
+@example([(b"a", 1, -1, 0, "x")], True, True, 0, 3)
+def test_records_fall_into_windows_that_overlap_alike(
+    batch: list[Any], built_in: bool, on_update: bool, gate: int, step: int
+) -> None:
+    def act(builds: Builds) -> object:
+        atomic = not built_in and on_update
+        return taken(
+            builds,
+            batch,
+            built_in=built_in,
+            on_update=on_update,
+            gate=gate,
+            step=step,
+            atomic=atomic,
+        )
+
+    same(act)
+
+
+@given(records, st.booleans())
+def test_records_fall_into_windows_of_a_calendar_alike(batch: list[Any], on_update: bool) -> None:
+    same(
+        lambda builds: taken(builds, batch, built_in=True, on_update=on_update, gate=9, spans=True)
+    )

@@ -115,7 +115,7 @@ def test_in_the_test_driver_every_call_is_a_commit_interval() -> None:
         assert found == [("a", 0, 1), ("a", 0, 3), ("a", 0, 6)]
 
 
-def newest_app() -> App:
+def newest_app(emit: Emit = Emit.COMMIT) -> App:
     """Sums by commit, and behind a repartition the newest of each."""
     app = App("newest")
     words = app.topic("words", key=str, value=int)
@@ -126,7 +126,7 @@ def newest_app() -> App:
         .filter(lambda _, value: value >= 0)
         .group_by(lambda key, _: key, name="by-word")
         .windowed(tumbling(f"{SIZE_MS}ms", grace=f"{GRACE_MS}ms"))
-        .emit(Emit.COMMIT)
+        .emit(emit)
         .reduce(lambda a, b: a + b, name="small")
     )
     small.changes().to(final)
@@ -148,7 +148,12 @@ def test_the_newest_of_each_row_is_the_final_one_whatever_is_stopped(
 ) -> None:
     inputs = [(at % partitions, *rest) for at, *rest in inputs]  # type: ignore[misc]
     every = closed(inputs, partitions)
-    cluster = run(every, partitions=partitions, seed=seed, crashes=crashes, app=newest_app())
+    check_newest(every, partitions, seed, crashes, Emit.COMMIT)
+
+
+def check_newest(every: Input, partitions: int, seed: int, crashes: int, emit: Emit) -> None:
+    """Of each row, the one written last is the final one, and so it is behind a repartition."""
+    cluster = run(every, partitions=partitions, seed=seed, crashes=crashes, app=newest_app(emit))
     small, _, _ = oracle(every, partitions)
     wanted = {(key, start): value for key, start, value, _ in small}
     newest = {}

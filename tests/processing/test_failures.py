@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog import App, Emit, ErrorPolicy, Stream, agg, on_error, tumbling
+from streamlog import App, Emit, ErrorPolicy, Stream, agg, hopping, on_error, tumbling
 from streamlog.errors import ConfigError, ProcessingError, TopologyError
 from streamlog.processing.dead_letters import (
     ATTEMPT,
@@ -68,6 +68,19 @@ NODES: dict[str, Build] = {
         s.group_by_key()
         .windowed(tumbling("10s"))
         .emit(Emit.UPDATE)
+        .agg(Total, name="n", n=agg.count(), sum=agg.sum(check))
+        .changes()
+    ),
+    "hopping": lambda s, _: (
+        s.group_by_key()
+        .windowed(hopping("1s", "300ms"))
+        .emit(Emit.UPDATE)
+        .aggregate(list, with_list, name="n")
+        .changes()
+    ),
+    "hopping on close": lambda s, _: (
+        s.group_by_key()
+        .windowed(hopping("1s", "300ms"))
         .agg(Total, name="n", n=agg.count(), sum=agg.sum(check))
         .changes()
     ),

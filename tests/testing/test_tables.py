@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from streamlog import App, Emit, Stream, Table, Windowed, session, sliding, tumbling
+from streamlog import (
+    App,
+    Emit,
+    Stream,
+    Table,
+    Windowed,
+    calendar,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
 from streamlog.errors import SerdeError, UsageError
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -141,6 +152,26 @@ def test_windows_by_their_key_and_by_a_time_in_them(emit: Emit) -> None:
         assert len(rows(counts, prefix="b")) == 3
         with pytest.raises(SerdeError, match=r"its keys are Windowed\(key, start, end\), not str"):
             asyncio.run(counts.fetch("a"))  # type: ignore[arg-type]
+
+
+def test_windows_that_overlap_and_days_by_a_time_in_them() -> None:
+    app = App("kinds")
+    words = app.topic("words", key=str, value=str)
+    grouped = app.stream(words).group_by_key()
+    hops = grouped.windowed(hopping("3h", "1h", retention="7d")).count(name="hops")
+    days = grouped.windowed(calendar("day", tz="Europe/Berlin", retention="9d")).count(name="days")
+    changed = datetime(2025, 3, 30, tzinfo=UTC)  # 23 hours, from 23:00 UTC on the day before.
+    with app.test(start=changed) as t:
+        for hour in range(-30, 40, 5):
+            t.input(words).send("x", key="a", at=changed + hour * 60 * MINUTE)
+        found = sorted(key.start for key, _ in rows(hops, at=changed + 91 * MINUTE))
+        assert found == [changed - 60 * MINUTE, changed]
+        found = sorted(key.start for key, _ in rows(hops, at=changed + 301 * MINUTE))
+        assert found == [changed + hour * 60 * MINUTE for hour in (3, 4, 5)]
+        ((day, count),) = rows(days, at=changed + 60 * MINUTE)
+        assert (day.start, day.end) == (changed - 60 * MINUTE, changed + 22 * 60 * MINUTE)
+        assert count == 5
+        assert asyncio.run(days.fetch(day)) == 5
 
 
 def test_keys_without_a_beginning_have_no_prefix() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.errors import UsageError
-from streamlog.windows.assign import window_of
+from streamlog.windows.assign import Assigner, window_of, windows_of
+from streamlog.windows.definitions import Hopping, tumbling
 
 sizes = st.integers(1, 10**12)
 timestamps = st.integers(0, 253_402_300_799_999)
@@ -56,3 +57,37 @@ def test_windows_by_example(
 def test_before_1970_there_are_no_windows() -> None:
     with pytest.raises(UsageError, match="-1 ms lies before 1970"):
         window_of(-1, 10)
+    with pytest.raises(UsageError, match="-1 ms lies before 1970"):
+        windows_of(-1, 10, 5)
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.data())
+def test_hopping_windows_are_all_that_hold_the_timestamp(
+    timestamp_ms: int, size_ms: int, data: st.DataObject
+) -> None:
+    step_ms = data.draw(st.integers(1, size_ms))
+    starts = range(0, timestamp_ms + 1, step_ms)
+    wanted = [(start, start + size_ms) for start in starts if timestamp_ms < start + size_ms]
+    assert windows_of(timestamp_ms, size_ms, step_ms) == wanted
+
+
+@given(timestamps, sizes)
+def test_hopping_by_their_whole_size_is_tumbling(timestamp_ms: int, size_ms: int) -> None:
+    assert windows_of(timestamp_ms, size_ms, size_ms) == [window_of(timestamp_ms, size_ms)]
+
+
+@given(st.integers(0, 200), st.integers(1, 40), st.data())
+def test_the_first_open_window_is_the_first_that_ends_later(
+    closed_ms: int, size_ms: int, data: st.DataObject
+) -> None:
+    step_ms = data.draw(st.integers(1, size_ms))
+    hops = Assigner(Hopping(size_ms=size_ms, retention_ms=size_ms, step_ms=step_ms))
+    starts = range(0, closed_ms + size_ms + 1, step_ms)
+    assert hops.first_open(closed_ms) == min(s for s in starts if s + size_ms > closed_ms)
+    assert hops.end_of(step_ms * 3) == step_ms * 3 + size_ms
+
+
+def test_a_window_that_is_cut_off_at_the_epoch_ends_at_its_border() -> None:
+    days = Assigner(tumbling("1d", offset="6h"))
+    assert days.end_of(0) == 6 * 3_600_000
+    assert days.of(6 * 3_600_000) == [(6 * 3_600_000, 30 * 3_600_000)]

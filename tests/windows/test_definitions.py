@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from streamlog.errors import ConfigError
-from streamlog.windows.definitions import Tumbling, Windows, tumbling
+from streamlog.windows.calendar import Calendar, calendar
+from streamlog.windows.definitions import Hopping, Tumbling, Windows, hopping, tumbling
 
 
 def test_durations_become_milliseconds() -> None:
@@ -71,3 +72,57 @@ def test_definitions_at_the_border(size: str, settings: dict[str, Any]) -> None:
 def test_no_way_around_the_checks(fields: dict[str, int]) -> None:
     with pytest.raises(ConfigError):
         Tumbling(**fields)
+
+
+def test_hopping_windows_have_a_step() -> None:
+    windows = hopping("1h", "10m", grace="5m")
+    assert windows == Hopping(
+        size_ms=3_600_000, grace_ms=300_000, step_ms=600_000, retention_ms=3_900_000
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "settings", "said"),
+    [
+        ("123ms", "0ms", {}, "longer than 0 ms and no longer than its size of 123 ms"),
+        ("123ms", "124ms", {}, "records between two windows would be in none: 124 ms"),
+        ("123ms", timedelta(milliseconds=-1), {}, "can't be negative"),
+        ("123ms", 4, {}, "has no unit"),
+        ("0ms", "1ms", {}, "longer than 0 ms"),
+        ("10ms", "5ms", {"retention": "9ms"}, "shorter than the window's size"),
+    ],
+)
+def test_refused_hopping_windows(size: str, step: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        hopping(size, step, **settings)
+
+
+@pytest.mark.parametrize("step", ["4ms", "122ms", "123ms"])
+def test_hopping_windows_at_the_border(step: str) -> None:
+    assert hopping("123ms", step).retention_ms == 123
+
+
+def test_calendar_windows_have_a_unit_and_a_time_zone() -> None:
+    assert calendar("month", tz="Europe/Berlin", grace="1h") == Calendar(
+        size_ms=31 * 86_400_000 + 10_800_000,
+        grace_ms=3_600_000,
+        retention_ms=31 * 86_400_000 + 10_800_000 + 3_600_000,
+        unit="month",
+        tz="Europe/Berlin",
+    )
+
+
+@pytest.mark.parametrize(
+    ("unit", "settings", "said"),
+    [
+        ("year", {"tz": "UTC"}, "'day', 'week' or 'month', not 'year'"),
+        ("day", {"tz": "Berlin"}, "'Berlin' is not a time zone"),
+        ("day", {"tz": ""}, "'' is not a time zone"),
+        ("day", {"tz": "../etc/passwd"}, "is not a time zone"),
+        ("day", {"tz": 2}, "2 is not a time zone"),
+        ("week", {"tz": "UTC", "retention": "7d"}, "shorter than the window's size"),
+    ],
+)
+def test_refused_calendar_windows(unit: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        calendar(unit, **settings)

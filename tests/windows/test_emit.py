@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.errors import CorruptData
-from streamlog.windows.emit import UNKNOWN_MS, Emit, Source, StreamTime, closed_until, is_late
+from streamlog.errors import ConfigError, CorruptData
+from streamlog.windows.emit import (
+    UNKNOWN_MS,
+    Cadence,
+    Emit,
+    Source,
+    StreamTime,
+    closed_until,
+    is_late,
+)
 
 A: Source = ("sales", 0)
 B: Source = ("sales", 1)
 C: Source = ("returns", 0)
 
 
-def test_emission_has_three_kinds() -> None:
-    assert [kind.name for kind in Emit] == ["UPDATE", "CLOSE", "COMMIT"]
+def test_emission_has_three_kinds_and_an_early_one() -> None:
+    kinds = [
+        Emit.UPDATE,
+        Emit.CLOSE,
+        Emit.COMMIT,
+        Emit.early("10s"),
+        Emit.early("1s", clock="wall"),
+    ]
+    names = [
+        "UPDATE",
+        "CLOSE",
+        "COMMIT",
+        "early every 10000 ms (event)",
+        "early every 1000 ms (wall)",
+    ]
+    assert [kind.name for kind in kinds] == names
+    assert [kind.is_early for kind in kinds] == [False, False, False, True, True]
+    assert [kind.is_final for kind in kinds] == [False, True, False, True, True]
+    assert Emit.early("10s") == Emit.early("10000ms")
+
+
+@pytest.mark.parametrize(
+    ("every", "clock", "said"),
+    [
+        ("0s", "event", "longer than 0 ms"),
+        (5, "event", "has no unit"),
+        ("1s", "moon", "'event' or 'wall', not 'moon'"),
+    ],
+)
+def test_refused_intervals(every: Any, clock: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Emit.early(every, clock=clock)
+
+
+@given(st.lists(st.integers(-1, 100)), st.integers(1, 30))
+def test_intervals_of_stream_time_are_aligned_to_the_epoch(moves: list[int], every: int) -> None:
+    cadence, now_ms, begun = Cadence(Emit.early(f"{every}ms")), -1, -1
+    for move in moves:
+        now_ms = max(now_ms, move)
+        is_over = begun >= 0 and now_ms // every > begun
+        begun = max(begun, now_ms // every)
+        assert cadence.is_due(now_ms) is is_over
+
+
+def test_intervals_of_the_clock_follow_on_the_last_one() -> None:
+    cadence = Cadence(Emit.early("10s", clock="wall"))
+    times = (3_000, 12_999, 13_000, 22_999, 29_000, 38_999, 39_000)
+    assert [cadence.is_due(at) for at in times] == [False, False, True, False, True, False, True]
 
 
 @pytest.mark.parametrize(

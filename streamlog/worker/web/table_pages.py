@@ -23,6 +23,7 @@ from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows
 from streamlog.record import Windowed
 from streamlog.serdes import Serde, from_json, from_text, type_name
 from streamlog.topology import SlidingAggregate, TableSource, WindowedAggregate
+from streamlog.windows.assign import Assigner
 from streamlog.worker.access.routed import Found, RoutedTables
 from streamlog.worker.web.answers import NOT_FOUND, error_answer, json_answer
 from streamlog.worker.web.peer_pages import body_of
@@ -176,7 +177,9 @@ def _key(rows: TableRows, request: Request) -> Any:  # noqa: ANN401 - of the tab
 
 def _end_ms(rows: TableRows, request: Request, start_ms: int) -> int:
     owner, end = rows.owner, request.query_params.get("end")
-    if isinstance(owner, WindowedAggregate | SlidingAggregate):
+    if isinstance(owner, WindowedAggregate):
+        return Assigner(owner.windows).end_of(start_ms)
+    if isinstance(owner, SlidingAggregate):
         return start_ms + owner.windows.size_ms
     if end is None:
         raise UsageError(

@@ -1,0 +1,54 @@
+"""What docs/windows.md shows type-checks, and does what it says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/windows.md").read_text(), re.DOTALL)
+MINUTE = timedelta(minutes=1)
+
+
+def test_the_program_type_checks(tmp_path: Path) -> None:
+    path = tmp_path / "thermometers.py"
+    path.write_text(PROGRAM)
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", path],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "documented_thermometers.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("documented_thermometers")
+    start = datetime(2025, 3, 29, 23, tzinfo=UTC)
+    with module.app.test() as t:
+        for minute in (1, 6, 11, 3, 1_379, 1_441):
+            reading = module.Reading(float(minute))
+            t.input(module.readings).send(reading, key="hall", at=start + minute * MINUTE)
+        first = [
+            ((r.key.start - start) // MINUTE, r.value.readings, r.value.highest)
+            for r in t.output(module.moving).records[:5]
+        ]
+        # At 6 minutes one window has closed, and of the others two have changed; at 11 the next.
+        assert first == [(-5, 1, 1.0), (0, 2, 6.0), (5, 1, 6.0), (0, 2, 6.0), (5, 2, 11.0)]
+        late = [(each.value.celsius, each.late_by) for each in t.output(module.too_late).values]
+        assert late == [(3.0, 5 * MINUTE), (3.0, timedelta(0))]
+        # The day on which clocks go forward has 23 hours.
+        (day,) = t.output(module.daily).records
+        assert (day.key.start, day.key.end) == (start, start + timedelta(hours=23))
+        assert day.value == 5
