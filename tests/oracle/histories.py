@@ -242,15 +242,15 @@ def near(how: str) -> st.SearchStrategy[Case]:
         before, after = draw(st.tuples(st.integers(-3, 10), st.integers(-3, 10)))
         if before + after < 0:
             before, after = -before, -after
-        # Late records are a choice of each engine: here all are in time.
-        join = {"before": before, "after": after, "grace": 100, "joiner": CONCAT}
+        grace = draw(st.sampled_from([0, 3, 100]))
+        join = {"before": before, "after": after, "grace": grace, "joiner": CONCAT}
         nodes = [
             *_source("left"),
             *_source("right"),
             {"id": "j", "op": "join", "kind": "stream_stream", "how": how, **join},
         ]
         nodes[-1]["of"] = ["left", "right"]
-        inputs = records(draw, {"left": 0.1, "right": 0.1}, null_keys=how == "inner")
+        inputs = records(draw, {"left": 0.1, "right": 0.1})
         over = draw(st.sampled_from([60, 150, 300]))
         inputs.append({"topic": "right", "key": "last", "value": "end", "ts": over})
         return case(f"near {how}", nodes, inputs)

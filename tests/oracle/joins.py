@@ -14,19 +14,21 @@ LEFT, RIGHT = 0, 1
 
 
 def stream_table(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
-    """Only records of the stream trigger; a global table is looked up by any key."""
+    """Only records of the stream trigger, and move the time of what waits for it (`grace`).
+
+    A global table is looked up by any key.
+    """
     waiting: list[Event] = []
     times: list[int] = []
     for before, event, _ in moments(together(flows)):
-        key = _sought(node, event)
-        if event.port == RIGHT or event.value is None or key is None:
+        if event.port == RIGHT:
             continue
         rows = [each for each in before if each.port == RIGHT]
-        waiting.append(event)
+        if None not in (event.value, _sought(node, event)):
+            waiting.append(event)
         times.append(event.ts)
-        due = [each for each in waiting if each.ts <= max(times) - node.get("grace", 0)]
-        if "grace" not in node:
-            due = [event]
+        grace = node.get("grace")
+        due = [each for each in waiting if grace is None or each.ts <= max(times) - grace]
         for each in sorted(due, key=lambda each: each.ts):
             waiting.remove(each)
             found = looked_up(rows, _sought(node, each), each.ts, flows[RIGHT].history)
@@ -105,29 +107,36 @@ def _referring(
 
 
 def stream_stream(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
-    """Records of both sides that are near in time; what stays alone leaves once that is sure."""
+    """Records of both sides that are near in time; what stays alone leaves once that is sure.
+
+    Late records join whatever is not too old to be kept. A record without a key can only be alone.
+    """
+    outer = {"inner": (), "left": (LEFT,), "outer": (LEFT, RIGHT)}[node["how"]]
     matched: set[tuple[int, ...]] = set()
     alone: list[Event] = []
-    kept = [e for e in together(flows) if None not in (e.key, e.value)]
-    for before, event, time in moments(kept):
-        if event.ts == time:
-            over = [each for each in alone if time > _last_moment(node, each)]
-            over.sort(key=lambda each: (each.ts, -each.port, each.key))
-            alone = [each for each in alone if each not in over]
-            for each in over:
-                if (*each.path, each.port) not in matched:
-                    yield _joined(event, join, each, None)
+    for before, event, time in moments(together(flows)):
+        over = [each for each in alone if time > _last_moment(node, each)]
+        over.sort(key=lambda each: (each.ts, -each.port, each.key))
+        alone = [each for each in alone if each not in over]
+        for each in over:
+            if (*each.path, each.port) not in matched:
+                yield _joined(event, join, each, None)
+        if event.value is None:
+            continue
         met = [
             each
             for each in before
-            if each.port != event.port and each.key == event.key and _is_near(node, each, event)
+            if None not in (each.key, each.value)
+            and each.port != event.port
+            and each.key == event.key
+            and _is_near(node, each, event)
+            and each.ts >= time - node["before"] - node["after"] - node["grace"]
         ]
         for each in sorted(met, key=lambda each: each.ts):
             matched |= {(*each.path, each.port), (*event.path, event.port)}
             yield _joined(event, join, event, each)
-        outer = {"inner": (), "left": (LEFT,), "outer": (LEFT, RIGHT)}[node["how"]]
         if not met and event.port in outer:
-            if time > _last_moment(node, event):
+            if event.key is None or time > _last_moment(node, event):
                 yield _joined(event, join, event, None)
             else:
                 alone.append(event)
