@@ -68,11 +68,14 @@ def _method(made: Any, name: str) -> Any:
 class Adapter:
     """The app of a case; `topics` has its topics by the names of the case."""
 
-    def __init__(self, case: Case, app: App | None = None, *, prefix: str = "") -> None:
+    def __init__(
+        self, case: Case, app: App | None = None, *, prefix: str = "", partitions: int = 1
+    ) -> None:
         self.app = app or App("golden")
         self.case = case
         self.topics: dict[str, Any] = {}
         self._prefix = prefix
+        self._partitions = partitions
         self._made: dict[str, Any] = {}
         self._nodes = {node["id"]: node for node in case["topology"]}
         for node in case["topology"]:
@@ -99,7 +102,7 @@ class Adapter:
                 value=object,
                 key_serde=key,
                 value_serde=ANYTHING,
-                partitions=1,
+                partitions=self._partitions,
             )
         return self.topics[name]
 
