@@ -325,7 +325,8 @@ class Adapter:
 
 def join_window(spec: Spec) -> Any:
     """The window that a join or a query describes."""
-    before, after = spec["before"], spec["after"]
+    within = spec.get("difference", spec.get("within"))
+    before, after = spec.get("before", within), spec.get("after", within)
     return _public("JoinWindow").of(
         ms(max(before, after, 0)),
         before=ms(before),

@@ -48,7 +48,7 @@ def _counted(spec: Case, times: list[int]) -> list[tuple[int, int]]:
     table.changes().to(out)
     with app.test() as t:
         for at in times[:-1]:
-            t.input(source).send("", key=f"{at}", at=at)
+            t.input(source).send("", key="last" if spec["type"] == "session" else f"{at}", at=at)
         before = len(t.output(out).records)
         t.input(source).send("", key="last", at=times[-1])
         keys: list[Windowed[str]] = [record.key for record in t.output(out).records[before:]]
@@ -57,10 +57,17 @@ def _counted(spec: Case, times: list[int]) -> list[tuple[int, int]]:
 
 def _window_close(asked: Case) -> str | None:
     """Whether a record for a window comes too late once time has come so far."""
-    window = asked.get("window") or [asked["start"], asked["end"]]
+    kind = asked.get("type", "tumbling")
+    size = asked.get("size", asked.get("difference", 0))
+    end = asked["window"][1] if "window" in asked else asked["end"]
+    start = asked["window"][0] if "window" in asked else asked.get("start", end - size)
     time = asked.get("stream_time", asked.get("streamTime", asked.get("ts")))
-    spec = {"type": "tumbling", "size": window[1] - window[0]} | asked
-    is_open = tuple(window) in _counted(spec, [time, window[0]])
+    spec = {"type": kind, "size": end - start, "advance": end - start, "grace": 0} | asked
+    before: list[int] = []
+    if kind == "session":
+        before = [*range(start, end, asked["gap"] or 1), end]
+    found = _counted(spec, [*before, time, start if kind in {"tumbling", "hopping"} else end])
+    is_open = bool(found) if kind == "session" else (start, end) in found
     return None if is_open is not asked["closed"] else f"open: {is_open}"
 
 

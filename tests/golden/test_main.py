@@ -98,10 +98,36 @@ def test_a_fact_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ]
     fact = {"kind": "window_close", "type": "tumbling", "queries": queries}
     more = {"category": "facts", "strictness": "core"}
+    sliding = {"difference": 10, "grace": 3, "window": [0, 10]}
+    session = {"gap": 5, "grace": 3, "window": [0, 10]}
+    more_queries = [
+        {"type": "sliding", **sliding, "stream_time": 13, "closed": False},
+        {"type": "sliding", **sliding, "stream_time": 14, "closed": True},
+        {"type": "session", **session, "stream_time": 18, "closed": False},
+        {"type": "session", **session, "stream_time": 19, "closed": True},
+    ]
+    graces = [(3, 5, True), (6, 5, False), (1, None, False)]
+    configured = [
+        {"spec": "stream_table_grace", "grace": grace, "valid": valid}
+        | ({} if history is None else {"history": history})
+        for grace, history, valid in graces
+    ]
+    configured += [
+        {"spec": "join_window", "before": -3, "after": 3, "grace": 0, "valid": True},
+        {"spec": "join_window", "before": -4, "after": 3, "grace": 0, "valid": False},
+        {"spec": "join_window", "before": 3, "after": 3, "grace": -1, "valid": False},
+        {"spec": "join_partitions", "left": 2, "right": 2, "valid": True},
+        {"spec": "join_partitions", "left": 2, "right": 3, "valid": False},
+        {"spec": "sliding", "difference": -1, "grace": 0, "valid": False},
+        {"spec": "session", "gap": 5, "grace": 0, "valid": True},
+        {"spec": "session", "gap": -5, "grace": 0, "valid": False},
+    ]
     hashed = {"kind": "murmur2", "queries": [{"key": "21", "hash": -973932308}]}
     path = written(
         tmp_path / "cases.json",
         {"id": "close", "fact": fact, **more},
+        {"id": "more", "fact": {"kind": "window_close", "queries": more_queries}, **more},
+        {"id": "config", "fact": {"kind": "config", "queries": configured}, **more},
         {"id": "hash", "fact": hashed, **more},
     )
     assert main([path]) == 0, capsys.readouterr().out
