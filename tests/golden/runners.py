@@ -132,8 +132,24 @@ class WorkerRun:
             )
             await sent
             async with asyncio.timeout(PATIENCE_S):
-                while not await self._is_done(consumer, after):
+                while not (
+                    await self._is_done(consumer, after) and self._is_known(topic, key, value)
+                ):
                     pass
+
+    def _is_known(self, topic: Any, key: bytes | None, value: bytes | None) -> bool:
+        """Whether the worker has this row in its global tables of the topic."""
+        app = self._adapter.app
+        wanted = [each for each in app.topology().global_tables if each.topic is topic.spec]
+        access = app.outlet.global_tables
+        return (
+            not wanted
+            or key is None
+            or (
+                access is not None
+                and all(access.rows_of(each.name).get(key) == value for each in wanted)
+            )
+        )
 
     async def _is_done(self, consumer: Consumer, after: int) -> bool:
         """Whether nothing is left to do, and all that was written has been read here."""
