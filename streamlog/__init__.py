@@ -12,7 +12,7 @@ from streamlog.dsl.topic import Sent, Topic
 from streamlog.dsl.windowed import WindowedStream
 from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.record import Late, Record, Windowed
-from streamlog.serdes import Serde
+from streamlog.serdes import Serde, migration
 from streamlog.topology import ErrorPolicy, on_error
 from streamlog.windows.calendar import calendar
 from streamlog.windows.definitions import Windows, hopping, tumbling
@@ -49,6 +49,7 @@ __all__ = [
     "calendar",
     "hopping",
     "kv_store",
+    "migration",
     "on_error",
     "punctuate",
     "session",

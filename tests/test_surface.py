@@ -43,6 +43,7 @@ NAMES = [
     "calendar",
     "hopping",
     "kv_store",
+    "migration",
     "on_error",
     "punctuate",
     "session",

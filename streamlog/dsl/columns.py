@@ -24,6 +24,7 @@ from streamlog.dsl.fits import takes
 from streamlog.dsl.shapes import PACKED, UNKNOWN, Shape, TypedPackedSerde, returned
 from streamlog.errors import TopologyError
 from streamlog.serdes import serde_for, type_name
+from streamlog.serdes.json_values import is_model
 from streamlog.tables.folding import Column, Columns, Fold
 from streamlog.tables.folds import Collected, First, Last, Top, Variance
 from streamlog.tables.sketches import Distinct, Quantile
@@ -312,6 +313,9 @@ def _required(into: type[Any], hints: Mapping[str, object]) -> set[str]:
         }
     if issubclass(into, msgspec.Struct):
         return {field.name for field in msgspec.structs.fields(into) if field.required}
+    if is_model(into):
+        fields = cast("Any", into).model_fields
+        return {name for name, field in fields.items() if field.is_required()}
     if is_typeddict(into):
         # Not `__required_keys__`: it can't see through annotations that are text.
         marked = typing.get_type_hints(into, include_extras=True).items()

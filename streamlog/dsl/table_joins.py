@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from streamlog.dsl.fits import takes_none
 from streamlog.dsl.place import Place, Side, check_same_keys, partitioned, same_app
 from streamlog.dsl.shapes import Shape, returned
 from streamlog.errors import TopologyError
@@ -41,6 +42,7 @@ def joined_tables(
         TopologyError: they are of two apps, their keys can't meet, or the name is taken.
     """
     check_name("a join", name)
+    takes_none(fn, *{"inner": (), "left": (1,), "outer": (0, 1)}[kind], where=f"{kind}_join")
     same_app(left.place, right.place, "join")
     _check_windows(left, right)
     builder, key = left.place.builder, left.place.key

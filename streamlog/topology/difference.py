@@ -21,6 +21,11 @@ from streamlog.topology.evolution import readable
 SHOWN_CHARACTERS = 100
 """Of a value in a line; schemas can be long."""
 
+HINT = (
+    "; what is there would be read again with a default for each new field, or by a migration from "
+    "the type that it has (docs/serdes.md)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -81,7 +86,8 @@ def unreadable(old: StoreEntry, new: StoreEntry) -> str | None:
         if is_serde and SERDE in now and readable(now[SERDE], was[SERDE], is_key=is_key):
             continue
         if was != now:
-            return ", ".join(_changes(was, now, path.removeprefix(".")))
+            hint = "" if is_key or not is_serde else HINT
+            return ", ".join(_changes(was, now, path.removeprefix("."))) + hint
     return None
 
 

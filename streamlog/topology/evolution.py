@@ -4,8 +4,8 @@ A form (`serdes.form_of`) is plain data that was stored with the topology; types
 in it. Rule of the file: in doubt the answer is no, since a wrong yes is an error in the middle of
 a stream and a wrong no a question at its start. As the serdes do it, fields that the new type
 does not have are skipped, new ones need a default, an int is read where a float is declared.
-Keys are looked up by their bytes, so theirs have to be the same. Not done here: turning old rows
-into new ones.
+Keys are looked up by their bytes, so theirs have to be the same. What has a migration reads the
+forms before it (`serdes.migrations`), each as it reads itself.
 """
 
 from __future__ import annotations
@@ -27,17 +27,40 @@ def readable(new: object, old: object, *, is_key: bool = False) -> bool:
     """Whether bytes of the form `old` can be read with a serde of the form `new`."""
     if new == old:
         return True
+    if _migrates(new) or _migrates(old):
+        # What is not written again yet is still of an older form.
+        ways = _forms(new)[:1] if is_key else _forms(new)
+        return all(any(_read(way, form, is_key=is_key) for way in ways) for form in _forms(old))
+    return _read(new, old, is_key=is_key)
+
+
+def _read(new: object, old: object, *, is_key: bool) -> bool:
+    """The same of forms without migrations."""
     if not (isinstance(new, dict) and isinstance(old, dict)) or new.keys() != old.keys():
-        return False
+        return new == old
     if "windowed" in new:
         return readable(new["windowed"], old["windowed"], is_key=True)
     if "columns" in new:
         return new["columns"] == old["columns"] and readable(new["row"], old["row"])
+    if "avro" in new:
+        # A schema, and the older ones that it knows: nothing else can be read.
+        return not is_key and old["avro"][0] in new["avro"]
     (coding,) = new if len(new) == 1 else ("",)
     if coding not in {"json", "msgpack"}:
         return False
     types = _Types(new[coding], old[coding])
     return types.alike if is_key else types.reads(new[coding], old[coding])
+
+
+def _migrates(form: object) -> bool:
+    return isinstance(form, Mapping) and "migrates" in form
+
+
+def _forms(form: object) -> list[object]:
+    """The form that is written, then those that are read as well."""
+    if not isinstance(form, Mapping) or "migrates" not in form:
+        return [form]
+    return [{key: part for key, part in form.items() if key != "migrates"}, *form["migrates"]]
 
 
 class _Types:

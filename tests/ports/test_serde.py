@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from streamlog.durations import moment
 from streamlog.errors import SerdeError
 from streamlog.record import Late, Windowed
-from streamlog.serdes import serde_for
+from streamlog.serdes import AvroSerde, Serde, serde_for
 
 
 @dataclass
@@ -24,6 +25,27 @@ class Reading:
     at: datetime | None = None
     tags: dict[str, list[int]] = field(default_factory=dict)
     blob: bytes = b""
+
+
+class Model(BaseModel):
+    name: str
+    value: float
+    at: datetime | None = None
+    tags: list[int] = []
+
+
+@dataclass
+class Measured:
+    name: str
+    value: float
+    count: int
+    at: datetime | None
+    blob: bytes
+
+
+def serde_of(name: str) -> Serde[Any]:
+    declared = SERDES[name][0]
+    return cast("Serde[Any]", declared) if hasattr(declared, "dumps") else serde_for(declared)
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -40,7 +62,38 @@ readings = st.builds(
     tags=st.dictionaries(texts, st.lists(longs, max_size=3), max_size=3),
     blob=st.binary(max_size=20),
 )
+models = st.builds(
+    Model,
+    name=texts,
+    value=finite,
+    at=st.none() | st.datetimes(timezones=st.just(UTC)),
+    tags=st.lists(longs, max_size=3),
+)
+schema = {
+    "type": "record",
+    "name": "Measured",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "value", "type": "double"},
+        {"name": "count", "type": "long"},
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {"name": "blob", "type": "bytes"},
+    ],
+}
+measured = st.builds(
+    Measured,
+    name=texts,
+    value=finite,
+    count=longs,
+    at=st.none() | st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - the zone is given
+    blob=st.binary(max_size=20),
+)
 SERDES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "model": (Model, models),
+    "models": (list[Model | str], st.lists(models | texts, max_size=2)),
+    "late model": (Late[Model], st.builds(Late, models, st.timedeltas(), moments)),
+    "avro": (AvroSerde(schema, Measured), measured),
+    "registered avro": (AvroSerde.registered({7: schema}, Measured), measured),
     "str": (str, texts),
     "bytes": (bytes, st.binary(max_size=40)),
     "int": (int, longs),
@@ -60,8 +113,7 @@ every_serde = pytest.mark.parametrize("name", SERDES)
 @every_serde
 @given(data=st.data())
 def test_what_is_written_is_read_again(name: str, data: st.DataObject) -> None:
-    declared, values = SERDES[name]
-    serde, value = serde_for(declared), data.draw(values)
+    serde, value = serde_of(name), data.draw(SERDES[name][1])
     written = serde.dumps(value)
     assert isinstance(written, bytes)
     assert serde.loads(written) == value
@@ -71,7 +123,7 @@ def test_what_is_written_is_read_again(name: str, data: st.DataObject) -> None:
 @every_serde
 @given(data=st.binary(max_size=60))
 def test_any_bytes_give_a_value_or_a_serde_error(name: str, data: bytes) -> None:
-    serde = serde_for(SERDES[name][0])
+    serde = serde_of(name)
     try:
         value = serde.loads(data)
     except SerdeError as error:
@@ -83,9 +135,8 @@ def test_any_bytes_give_a_value_or_a_serde_error(name: str, data: bytes) -> None
 @every_serde
 @given(data=st.data())
 def test_damaged_bytes_give_a_value_or_a_serde_error(name: str, data: st.DataObject) -> None:
-    declared, values = SERDES[name]
-    serde = serde_for(declared)
-    damaged = bytearray(serde.dumps(data.draw(values)))
+    serde = serde_of(name)
+    damaged = bytearray(serde.dumps(data.draw(SERDES[name][1])))
     if damaged:
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
@@ -97,7 +148,7 @@ def test_damaged_bytes_give_a_value_or_a_serde_error(name: str, data: st.DataObj
 
 @every_serde
 def test_none_and_strangers_are_refused(name: str) -> None:
-    serde = serde_for(SERDES[name][0])
+    serde = serde_of(name)
     for stranger in (None, object()):
         with pytest.raises(SerdeError, match="expected, got"):
             serde.dumps(stranger)

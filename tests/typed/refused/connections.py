@@ -33,9 +33,17 @@ def length_of(click: Click) -> int:
     return len(click.url)
 
 
-# E: Argument 1 to "join" of "Stream" has incompatible type "Table[int, User]"
-# R: written by StrSerde, those of table 'numbered' by IntSerde
+# E: has incompatible type "Table[int, User]"
+# R: written by StrSerde, those of .*'numbered' by IntSerde
 clicks.join(numbered, lambda click, user: (click.url, user.name))
+
+# E: No overload variant of "join"
+# R: within=
+clicks.join(clicks, lambda one, other: (one.url, other.url), name="pairs")
+
+# E: has incompatible type "Table[int, User]"
+# R: by StrSerde, those of .* by IntSerde
+users.join(numbered, lambda user, other: (user.name, other.name), name="numbers")
 
 # E: "User" has no attribute "tier"
 clicks.join(users, lambda click, user: (click.url, user.tier))

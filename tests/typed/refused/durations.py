@@ -41,5 +41,9 @@ kv_store(str, int, ttl=7)
 # R: 15.*has no unit
 app.timer(15)
 
+# E: No overload variant of "join"
+# R: 300.*has no unit
+words.join(words, lambda one, other: one + other, within=300, name="pairs")
+
 # R: '90': it has no unit
 tumbling("90")

@@ -26,9 +26,25 @@ def named(click: Click, user: User) -> str:
     return f"{user.name}: {click.url}"
 
 
-# E: Argument 2 to "left_join" of "Stream" has incompatible type
+def paired(left: User, right: User) -> str:
+    return f"{left.name} {right.name}"
+
+
+def paired_clicks(left: Click, right: Click | None) -> str:
+    return f"paired {left.url} {right}"
+
+
+# E: has incompatible type
 # R: named.*must take None for its 2. argument
 clicks.left_join(users, named)
+
+# E: has incompatible type
+# R: paired.*must take None for its 2. argument 'right'
+users.left_join(users, paired, name="left")
+
+# E: has incompatible type
+# R: paired_clicks.*must take None for its 1. argument 'left'
+clicks.outer_join(clicks, paired_clicks, within="5m", name="outer")
 
 # E: Item "None" of "User | None" has no attribute "name"
 clicks.left_join(users, lambda click, user: f"{user.name}: {click.url}")

@@ -1,0 +1,42 @@
+"""Serdes: the bytes of a key or value to the type that was declared for it, and back.
+
+`serde_for(type)` chooses (`choice`): text, bytes and numbers as Kafka's own serializers (`plain`),
+`Windowed[K]` (`windowed`), models of pydantic (`models`), and all other types as JSON by msgspec
+(`json_values`). Avro is for whoever asks for it (`avro`). Types that have changed read what was
+written before by a function (`migrations`). Rule of the room: `None` never comes here, as it is a
+tombstone, written as no bytes at all. Not done here: registries, and reading what others pickled.
+"""
+
+from __future__ import annotations
+
+from streamlog.serdes.avro import AvroSerde
+from streamlog.serdes.choice import from_json, from_text, serde_for
+from streamlog.serdes.json_values import JsonSerde, schema_of
+from streamlog.serdes.migrations import MigratingSerde, migration
+from streamlog.serdes.models import ModelSerde
+from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
+from streamlog.serdes.serde import SHOWN_BYTES, Serde, declared_by, form_of, type_name
+from streamlog.serdes.windowed import WindowedSerde, windowed_bytes
+
+__all__ = [
+    "SHOWN_BYTES",
+    "AvroSerde",
+    "BytesSerde",
+    "FloatSerde",
+    "IntSerde",
+    "JsonSerde",
+    "MigratingSerde",
+    "ModelSerde",
+    "Serde",
+    "StrSerde",
+    "WindowedSerde",
+    "declared_by",
+    "form_of",
+    "from_json",
+    "from_text",
+    "migration",
+    "schema_of",
+    "serde_for",
+    "type_name",
+    "windowed_bytes",
+]

@@ -1,0 +1,179 @@
+"""Avro by fastavro, the extra `avro`: values in the bytes of a schema, with which one in front.
+
+By default that is the schema's fingerprint (Avro's single-object encoding), so that nothing else is
+needed to read it; or the id that a schema registry has given it (Confluent's wire format), for
+topics that others write. Rule of the file: bytes are read with the schema that they were written
+with, and resolved to the newest by Avro's rules (fields with defaults, promoted numbers, aliases);
+of a schema that is not given nothing is guessed. Not done here: asking a registry.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from importlib import import_module
+from typing import Any, Generic, Self, cast
+
+import msgspec
+
+from streamlog.errors import ConfigError, SerdeError
+from streamlog.serdes.json_values import is_model
+from streamlog.serdes.serde import T, type_name, unreadable
+
+Schema = Mapping[str, Any] | str
+"""As data, or as JSON text."""
+
+SINGLE_OBJECT = b"\xc3\x01"
+"""In front of a fingerprint: Avro 1.8.2, single-object encoding."""
+REGISTERED = b"\x00"
+"""In front of an id of a registry."""
+FINGERPRINT_BYTES = 8
+_ID = struct.Struct(">cI")
+_KEPT = (bytes, bytearray, datetime, date, time, timedelta, Decimal)
+"""What fastavro writes by itself, by logical types."""
+
+
+class AvroSerde(Generic[T]):
+    """Values of one type as Avro.
+
+    Example:
+        >>> from streamlog.serdes import AvroSerde
+        >>> fields = [{"name": "shop", "type": "string"}]
+        >>> sale = AvroSerde({"type": "record", "name": "Sale", "fields": fields}, dict)
+        >>> sale.loads(sale.dumps({"shop": "ulm"}))
+        {'shop': 'ulm'}
+    """
+
+    def __init__(self, schema: Schema, into: type[T], *, older: Sequence[Schema] = ()) -> None:
+        """Values of a schema, told by its fingerprint.
+
+        Args:
+            schema: what is written.
+            into: the type of the values: dict, a dataclass, Struct, TypedDict or a model.
+            older: schemas that it had before, whose bytes are to be read too.
+
+        Raises:
+            ConfigError: fastavro is not installed.
+            SerdeError: a schema is none.
+        """
+        library = _fastavro()
+        schemas: dict[bytes, Any] = {}
+        for each in (schema, *older):
+            parsed = _parsed(library, each)
+            # Schemas that differ in what bytes do not show have one fingerprint.
+            schemas.setdefault(_fingerprint(library, parsed), parsed)
+        self._take_over(library, schemas, into)
+
+    @classmethod
+    def registered(cls, schemas: Mapping[int, Schema], into: type[T]) -> Self:
+        """Values of schemas with ids of a registry, the newest first, which is what is written.
+
+        Raises:
+            ConfigError: there are none, or fastavro is not installed.
+            SerdeError: a schema is none.
+        """
+        if not schemas:
+            raise ConfigError("AvroSerde.registered needs a schema with its id")
+        library = _fastavro()
+        found = {_ID.pack(REGISTERED, id_): _parsed(library, s) for id_, s in schemas.items()}
+        serde = cls.__new__(cls)
+        serde._take_over(library, found, into)  # noqa: SLF001 - its own class
+        return serde
+
+    @property
+    def form(self) -> object:
+        """See `form_of`: the schema's head, then those of the older ones."""
+        return {"avro": [head.hex() for head in self._schemas]}
+
+    def dumps(self, obj: T) -> bytes:
+        """The value in the bytes of the schema; one that does not fit it is refused."""
+        written = io.BytesIO()
+        written.write(self._head)
+        try:
+            self._library.schemaless_writer(written, self._schema, self._plain(obj), strict=True)
+        except self._errors as error:
+            raise SerdeError(f"{self._type_name} can't be written as Avro: {error}") from error
+        return written.getvalue()
+
+    def loads(self, data: bytes) -> T:
+        """The value in the bytes, whichever of the schemas they were written with."""
+        head = data[: len(self._head)]
+        schema = self._schemas.get(head)
+        if schema is None:
+            raise unreadable(
+                self._type_name,
+                data,
+                "it was written with no schema that is known here: give it in `older`, or by id",
+            )
+        read = io.BytesIO(data)
+        read.seek(len(head))
+        target = None if schema is self._schema else self._schema
+        try:
+            found = self._library.schemaless_reader(read, schema, target)
+            if read.tell() != len(data):
+                raise ValueError(f"{len(data) - read.tell()} bytes are left over")
+            return self._typed(found)
+        except self._errors as error:
+            raise unreadable(self._type_name, data, f"{type(error).__name__}: {error}") from error
+
+    def _take_over(self, library: Any, schemas: dict[bytes, Any], into: type[T]) -> None:  # noqa: ANN401 - a module
+        self._library = library
+        self._schemas = schemas
+        self._head, self._schema = next(iter(schemas.items()))
+        self._type_name = type_name(into)
+        self.declared: object = into
+        self._model: Any = import_module("pydantic").TypeAdapter(into) if is_model(into) else None
+        # What comes out of somebody's bytes is of many kinds.
+        self._errors = (
+            TypeError,
+            ValueError,
+            LookupError,
+            ArithmeticError,
+            EOFError,
+            RecursionError,
+            struct.error,
+            library.read.SchemaResolutionError,
+        )
+
+    def _plain(self, obj: T) -> object:
+        if not isinstance(obj, cast("Any", dict if self._is_dict else self.declared)):
+            raise TypeError(f"{self._type_name} expected, got {type(obj).__name__}")
+        if self._model is not None:
+            return self._model.dump_python(obj)
+        return obj if self._is_dict else msgspec.to_builtins(obj, builtin_types=_KEPT)
+
+    def _typed(self, found: object) -> T:
+        if self._model is not None:
+            return cast("T", self._model.validate_python(found))
+        if self.declared is dict:
+            return cast("T", found)
+        return msgspec.convert(found, cast("type[T]", self.declared))
+
+    @property
+    def _is_dict(self) -> bool:
+        return self.declared is dict or hasattr(self.declared, "__total__")
+
+
+def _fastavro() -> Any:  # noqa: ANN401 - a module without types
+    try:
+        return import_module("fastavro")
+    except ImportError as error:
+        raise ConfigError(
+            "AvroSerde needs the extra `avro`: pip install 'streamlog[avro]'"
+        ) from error
+
+
+def _parsed(library: Any, schema: Schema) -> Any:  # noqa: ANN401 - as above
+    try:
+        plain = msgspec.json.decode(schema) if isinstance(schema, str) else dict(schema)
+        return library.parse_schema(plain)
+    except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+        raise SerdeError(f"this is no Avro schema: {error}") from error
+
+
+def _fingerprint(library: Any, schema: Any) -> bytes:  # noqa: ANN401 - as above
+    canonical = library.schema.to_parsing_canonical_form(schema)
+    return SINGLE_OBJECT + bytes.fromhex(library.schema.fingerprint(canonical, "CRC-64-AVRO"))

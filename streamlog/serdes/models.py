@@ -1,0 +1,57 @@
+"""Models of pydantic as JSON, by pydantic: also inside of lists, unions, dataclasses and the like.
+
+What a model says of itself holds: aliases, validators, how strictly it is read. Rule of the file:
+pydantic is imported by whoever has made the model, never from here before that.
+"""
+
+from __future__ import annotations
+
+import typing
+from importlib import import_module
+from typing import Any, Generic, cast
+
+from streamlog.errors import SerdeError
+from streamlog.serdes.json_values import is_model, outer_classes
+from streamlog.serdes.serde import T, type_name, unexpected, unreadable
+
+
+def has_model(declared: object) -> bool:
+    """Whether there is a model in a type, as far as its arguments show it."""
+    return is_model(declared) or any(map(has_model, typing.get_args(declared)))
+
+
+class ModelSerde(Generic[T]):
+    """A type with models of pydantic in it, as JSON."""
+
+    __slots__ = ("_adapter", "_expected", "_type_name", "declared")
+
+    def __init__(self, declared: object) -> None:
+        self.declared = declared
+        self._type_name = type_name(declared)
+        try:
+            self._adapter: Any = import_module("pydantic").TypeAdapter(declared)
+        except (TypeError, ValueError, NameError, AttributeError) as error:
+            # Errors of pydantic are errors of the kind that they are, such as TypeError.
+            raise SerdeError(f"{self._type_name} can't be read from JSON: {error}") from error
+        self._expected = outer_classes(declared)
+
+    @property
+    def form(self) -> object:
+        """See `form_of`; the schema of what is written."""
+        return {"json": self._adapter.json_schema(mode="validation", by_alias=True)}
+
+    def dumps(self, obj: T) -> bytes:
+        """The value as JSON, fields by their aliases."""
+        if not isinstance(obj, self._expected):
+            raise unexpected(self._type_name, obj)
+        try:
+            return cast("bytes", self._adapter.dump_json(obj, by_alias=True, warnings="error"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SerdeError(f"{self._type_name} can't be written as JSON: {error}") from error
+
+    def loads(self, data: bytes) -> T:
+        """The value in the JSON text, validated; the error names the field that is wrong."""
+        try:
+            return cast("T", self._adapter.validate_json(data))
+        except (ValueError, RecursionError) as error:
+            raise unreadable(self._type_name, data, str(error)) from error

@@ -1,0 +1,160 @@
+"""Avro: the bytes that the specification and registries say, and schemas that change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, TypedDict
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel
+
+from streamlog import App
+from streamlog.errors import ConfigError, SerdeError
+from streamlog.serdes import AvroSerde, form_of
+from streamlog.topology.evolution import readable
+
+
+@dataclass
+class Sale:
+    shop: str
+    amount: int
+
+
+class Dict(TypedDict):
+    shop: str
+    amount: int
+
+
+class Model(BaseModel):
+    shop: str
+    amount: int
+
+
+def record(*fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
+    listed = [{"name": name, "type": kind} for name, kind in fields]
+    return {"type": "record", "name": "Sale", "fields": [*listed, *more.get("also", ())]}
+
+
+SALE = record(("shop", "string"), ("amount", "long"))
+OLDER = record(("shop", "string"), ("amount", "int"), ("gone", "string"))
+NEWER = record(("shop", "string"), also=[{"name": "amount", "type": "long", "default": 1}])
+
+
+@pytest.mark.parametrize(
+    ("into", "value"),
+    [
+        (Sale, Sale("ulm", 3)),
+        (Dict, {"shop": "ulm", "amount": 3}),
+        (dict, {"shop": "ulm", "amount": 3}),
+        (Model, Model(shop="ulm", amount=3)),
+    ],
+)
+def test_values_are_of_their_type(into: Any, value: Any) -> None:
+    serde = AvroSerde(SALE, into)
+    assert serde.loads(serde.dumps(value)) == value
+    with pytest.raises(SerdeError, match="expected, got str"):
+        serde.dumps("ulm")
+
+
+def test_the_bytes_are_those_of_the_specification() -> None:
+    # Fingerprint of "null": 0x63DD24E7CC258F8A, little-endian.
+    nothing: Any = AvroSerde({"type": "null"}, dict)
+    assert form_of(nothing) == {"avro": ["c3018a8f25cce724dd63"]}
+    assert AvroSerde(SALE, Sale).dumps(Sale("ulm", 3))[10:] == b"\x06ulm\x06"
+
+
+def test_the_bytes_are_those_of_a_registry() -> None:
+    serde = AvroSerde.registered({258: SALE, 7: OLDER}, Sale)
+    assert serde.dumps(Sale("ulm", 3)) == b"\x00\x00\x00\x01\x02\x06ulm\x06"
+    assert serde.loads(b"\x00\x00\x00\x00\x07\x06ulm\x06\x02x") == Sale("ulm", 3)
+    with pytest.raises(ConfigError, match="a schema with its id"):
+        AvroSerde.registered({}, Sale)
+
+
+def test_what_an_older_schema_has_written_is_read_if_it_is_given() -> None:
+    written = AvroSerde(OLDER, dict).dumps({"shop": "ulm", "amount": 3, "gone": "x"})
+    assert AvroSerde(SALE, Sale, older=[OLDER]).loads(written) == Sale("ulm", 3)
+    with pytest.raises(SerdeError, match="no schema that is known here: give it in `older`"):
+        AvroSerde(SALE, Sale).loads(written)
+    without = AvroSerde(record(("shop", "string")), dict)
+    assert AvroSerde(NEWER, Sale, older=[record(("shop", "string"))]).loads(
+        without.dumps({"shop": "ulm"})
+    ) == Sale("ulm", 1)
+    with pytest.raises(SerdeError, match="No default value for field amount"):
+        AvroSerde(SALE, Sale, older=[record(("shop", "string"))]).loads(
+            without.dumps({"shop": "ulm"})
+        )
+
+
+def test_state_is_readable_if_its_schema_is_given() -> None:
+    old, new = form_of(AvroSerde(OLDER, Sale)), form_of(AvroSerde(SALE, Sale, older=[OLDER]))
+    assert readable(new, old)
+    assert not readable(old, new)
+    assert not readable(new, old, is_key=True)
+    assert not readable(new, {"json": {}})
+
+
+@dataclass
+class Typed:
+    id: UUID
+    at: datetime
+    price: Decimal
+    day: date
+
+
+def test_logical_types_come_back_as_they_were() -> None:
+    kinds = {
+        "id": {"type": "string", "logicalType": "uuid"},
+        "at": {"type": "long", "logicalType": "timestamp-micros"},
+        "price": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        "day": {"type": "int", "logicalType": "date"},
+    }
+    serde = AvroSerde(record(*kinds.items()), Typed)
+    at = datetime(2025, 1, 1, 12, 0, 0, 7, tzinfo=UTC)
+    value = Typed(UUID(int=7), at, Decimal("1.50"), at.date())
+    assert serde.loads(serde.dumps(value)) == value
+
+
+def test_schemas_may_be_text() -> None:
+    stamp = {"type": "long", "logicalType": "timestamp-millis"}
+    schema = json.dumps(record(("shop", "string"), ("at", stamp)))
+    at = datetime(2025, 1, 1, 12, tzinfo=UTC)
+    serde: AvroSerde[Any] = AvroSerde(schema, dict)
+    assert serde.loads(serde.dumps({"shop": "ulm", "at": at})) == {"shop": "ulm", "at": at}
+
+
+@pytest.mark.parametrize("schema", [{"type": "recordd"}, "{", "[1]", {}])
+def test_what_is_no_schema_is_refused(schema: Any) -> None:
+    with pytest.raises(SerdeError, match="no Avro schema"):
+        AvroSerde(schema, dict)
+
+
+def test_bytes_that_are_left_over_are_refused() -> None:
+    serde = AvroSerde(SALE, Sale)
+    with pytest.raises(SerdeError, match="1 bytes are left over"):
+        serde.loads(serde.dumps(Sale("ulm", 3)) + b"x")
+
+
+def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(ConfigError, match=r"pip install 'streamlog\[avro\]'"):
+        AvroSerde(SALE, Sale)
+
+
+def test_topics_may_be_avro() -> None:
+    app = App("avro")
+    sales = app.topic("sales", key=str, value=Sale, value_serde=AvroSerde(SALE, Sale))
+    largest = (
+        app.stream(sales)
+        .group_by_key()
+        .reduce(lambda one, other: max(one, other, key=lambda s: s.amount), name="largest")
+    )
+    with app.test() as t:
+        for amount in (3, 5, 4):
+            t.input(sales).send(Sale("ulm", amount), key="x")
+        assert t.table(largest) == {"x": Sale("ulm", 5)}
