@@ -64,7 +64,7 @@ METHODS = {
         "outer_join", "peek", "process", "records", "rekey", "repartition", "set_timestamp",
         "split", "take", "to", "to_table",
     ],
-    Grouped: ["agg", "aggregate", "count", "reduce", "windowed"],
+    Grouped: ["agg", "aggregate", "cogroup", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
     Table: [
         "changes", "fetch", "filter", "group_by", "join", "left_join", "map_values",

@@ -32,6 +32,8 @@ class Windowing:
     emit: Emit = Emit.CLOSE
     late: TopicSpec | Callable[[Any], object] | None = None
     idle_after_ms: int | None = None
+    united: bool = False
+    """Of several streams, which have one time."""
 
 
 def counting() -> Aggregation:

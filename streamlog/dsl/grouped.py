@@ -1,9 +1,13 @@
-"""Grouped: the records of a stream by key, to be aggregated into a table."""
+"""Grouped: the records of a stream by key, to be aggregated into a table; CoGrouped: of several.
+
+In one file, as each makes the other. What several streams come to is in `cogrouped`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, Self, TypeVar
 
 from streamlog.dsl.aggregations import (
     Windowing,
@@ -12,6 +16,7 @@ from streamlog.dsl.aggregations import (
     reducing,
     state_shape,
 )
+from streamlog.dsl.cogrouped import Into, adding, joined_inputs, late_as_it_came
 from streamlog.dsl.columns import row_aggregation
 from streamlog.dsl.place import (
     Place,
@@ -20,8 +25,10 @@ from streamlog.dsl.place import (
 )
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.table import Table
+from streamlog.dsl.topic import Topic
 from streamlog.dsl.windowed import WindowedStream
 from streamlog.errors import TopologyError
+from streamlog.record import Late, Record, Windowed
 from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     Aggregate,
@@ -32,6 +39,7 @@ from streamlog.topology import (
 )
 from streamlog.windows.calendar import Calendar
 from streamlog.windows.definitions import Hopping, Tumbling, Windows
+from streamlog.windows.emit import Emit
 from streamlog.windows.sessions import Sessions
 from streamlog.windows.sliding import Sliding
 
@@ -39,6 +47,8 @@ K = TypeVar("K")
 """A key."""
 V = TypeVar("V")
 """A value."""
+V2 = TypeVar("V2")
+"""A value of another stream."""
 A = TypeVar("A")
 """The state and result of an aggregation."""
 
@@ -55,12 +65,7 @@ class Grouped(Generic[K, V]):
         Raises:
             TopologyError: windows of this kind can't be run.
         """
-        if not isinstance(w, Tumbling | Hopping | Calendar | Sessions | Sliding):
-            raise TopologyError(
-                "windows must come from tumbling(...), hopping(...), calendar(...), session(...) "
-                f"or sliding(...), not {w!r}"
-            )
-        return WindowedStream(self._place, Windowing(w))
+        return WindowedStream(self._place, windowing(w))
 
     def count(
         self,
@@ -109,6 +114,14 @@ class Grouped(Generic[K, V]):
         rows = row_aggregation(name, into, columns, self._place.value)
         return self._table(name, rows, Shape(into), on_error)
 
+    def cogroup(self, fn: Callable[[A, V], A]) -> CoGrouped[K, A]:
+        """For folding this stream and others of the same keys into one aggregate.
+
+        Args:
+            fn: adds a value of this stream; it may change the state in place, but has to return it.
+        """
+        return CoGrouped((Into(self._place, fn),))
+
     def _table(
         self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
     ) -> Table[K, Any]:
@@ -125,3 +138,91 @@ class Grouped(Generic[K, V]):
             )
         )
         return Table(Side(Place(place.builder, name, place.key, value), name))
+
+
+class CoGrouped(Generic[K, A]):
+    """Several streams by the same key, to be folded into one aggregate."""
+
+    def __init__(self, inputs: tuple[Into, ...]) -> None:
+        self._inputs = inputs
+
+    def cogroup(self, other: Grouped[K, V2], fn: Callable[[A, V2], A]) -> CoGrouped[K, A]:
+        """One more stream, whose values `fn` adds.
+
+        Its topic has as many partitions as those of the others, as for a join.
+        """
+        return CoGrouped((*self._inputs, Into(other._place, fn)))  # noqa: SLF001 - its kin
+
+    def windowed(self, w: Windows) -> WindowedCoGrouped[K, A]:
+        """Aggregate per key and window; see `Grouped.windowed`."""
+        return WindowedCoGrouped(self._inputs, replace(windowing(w), united=True))
+
+    def aggregate(
+        self, init: Callable[[], A], *, name: str, on_error: ErrorPolicy | None = None
+    ) -> Table[K, A]:
+        """The values of all streams folded into a state that begins as `init()`, per key.
+
+        They are taken in the order of time, as the task has it. The state's type is what one of
+        the functions is annotated to return, else what `init()` is.
+
+        Raises:
+            TopologyError: the streams write their keys differently, or are of several apps.
+        """
+        joined: Grouped[K, Any] = Grouped(joined_inputs(self._inputs, name))
+        return joined.aggregate(init, adding(self._inputs), name=name, on_error=on_error)
+
+
+class WindowedCoGrouped(Generic[K, A]):
+    """Several streams by the same key and window; methods as of `WindowedStream`.
+
+    The streams have one time, as in a join: the largest of any of them, those aside that are not
+    read to their end yet.
+    """
+
+    def __init__(self, inputs: tuple[Into, ...], how: Windowing) -> None:
+        self._inputs = inputs
+        self._how: WindowedStream[K, Any] = WindowedStream(inputs[0].place, how)
+
+    def late(self, to: Topic[K, Late[Any]] | Callable[[Record[K, Any]], object]) -> Self:
+        """Where records of any of the streams go whose window has closed."""
+        return self._with(self._how.late(to))
+
+    def emit(self, when: Emit) -> Self:
+        """When results are emitted."""
+        return self._with(self._how.emit(when))
+
+    def aggregate(
+        self,
+        init: Callable[[], A],
+        *,
+        merge: Callable[[A, A], A] | None = None,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[Windowed[K], A]:
+        """The values of all streams folded into a state that begins as `init()`.
+
+        See `CoGrouped.aggregate`, and `WindowedStream.aggregate` for `merge`.
+        """
+        how = self._how._windowing  # noqa: SLF001 - its kin
+        joined: WindowedStream[K, Any] = WindowedStream(
+            joined_inputs(self._inputs, name), replace(how, late=late_as_it_came(how.late))
+        )
+        add = adding(self._inputs)
+        return joined.aggregate(init, add, merge=merge, name=name, on_error=on_error)
+
+    def _with(self, how: WindowedStream[K, Any]) -> Self:
+        return type(self)(self._inputs, how._windowing)  # noqa: SLF001 - its kin
+
+
+def windowing(windows: Windows) -> Windowing:
+    """With these windows, and nothing else said.
+
+    Raises:
+        TopologyError: windows of this kind can't be run.
+    """
+    if not isinstance(windows, Tumbling | Hopping | Calendar | Sessions | Sliding):
+        raise TopologyError(
+            "windows must come from tumbling(...), hopping(...), calendar(...), session(...) "
+            f"or sliding(...), not {windows!r}"
+        )
+    return Windowing(windows)

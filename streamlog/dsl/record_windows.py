@@ -52,6 +52,7 @@ def record_windows_aggregate(
             emit=how.emit,
             late=how.late,
             idle_after_ms=how.idle_after_ms,
+            united=how.united,
             windows=windows,
             value=place.value.serde,
         )
@@ -71,5 +72,6 @@ def record_windows_aggregate(
         emit=how.emit,
         late=how.late,
         idle_after_ms=how.idle_after_ms,
+        united=how.united,
         windows=windows,
     )

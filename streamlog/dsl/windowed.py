@@ -171,4 +171,5 @@ class WindowedStream(Generic[K, V]):
             early=StoreSpec(f"{name}/@early") if how.emit.is_early else None,
             late=how.late,
             idle_after_ms=how.idle_after_ms,
+            united=how.united,
         )

@@ -26,10 +26,11 @@ from streamlog.processing.failures import LeftOut
 from streamlog.processing.late_records import LateRecords
 from streamlog.processing.open_rows import OpenRows, OpenWindow
 from streamlog.processing.step import Collector, Step
+from streamlog.processing.window_time import WindowTime
 from streamlog.record import Windowed
 from streamlog.tables.store import KeyValueStore, split_window_key
 from streamlog.topology import RecordWindowsAggregate
-from streamlog.windows.emit import UNKNOWN_MS, Emit, StreamTime
+from streamlog.windows.emit import UNKNOWN_MS, Emit
 
 T = TypeVar("T")
 """What is done for a record gives this."""
@@ -98,7 +99,10 @@ class RecordWindowsStep(Step):
         self._format = RowFormat(node.name, node.aggregation)
         kept_ms = windows.retention_ms - windows.size_ms - windows.grace_ms
         self._rows = OpenRows(store, node.store.prefix, self._format, kept_ms=kept_ms)
-        self._stream = StreamTime(s for feed in feeds for s, _, _ in feed.heard_of())
+        self._time = WindowTime(
+            feeds, own=self.feed.source, united=node.united, idle_after_ms=node.idle_after_ms
+        )
+        self._stream = self._time.stream
         self._closed_ms = UNKNOWN_MS
         self._sequence = 0
 
@@ -139,16 +143,7 @@ class RecordWindowsStep(Step):
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: note how far sources have come, and who is idle."""
-        stream, idle_after_ms = self._stream, self._node.idle_after_ms
-        for feed in self._feeds:
-            for source, time_ms, quiet_ms in feed.heard_of():
-                idle = idle_after_ms is not None and quiet_ms >= idle_after_ms
-                if idle and stream.is_idle(source) and time_ms <= stream.time_of(source):
-                    continue
-                if time_ms > UNKNOWN_MS:
-                    stream.advance(source, time_ms)
-                if idle:
-                    stream.set_idle(source)
+        self._time.settle()
         self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
         self.feed.at_end = all(feed.at_end for feed in self._feeds)
         self._close()
@@ -180,10 +175,9 @@ class RecordWindowsStep(Step):
         self._set_time()
 
     def _take(self, batch: Batch, raws: Sequence[bytes], updates: _Results) -> None:
-        origin, stream = batch.origin, self._stream
-        own = None if origin.sources is None else batch.of_origin(origin.sources)
-        times = batch.of_origin(origin.times)
-        source = origin.feed.source
+        stream = self._stream
+        own, times = self._time.of(batch)
+        source = self._time.common(batch)
         for at, raw in enumerate(raws):
             if own is not None:
                 source = own[at]

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 from streamlog.errors import TopologyError
 from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.async_values import AsyncMapValuesStep
+from streamlog.processing.cogrouped import PortStep
 from streamlog.processing.columns import Feed
 from streamlog.processing.global_tables import GlobalJoinStep, GlobalTables
 from streamlog.processing.joins import Lookup, TableJoinStep, TableStep
@@ -47,6 +48,7 @@ from streamlog.topology import (
     JoinSide,
     Merge,
     Node,
+    Port,
     Process,
     Regroup,
     RepartitionSink,
@@ -254,6 +256,7 @@ def _repartition_sink(node: RepartitionSink, around: Around) -> Step:
 _KINDS: dict[type[Node], _Maker] = {
     Source: lambda node, _: Step(node.name),
     Merge: lambda node, _: Step(node.name),
+    Port: lambda node, _: PortStep(node),
     TableSource: _keeping(TableStep),
     Aggregate: _keeping(AggregateStep),
     StreamTable: _keeping(TableStep),

@@ -46,6 +46,7 @@ from streamlog.processing.window_fold import (
     Window,
     WindowFold,
 )
+from streamlog.processing.window_time import WindowTime
 from streamlog.record import Windowed
 from streamlog.tables.folding import Row, cleaned, keyed
 from streamlog.tables.store import (
@@ -63,7 +64,6 @@ from streamlog.windows.emit import (
     FAR_MS,
     UNKNOWN_MS,
     Emit,
-    StreamTime,
     closed_until,
     is_late,
 )
@@ -126,7 +126,10 @@ class WindowedAggregateStep(Step):
         self._collector = collector
         self._prefix = node.store.prefix
         self._late = LateRecords(node.name, node.late, collector)
-        self._stream = StreamTime(s for feed in feeds for s, _, _ in feed.heard_of())
+        self._time = WindowTime(
+            feeds, own=self.feed.source, united=node.united, idle_after_ms=node.idle_after_ms
+        )
+        self._stream = self._time.stream
         self._assigner = Assigner(node.windows)
         self._fold = self._folding(node)
         self._overlaps = isinstance(node.windows, Hopping)
@@ -193,16 +196,7 @@ class WindowedAggregateStep(Step):
 
         Returns whether the end of an interval let rows go on.
         """
-        stream, idle_after_ms = self._stream, self._node.idle_after_ms
-        for feed in self._feeds:
-            for source, time_ms, quiet_ms in feed.heard_of():
-                idle = idle_after_ms is not None and quiet_ms >= idle_after_ms
-                if idle and stream.is_idle(source) and time_ms <= stream.time_of(source):
-                    continue
-                if time_ms > UNKNOWN_MS:
-                    stream.advance(source, time_ms)
-                if idle:
-                    stream.set_idle(source)
+        self._time.settle()
         self._rest()
         closed = Closed()
         fired = self._pass(closed, now_ms)
@@ -302,14 +296,14 @@ class WindowedAggregateStep(Step):
 
     def _take(self, batch: Batch, raws: Sequence[bytes], closed: Closed, updates: Updates) -> None:
         """Fold all records, and close what they close."""
-        origin, fold, stream = batch.origin, self._fold, self._stream
-        own = None if origin.sources is None else batch.of_origin(origin.sources)
-        times = batch.of_origin(origin.times)
+        fold, stream = self._fold, self._stream
+        own, times = self._time.of(batch)
+        common = self._time.common(batch)
         arrived = Arrived(raws, batch.values, batch.timestamps, times, own)
         start = fold.at = 0
         fold.told = -1
         while start < len(raws):
-            source = origin.feed.source if own is None else own[start]
+            source = common if own is None else own[start]
             stream.advance(source, times[start])
             try:
                 why = self._run(start, arrived, stream.outlook(source), updates)
@@ -329,8 +323,8 @@ class WindowedAggregateStep(Step):
         """The record in hand has failed: try it alone, by the policy; says why it stopped."""
         fold, at = self._fold, self._fold.at
         alone = arrived.until(at + 1)
-        own = batch.origin.sources
-        source = batch.origin.feed.source if own is None else own[batch.rows[at]]
+        own = batch.origin.sources if arrived.sources is not None else None
+        source = self._time.common(batch) if own is None else own[batch.rows[at]]
         outlook = self._stream.outlook(source)
         found = self._tried(batch, partial(self._run, at, alone, outlook, updates), error)
         fold.at = at

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from streamlog.topology.aggregator import Aggregator
 from streamlog.topology.builder import TopologyBuilder
+from streamlog.topology.cogrouped import Port
 from streamlog.topology.global_tables import GlobalJoin, GlobalTable
 from streamlog.topology.graph import Topology, dead_letter_topics
 from streamlog.topology.nodes import (
@@ -92,6 +93,7 @@ __all__ = [
     "Node",
     "Order",
     "Peek",
+    "Port",
     "Process",
     "ProcessorStore",
     "Punctuation",

@@ -73,7 +73,8 @@ class Topology:
         """`known`, and the partition counts that the repartition topics must have.
 
         A repartition topic has as many partitions as the topics it is joined with; else as
-        many as it was given; else as many as the largest topic upstream.
+        many as it was given; else as many as the largest topic upstream, of it or of those that
+        are new with it in its sub-topology.
 
         Args:
             known: partition counts of all other input topics; a repartition topic that is
@@ -91,11 +92,10 @@ class Topology:
                         "create it, or let the app create it"
                     )
             given = [counts[name] for name in sub.topics if name in counts]
-            for topic in sub.topics.values():
-                if topic.name not in counts:
-                    counts[topic.name] = (
-                        max(given, default=0) or topic.partitions or self._upstream(topic, counts)
-                    )
+            fresh = [topic for topic in sub.topics.values() if topic.name not in counts]
+            wanted = [topic.partitions or self._upstream(topic, counts) for topic in fresh]
+            for topic in fresh:
+                counts[topic.name] = max(given, default=0) or topic.partitions or max(wanted)
             self._check_alike(sub, counts)
         return counts
 

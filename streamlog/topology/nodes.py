@@ -308,6 +308,8 @@ class WindowedAggregate(Node):
     """Where late records go: a topic (as `Late`), a function, or only into the count."""
     idle_after_ms: int | None = None
     """A source read to its end and quiet for this long no longer holds windows back."""
+    united: bool = False
+    """It is of several streams, which have one time."""
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:

@@ -37,6 +37,8 @@ class RecordWindowsAggregate(Node):
     """Where late records go: a topic (as `Late`), a function, or only into the count."""
     idle_after_ms: int | None = None
     """A source read to its end and quiet for this long no longer holds windows back."""
+    united: bool = False
+    """It is of several streams, which have one time."""
 
     @property
     def late_after_ms(self) -> int:

@@ -46,11 +46,11 @@ def session(gap: Dur, *, grace: Dur = "0s", max_length: Dur | None = None) -> Se
     rows a session that is closed takes in no more records; one that comes within its gap, and is
     not late, begins another one. With `Emit.UPDATE` it does, for one more gap, as in Kafka Streams.
 
-    `max_length` cuts those that would not end. A record
-    goes into the session that it falls in. If there is none it joins the sessions within the gap,
-    the earliest first, and leaves those alone that would make the whole longer than `max_length`;
-    if it may join none it begins one of its own. So records in order fill a session up to the
-    length, and the first one beyond begins the next, however close it is.
+    `max_length` cuts those that would not end. A record goes into the session that it falls in and
+    joins those within the gap, the earliest first; those that would make the whole longer than
+    `max_length` are left alone, and if it may join none it begins one of its own. So records in
+    order fill a session up to the length, and the first one beyond begins the next, however close
+    it is.
 
     Args:
         gap: the longest time between two records that belong together.

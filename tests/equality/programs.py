@@ -24,6 +24,8 @@ from streamlog import (
     Topic,
     Windowed,
     kv_store,
+    session,
+    sliding,
     tumbling,
 )
 from streamlog.errors import TopologyError
@@ -150,6 +152,8 @@ class _Maker:
             self._reduce,
             self._window,
             self._window,
+            self._record_window,
+            self._cogroup,
             self._process,
         ]
         on_tables = [self._join, self._join, self._regroup, self._join_tables, self._join_tables]
@@ -248,6 +252,47 @@ class _Maker:
 
         stream = table.changes().map(unwindowed, name=self._name("flat"))
         self._add(stream, f"tumbling {size}, grace {grace}, {emit.name}")
+
+    def _record_window(self) -> None:
+        """Windows that records make: which there are depends on all records before."""
+        rng = self._rng
+        windows = rng.choice(
+            [
+                session("40ms"),
+                session("90ms", grace="30ms"),
+                session("90ms", grace="30ms", max_length="300ms"),
+                sliding("40ms"),
+                sliding("120ms", grace="50ms"),
+            ]
+        )
+        emit, name = rng.choice([Emit.CLOSE, Emit.UPDATE]), self._name("made")
+        windowed = self._pick().group_by_key().windowed(windows).emit(emit)
+        self._flat(windowed.reduce(folded, name=name), f"{windows}, {emit.name}")
+
+    def _cogroup(self) -> None:
+        rng = self._rng
+        cogrouped = self._keyed().group_by_key().cogroup(folded)
+        other = self._keyed().group_by_key()
+        cogrouped = cogrouped.cogroup(other, lambda a, b: (a * 17 - b) % MODULUS)
+        name = self._name("cogroup")
+        windows = rng.choice(
+            [None, tumbling("100ms", grace="30ms"), session("60ms"), sliding("50ms")]
+        )
+        if windows is None:
+            self._add(cogrouped.aggregate(int, name=name).changes(), "cogroup")
+            return
+        emit = rng.choice([Emit.CLOSE, Emit.UPDATE])
+        windowed = cogrouped.windowed(windows).emit(emit)
+        self._flat(
+            windowed.aggregate(int, merge=folded, name=name), f"cogroup {windows} {emit.name}"
+        )
+
+    def _flat(self, table: Table[Windowed[str], int], told: str) -> None:
+        def unwindowed(windowed: Windowed[str], value: int | None) -> tuple[str, int]:
+            span_ms = int((windowed.end - windowed.start).total_seconds() * 1_000)
+            return windowed.key, span_ms if value is None else value
+
+        self._add(table.changes().map(unwindowed, name=self._name("flat")), told)
 
     def _process(self) -> None:
         self._add(self._keyed().process(Trail, name=self._name("trail")), "process")
