@@ -115,7 +115,11 @@ def _sliding_windows(events: list[Event], d: int) -> set[Window]:
 
 
 def sessions(node: Spec, spec: Spec, emit: str, events: list[Event], adds: Adds) -> Iterator[Event]:
-    """Sessions [first, last] that a pause of more than `gap` ends."""
+    """Sessions [first, last] that a pause of more than `gap` ends.
+
+    One that is final stays so. On update, one that is over goes on for another gap, if a record
+    joins it with one that is not.
+    """
     gap, grace = spec["gap"], spec["grace"]
     merge = adder(node["merge"]) if node.get("merge") else adds[0]
     alive: list[tuple[Window, Any, Any]] = []
@@ -125,7 +129,9 @@ def sessions(node: Spec, spec: Spec, emit: str, events: list[Event], adds: Adds)
         met = [
             each
             for each in alive
-            if each[1] == event.key and each[0][0] - gap <= event.ts <= each[0][1] + gap
+            if each[1] == event.key
+            and each[0][1] >= (closing if emit == "on_close" else closing - gap)
+            and each[0][0] - gap <= event.ts <= each[0][1] + gap
         ]
         bounds = [event.ts, *(edge for window, _, _ in met for edge in window)]
         window = (min(bounds), max(bounds))
@@ -137,7 +143,6 @@ def sessions(node: Spec, spec: Spec, emit: str, events: list[Event], adds: Adds)
                     if old != (event.ts, event.ts):
                         yield row(event, (event.key, old), None, old[1])
                 yield row(event, (event.key, window), alive[-1][2], window[1])
-        # One that is over goes on if a record joins it with one that is not.
         over = [each for each in alive if each[0][1] < closing and each[:2] not in told]
         if emit == "on_close":
             told += [each[:2] for each in over]
