@@ -26,7 +26,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Generic, TypeAlias, TypeVar
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from streamlog.assignors import TopicPartition
 from streamlog.errors import MessageTooLarge
@@ -37,6 +38,7 @@ from streamlog.records.columns import (
     FieldColumns,
 )
 from streamlog.records.compression import Compression
+from streamlog.records.packed import PackedRecords
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Fields: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
@@ -98,7 +100,7 @@ class Batch(Generic[T]):
         self.order = order
         """Where it stands among the batches of its partition; halves of a batch sort inside it."""
         self.created_ms = created_ms
-        self.records = FieldColumns()
+        self.records: FieldColumns | PackedRecords = FieldColumns()
         self.receipts: list[tuple[int, int, T]] = []
         """First record, last record, and who waits for them."""
         self.size_bytes = 0
@@ -156,8 +158,9 @@ class Accumulator(Generic[T]):
         if batch is None or batch.closed or batch.size_bytes + size_bytes > self._batch_bytes:
             appended = Appended.STARTED if batch is None or batch.closed else Appended.FILLED
             batch = self._begin(partition, queue, now_ms)
-        index = len(batch.records)
-        batch.records.append(*record)
+        records = _open(batch)
+        index = len(records)
+        records.append(*record)
         batch.receipts.append((index, index, receipt))
         batch.size_bytes += size_bytes
         self.used_bytes += size_bytes
@@ -199,15 +202,27 @@ class Accumulator(Generic[T]):
                 stop += 1  # A record larger than a batch goes alone.
                 size_bytes = records.part(start, stop).size_bytes()
             touched += 1
-            first = len(batch.records)
+            gathered = _open(batch)
+            first = len(gathered)
             part = records.part(start, stop)
-            batch.records.extend(part.timestamps, part.keys, part.values, part.headers)
-            batch.receipts.append((first, len(batch.records) - 1, receipt))
+            gathered.extend(part.timestamps, part.keys, part.values, part.headers)
+            batch.receipts.append((first, len(gathered) - 1, receipt))
             batch.size_bytes += size_bytes
             batch.closed = batch.size_bytes >= self._batch_bytes
             self.used_bytes += size_bytes
             start = stop
         return touched
+
+    def append_packed(
+        self, partition: TopicPartition, records: PackedRecords, receipt: T, *, now_ms: int
+    ) -> None:
+        """Add records that make a batch of their own."""
+        batch = self._begin(partition, self._queue(partition), now_ms)
+        batch.records = records
+        batch.receipts = [(0, len(records) - 1, receipt)]
+        batch.size_bytes = records.size_bytes()
+        batch.closed = True
+        self.used_bytes += batch.size_bytes
 
     def append_atomic(
         self, partition: TopicPartition, records: FieldColumns, receipt: T, *, now_ms: int
@@ -417,14 +432,18 @@ class Accumulator(Generic[T]):
         return queue.gap_after is not None and head.base_sequence < 0
 
     def _encode(self, batch: Batch[T], queue: _Queue[T]) -> bytes:
+        seal = (
+            batch.records.sealed
+            if isinstance(batch.records, PackedRecords)
+            else partial(encode_columns, batch.records)
+        )
         if not self._limits.idempotent:
-            return encode_columns(batch.records, codec=self._limits.codec)
+            return seal(codec=self._limits.codec)
         queue.identity = queue.identity or self._identity
         identity = queue.identity or ProducerIdentity(-1, -1)
         fresh = batch.base_sequence < 0
         base_sequence = queue.next_sequence if fresh else batch.base_sequence
-        data = encode_columns(
-            batch.records,
+        data = seal(
             codec=self._limits.codec,
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
@@ -492,6 +511,11 @@ def _headers_bytes(headers: Headers) -> int:
 def _must_land_first(other: Batch[T], head: Batch[T]) -> bool:
     """Whether `head` may not go while `other` is in flight."""
     return other.order > head.order or (other.attempts > 0 and head.attempts == 0)
+
+
+def _open(batch: Batch[T]) -> FieldColumns:
+    """The records of a batch that is added to; those that are packed are never."""
+    return cast("FieldColumns", batch.records)
 
 
 def _number_anew(queue: _Queue[T], identity: ProducerIdentity) -> None:

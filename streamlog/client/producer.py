@@ -41,6 +41,7 @@ from streamlog.errors import (
 )
 from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression
+from streamlog.records.packed import PackedRecords
 
 Acks: TypeAlias = Literal["all", 0, 1]
 
@@ -297,6 +298,36 @@ class Producer:
             receipt.outstanding += self._accumulator.append_many(
                 target, piece, receipt, now_ms=self._cluster.clock.now_ms()
             )
+            self._sender.look()
+        receipt.handed_over()
+        return receipt.future
+
+    async def send_packed(
+        self, topic: str, partition: int, packs: Sequence[PackedRecords]
+    ) -> asyncio.Future[RecordMetadata]:
+        """The same with records that are packed: each pack is a batch, and not to be added to.
+
+        Raises:
+            UsageError, UnknownTopicOrPartition: as `send_many`.
+        """
+        if not packs or not all(map(len, packs)):
+            raise UsageError("send_packed needs at least one record in each pack")
+        self._check_open()
+        count = await self._count(topic, reaching=partition)
+        self._check_partition(topic, partition, count)
+        receipt = BulkReceipt(asyncio.get_running_loop().create_future())
+        receipt.outstanding = 1  # Not done before the last one is handed over.
+        for pack in packs:
+            await self._make_room(pack.size_bytes())
+            if self._session is not None:
+                self._session.check_open()
+            self._accumulator.append_packed(
+                TopicPartition(topic, partition),
+                pack,
+                receipt,
+                now_ms=self._cluster.clock.now_ms(),
+            )
+            receipt.outstanding += 1
             self._sender.look()
         receipt.handed_over()
         return receipt.future

@@ -80,14 +80,32 @@ class BatchBuilder:
         base_sequence: int = -1,
         transactional: bool = False,
     ) -> None:
-        self._codec = codec
-        self._attributes = int(codec) | (_TRANSACTIONAL if transactional else 0)
-        self._producer = (producer_id, producer_epoch, base_sequence)
+        self.identify(
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
         self._out = bytearray(HEADER_BYTES)
         self._base_timestamp_ms = 0
         self._max_timestamp_ms = 0
         self.record_count = 0
         self.size_bytes = HEADER_BYTES
+
+    def identify(
+        self,
+        *,
+        codec: Compression,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        transactional: bool,
+    ) -> None:
+        """What the header is to say, and how the records are compressed."""
+        self._codec = codec
+        self._attributes = int(codec) | (_TRANSACTIONAL if transactional else 0)
+        self._producer = (producer_id, producer_epoch, base_sequence)
 
     def append(
         self,

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from typing import TypeAlias
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.partitioner import partitions_of_keys
@@ -29,6 +29,7 @@ from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
 from streamlog.records.columns import FieldColumns
+from streamlog.records.packed import PackedRecords
 from streamlog.tables.store import Change
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.following import STALL_MS
@@ -55,8 +56,13 @@ task of its own, and `offsets sent` once the group has them.
 """
 
 
-RECORD_BYTES = 150
-"""What a record costs beside its key and value."""
+RECORD_BYTES = 40
+"""What a record that is held back costs beside its bytes."""
+PACK_BYTES = 256 * 1024
+"""Of records that are held back, in one batch: as much as a producer puts into one by itself."""
+
+Packs: TypeAlias = Mapping[TopicPartition, Sequence[PackedRecords]]
+"""What goes to each partition, in order."""
 
 
 def unheard(_step: str) -> None:
@@ -67,16 +73,15 @@ class Fenced(Exception):
     """Another worker has taken the task over: the last checkpoint does not count."""
 
 
-class SinkWriter:
-    """Sends sink records as they come; `flush` says that they have all arrived."""
+class SinkRoutes:
+    """Which partition each sink record goes to."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._sent: list[asyncio.Future[RecordMetadata]] = []
         self._partitions: dict[str, int] = {}
 
-    async def write(self, batches: Iterable[SinkBatch]) -> None:
-        """Hand the records over; waits only while the producer's buffer is full."""
+    async def parted(self, batches: Iterable[SinkBatch]) -> dict[TopicPartition, FieldColumns]:
+        """The records by partition, in their order."""
         together: defaultdict[TopicPartition, FieldColumns] = defaultdict(FieldColumns)
         for batch in batches:
             count = await self._count(batch.topic)
@@ -91,8 +96,31 @@ class SinkWriter:
                 if part is not None:
                     many = together[TopicPartition(batch.topic, partition)]
                     many.extend(part.timestamps, part.keys, part.values, part.headers)
-        for (topic, partition), many in together.items():
+        return together
+
+    async def _count(self, topic: str) -> int:
+        if topic not in self._partitions:
+            self._partitions[topic] = await self._producer.partitions(topic)
+        return self._partitions[topic]
+
+
+class SinkWriter:
+    """Sends sink records as they come; `flush` says that they have all arrived."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._sent: list[asyncio.Future[RecordMetadata]] = []
+        self._routes = SinkRoutes(producer)
+
+    async def write(self, batches: Iterable[SinkBatch]) -> None:
+        """Hand the records over; waits only while the producer's buffer is full."""
+        for (topic, partition), many in (await self._routes.parted(batches)).items():
             self._remember(await self._producer.send_columns(topic, partition, many))
+
+    async def write_packed(self, packs: Packs) -> None:
+        """The same for records that are packed."""
+        for (topic, partition), some in packs.items():
+            self._remember(await self._producer.send_packed(topic, partition, some))
 
     async def flush(self) -> None:
         """Wait until everything written is acknowledged.
@@ -109,31 +137,55 @@ class SinkWriter:
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._sent.append(sent)
 
-    async def _count(self, topic: str) -> int:
-        if topic not in self._partitions:
-            self._partitions[topic] = await self._producer.partitions(topic)
-        return self._partitions[topic]
-
 
 class HeldSinks:
-    """Keeps sink records until they are written in a transaction, with all else of a commit."""
+    """Keeps sink records until they are written in a transaction, with all else of a commit.
 
-    def __init__(self) -> None:
+    They are kept as the bytes that they will be on the wire.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        """Of the `producer` it is asked how many partitions topics have."""
         self.held_bytes = 0
-        """What they take in memory, by estimate."""
-        self._batches: list[SinkBatch] = []
+        """What they take in memory."""
+        self._routes = SinkRoutes(producer)
+        self._packs: defaultdict[TopicPartition, list[PackedRecords]] = defaultdict(list)
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
-        """Keep them."""
-        for batch in batches:
-            self._batches.append(batch)
-            sizes = map(len, filter(None, chain(batch.keys, batch.values)))
-            self.held_bytes += RECORD_BYTES * len(batch.values) + sum(sizes)
+        """Keep them.
 
-    def take(self) -> list[SinkBatch]:
+        Raises:
+            StreamlogError, TypeError: a record can't be written.
+        """
+        for partition, columns in (await self._routes.parted(batches)).items():
+            if len(columns):
+                self.held_bytes += packed(self._packs[partition], columns)
+                self.held_bytes += RECORD_BYTES * len(columns)
+
+    def take(self) -> Packs:
         """All that there are, in the order in which they came; keeps none of them."""
-        taken, self._batches, self.held_bytes = self._batches, [], 0
+        taken, self._packs, self.held_bytes = self._packs, defaultdict(list), 0
         return taken
+
+
+def packed(packs: list[PackedRecords], columns: FieldColumns) -> int:
+    """Add records to the last of the packs and to new ones; returns how many bytes that took."""
+    before = sum(pack.size_bytes() for pack in packs[-1:])
+    start = done_bytes = 0
+    while start < len(columns):
+        if not packs:
+            packs.append(PackedRecords())
+        pack = packs[-1]
+        stop, _ = columns.fitting(start, PACK_BYTES - pack.size_bytes())
+        if stop == start and len(pack):
+            done_bytes += pack.size_bytes()
+            packs.append(PackedRecords())
+            continue
+        stop = max(stop, start + 1)  # A record larger than a pack goes alone.
+        is_all = stop - start == len(columns)
+        pack.extend(columns if is_all else columns.part(start, stop))
+        start = stop
+    return done_bytes + sum(pack.size_bytes() for pack in packs[-1:]) - before
 
 
 def sendable(changes: Sequence[Change], state: TaskState, *, wall_ms: int) -> FieldColumns:

@@ -28,9 +28,8 @@ from streamlog.errors import (
     UnknownMember,
 )
 from streamlog.log import Log
-from streamlog.processing.outbox import SinkBatch
 from streamlog.records.columns import FieldColumns
-from streamlog.worker.commit import OnStep, SinkWriter
+from streamlog.worker.commit import OnStep, Packs, SinkWriter
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """Of a worker that is gone and does not come back under its name: so long its readers wait."""
@@ -64,7 +63,7 @@ class Transactor:
 
     async def write(
         self,
-        sinks: Sequence[SinkBatch],
+        sinks: Packs,
         checkpoints: Sequence[tuple[TopicPartition, FieldColumns]],
         offsets: Offsets,
         *,
@@ -95,7 +94,7 @@ class Transactor:
 
     async def _written(
         self,
-        sinks: Sequence[SinkBatch],
+        sinks: Packs,
         checkpoints: Sequence[tuple[TopicPartition, FieldColumns]],
         offsets: Offsets,
         consumer: Consumer,
@@ -104,7 +103,7 @@ class Transactor:
         async with producer.transaction() as transaction:
             self._on_step("begun")
             writer = SinkWriter(producer)
-            await writer.write(sinks)
+            await writer.write_packed(sinks)
             self._on_step("handed over")
             sent = await asyncio.gather(
                 *(producer.send_atomic(*place, records) for place, records in checkpoints)

@@ -160,7 +160,7 @@ class Tasks:
         self._wall = SteadyWall(surroundings.clock)
         self._pauses = pauses
         self._sinks = SinkWriter(surroundings.producer)
-        self._held = HeldSinks()
+        self._held = HeldSinks(surroundings.producer)
         self._transactor = surroundings.transactor
         self._engine = surroundings.engine
         self._checkpoints = Checkpoints(

@@ -25,6 +25,7 @@ from streamlog.errors import MessageTooLarge
 from streamlog.records.batch import RecordBatch
 from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression
+from streamlog.records.packed import PackedRecords
 
 PART = TopicPartition("t", 0)
 RECORD_BYTES = RECORD_OVERHEAD_BYTES + 10
@@ -272,6 +273,38 @@ def test_a_batch_that_is_too_large_goes_as_two_with_the_same_numbers() -> None:
     halves = [take(one, 50) for _ in range(3)]
     assert [numbers(half) for half in halves] == [[0, 1], [2, 3], [4, 5, 6, 7]]
     assert [half and half.base_sequence for half in halves] == [0, 2, 4]
+
+
+def test_packed_records_are_a_batch_of_their_own_that_can_be_divided() -> None:
+    one = accumulator(batch_records=4)
+    fill(one, 2)
+    packs = [PackedRecords(), PackedRecords()]
+    for at, pack in enumerate(packs):
+        pack.extend(FieldColumns.of([record(n) for n in range(4 * at + 2, 4 * at + 6)]))
+        one.append_packed(PART, pack, 9, now_ms=0)
+    fill(one, 1, start=10)
+    assert numbers(take(one, 0)) == [0, 1]
+    first, second = take(one, 0), take(one, 0)
+    assert first is not None
+    assert second is not None
+    assert [first.base_sequence, second.base_sequence] == [2, 6]
+    assert RecordBatch(one.encoded(first)).base_sequence == 2
+    assert one.on_too_large(first) == [9]
+    one.on_out_of_sequence(second, now_ms=0)
+    halves = [take(one, 50), take(one, 50)]
+    assert [numbers(half) for half in halves] == [[2, 3], [4, 5]]
+    assert [half and half.base_sequence for half in halves] == [2, 4]
+    third = take(one, 50)
+    assert third is second
+    assert one.encoded(second) == one.encoded(third)
+    assert RecordBatch(one.encoded(second)).record_count == 4
+    for batch in (*halves, second):
+        assert batch is not None
+        one.on_delivered(batch)
+    last = take(one, 50)
+    assert numbers(last) == [10]
+    assert last is not None
+    assert last.base_sequence == 10
 
 
 def test_bytes_are_given_back() -> None:

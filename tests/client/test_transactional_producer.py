@@ -26,6 +26,8 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.log import Log
+from streamlog.records.columns import FieldColumns
+from streamlog.records.packed import PackedRecords
 from tests.broker.process import BrokerProcess
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
@@ -81,6 +83,26 @@ def test_all_in_a_block_counts_or_nothing(open_log: OpenLog) -> None:
             assert await read(log, T0, T1) == [b"a0", b"c0", b"c0", b"c0", b"a1", b"b1"]
             everything = await read(log, isolation="read_uncommitted")
             assert everything == [b"a0", b"no", b"c0", b"c0", b"c0"]
+
+    asyncio.run(main())
+
+
+def test_packed_records_are_written_by_the_transaction_that_sends_them(open_log: OpenLog) -> None:
+    async def main() -> None:
+        async with open_log(t=2) as log:
+            async with log.producer(transactional_id="x") as producer:
+                packs = [PackedRecords(), PackedRecords()]
+                for at, pack in enumerate(packs):
+                    pack.extend(FieldColumns.of([(7, b"k", b"%d%d" % (at, n), ()) for n in (0, 1)]))
+                async with producer.transaction():
+                    await producer.send("t", b"first", partition=0)
+                    sent = await producer.send_packed("t", 0, packs)
+                    await producer.flush()
+                    written = await sent
+                    assert (written.offset, written.timestamp_ms) == (4, 7)
+                    with pytest.raises(UsageError):
+                        await producer.send_packed("t", 0, [PackedRecords()])
+            assert await read(log) == [b"first", b"00", b"01", b"10", b"11"]
 
     asyncio.run(main())
 
