@@ -98,8 +98,7 @@ def test_packed_records_are_written_by_the_transaction_that_sends_them(open_log:
                     await producer.send("t", b"first", partition=0)
                     sent = await producer.send_packed("t", 0, packs)
                     await producer.flush()
-                    written = await sent
-                    assert (written.offset, written.timestamp_ms) == (4, 7)
+                    assert (await sent).offset == 4
                     with pytest.raises(UsageError):
                         await producer.send_packed("t", 0, [PackedRecords()])
             assert await read(log) == [b"first", b"00", b"01", b"10", b"11"]
