@@ -102,8 +102,8 @@ class Joining(Generic[K, V]):
             fn: gives the value of the result from both values.
             within: with a stream: how far timestamps may lie apart; see `JoinWindow.of`.
             as_of: with a table that has a history: look at the row of the record's own time.
-            grace: with `as_of`: let records wait until the stream is so far beyond them, for
-                rows of the table that come late.
+            grace: with `as_of`: let each record wait until one of the stream comes that is so
+                much later, for rows of the table that come late.
             name: with a stream or grace, the identity of the join's state; else it names the
                 repartition topic if the key was changed by an unnamed operator.
             on_error: what becomes of a record on which the function fails; the app's policy by

@@ -4,7 +4,7 @@
 `VersionedStore`. A row that is older than the newest one of its key takes its place among the
 versions and is no change of the table: nobody below hears of it; one that is older than the
 history goes is late. `AsOfJoinStep` looks up what held at a record's timestamp; with a grace the
-record waits until its stream is so far beyond it. Rule of the file: what is seen depends on
+record waits for one of its stream that is so much later. Rule of the file: what is seen depends on
 timestamps, and on how far the order of the task had come; the table's time is that of its own
 records, and the wait is counted in that of the stream's (as in Kafka Streams, KIP-923).
 """
@@ -17,7 +17,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.due_rows import DueRow, DueRows, place_of
-from streamlog.processing.join_time import JoinTime
 from streamlog.processing.joins import Lookup, TableJoinStep, TableStep, viewed
 from streamlog.processing.serialized import loads_all
 from streamlog.processing.step import Collector
@@ -168,7 +167,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         self._feeds = feeds
         self.feed = Feed((node.name, partition))
         """What has waited."""
-        self._time = JoinTime(feeds)
+        self._now_ms = UNKNOWN_MS
         self._waiting = DueRows(waiting)
         self._number = 0
         self._sequence = 0
@@ -185,7 +184,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         turns, headers = batch.of_origin(batch.origin.turns), batch.origin.headers
         at_once: list[int] = []
         for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
-            now_ms = self._time.reach(batch.origin.feed, turns[at])
+            now_ms = self._now_ms = max(self._now_ms, turns[at])
             if self._is_due(now_ms):
                 self._join_now(batch, at_once)
                 at_once = []
@@ -201,14 +200,14 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         self._set_time()
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: hand on those whose turn has come."""
-        before, time_ms = self._sequence, self._time.settle()
-        if self._is_due(time_ms):
-            self._release(time_ms)
-        self._set_time()
+        """All records at hand have been taken: tell those below whether more comes soon.
+
+        What waits goes on with a record, never between two: rows of the table have their turns
+        there as well, and which of them are seen must not depend on when that is.
+        """
         self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
         self.feed.at_end = all(feed.at_end for feed in self._feeds)
-        return self._sequence > before
+        return False
 
     def flush(self) -> None:
         """Write the records that wait into the store."""
@@ -217,7 +216,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the records."""
         return {
-            "now_ms": self._time.now_ms,
+            "now_ms": self._now_ms,
             "time_ms": self.feed.time_ms,
             "number": self._number,
             "sequence": self._sequence,
@@ -225,7 +224,7 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave; the records are in the store."""
-        self._time.now_ms = int(data["now_ms"])
+        self._now_ms = int(data["now_ms"])
         self.feed.time_ms = int(data["time_ms"])
         self._number = int(data["number"])
         self._sequence = int(data["sequence"])
@@ -277,5 +276,5 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
 
     def _set_time(self) -> None:
         """What waits is later than this."""
-        if self._time.now_ms > UNKNOWN_MS:
-            self.feed.time_ms = max(self.feed.time_ms, self._time.now_ms - self._grace_ms)
+        if self._now_ms > UNKNOWN_MS:
+            self.feed.time_ms = max(self.feed.time_ms, self._now_ms - self._grace_ms)

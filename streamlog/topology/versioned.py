@@ -41,7 +41,7 @@ class AsOfJoin(TableJoin):
     value: Serde[Any]
     """Of the stream's records."""
     grace_ms: int = 0
-    """A record waits until the stream is so far beyond it, for rows that come late."""
+    """A record waits for one of the stream that is so much later, for rows that come late."""
     waiting: StoreSpec | None = None
     """The records that wait; None: none does."""
 
@@ -59,11 +59,6 @@ class AsOfJoin(TableJoin):
     def passes_on(self) -> bool:
         """A record that is late does not wait."""
         return True
-
-    @property
-    def awaits_feeds(self) -> bool:
-        """What it does with a record depends on how far the others have come."""
-        return self.waiting is not None
 
     @property
     def detail(self) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from streamlog import (
     App,
     Emit,
+    JoinWindow,
     Processor,
     Record,
     Stream,
@@ -155,6 +156,9 @@ class _Maker:
             self._record_window,
             self._cogroup,
             self._process,
+            self._join_streams,
+            self._join_streams,
+            self._join_as_of,
         ]
         on_tables = [self._join, self._join, self._regroup, self._join_tables, self._join_tables]
         on_tables.append(self._suppress)
@@ -305,6 +309,34 @@ class _Maker:
         else:
             joined = self._keyed().left_join(table, lambda a, b: folded(a, b or 0), name=name)
             self._add(joined, "left_join")
+
+    def _join_streams(self) -> None:
+        rng = self._rng
+        kind = rng.choice(["join", "left_join", "outer_join"])
+        before, after = rng.choice([(0, 0), (30, 30), (100, 0), (-10, 60)])
+        window = JoinWindow(before_ms=before, after_ms=after, grace_ms=rng.choice([0, 20, 300]))
+        joined = getattr(self._pick(), kind)(
+            self._pick(),
+            lambda a, b: folded(a or 0, b or 0),
+            within=window,
+            name=self._name("pairs"),
+        )
+        # Pairs of pairs would be more than anybody can compare.
+        thinned = joined.filter(lambda _, v: v % 4 == 0)
+        self._add(thinned, f"{kind} of streams, {before} to {after}, grace {window.grace_ms}")
+
+    def _join_as_of(self) -> None:
+        topic = self._topic("table", self._partitions)
+        table = self._app.table(topic, history=self._rng.choice(["100ms", "1s"]))
+        grace = self._rng.choice([None, "50ms"])
+        joined = self._keyed().left_join(
+            table,
+            lambda a, b: folded(a, b or 0),
+            as_of=True,
+            grace=grace,
+            name=self._name("as-of"),
+        )
+        self._add(joined, f"as of, grace {grace}")
 
     def _regroup(self) -> None:
         """A table by another key: what is taken out again shows if it is not what was put in."""
