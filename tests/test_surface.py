@@ -94,7 +94,7 @@ METHODS = {
     ],
     Producer: [
         "close", "flush", "partitions", "send", "send_atomic", "send_columns", "send_many",
-        "transaction",
+        "send_packed", "transaction",
     ],
     Transaction: ["send_offsets"],
 }  # fmt: skip
