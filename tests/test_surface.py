@@ -67,8 +67,8 @@ METHODS = {
     Grouped: ["agg", "aggregate", "cogroup", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
     Table: [
-        "changes", "fetch", "filter", "group_by", "join", "left_join", "map_values",
-        "name", "outer_join", "put", "scan", "suppress",
+        "changes", "fetch", "filter", "group_by", "join", "join_on", "left_join",
+        "left_join_on", "map_values",        "name", "outer_join", "put", "scan", "suppress",
     ],
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",

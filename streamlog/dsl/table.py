@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
 
 from streamlog.dsl.access import TableAccess
+from streamlog.dsl.foreign_keys import Pointing, joined_on
 from streamlog.dsl.place import (
     Place,
     Side,
@@ -146,6 +147,54 @@ class Table(Generic[K, V]):
     ) -> Table[K, R]:
         """The rows of either table, with None for the one that is not there; see `join`."""
         return self._joined(other, fn, "outer", name, on_error)
+
+    def join_on(
+        self,
+        other: Table[K2, V2],
+        on: Callable[[V], K2],
+        fn: Callable[[V, V2], R],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, R]:
+        """Each row with that row of another table that it points to, by a foreign key (KIP-213).
+
+        A change of the other table's row reaches all rows that point to it. The rows lie by this
+        table's keys. Everything goes through two repartition topics, `<app>-<name>-references-...`
+        and `<app>-<name>-results-...`.
+
+        Args:
+            other: the table that is pointed to, with keys of any type.
+            on: the key that a row points to; None: to nothing, and the row is not there.
+            fn: gives the row of both values. Like `on` it has to be deterministic.
+            name: of the join, which is the identity of its state.
+            on_error: what becomes of a row on which a function fails: if it is left out, it is not
+                there.
+
+        Raises:
+            TopologyError: a table is windowed, or the name is taken.
+        """
+        said = Pointing(
+            left=self.side, right=other.side, on=on, fn=fn, is_left=False, name=name,
+            on_error=on_error,
+        )  # fmt: skip
+        return Table(joined_on(said))
+
+    def left_join_on(
+        self,
+        other: Table[K2, V2],
+        on: Callable[[V], K2 | None],
+        fn: Callable[[V, V2 | None], R],
+        *,
+        name: str,
+        on_error: ErrorPolicy | None = None,
+    ) -> Table[K, R]:
+        """As `join_on`; a row that points to nothing that is there comes with None."""
+        said = Pointing(
+            left=self.side, right=other.side, on=on, fn=fn, is_left=True, name=name,
+            on_error=on_error,
+        )  # fmt: skip
+        return Table(joined_on(said))
 
     def _joined(
         self,

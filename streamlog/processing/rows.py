@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, TopologyError, UsageError
 from streamlog.processing.aggregate import RowFormat
+from streamlog.processing.foreign_keys import outcome_row
 from streamlog.processing.joins import viewed
 from streamlog.processing.table_joins import joined_row
 from streamlog.record import Windowed
@@ -24,6 +25,7 @@ from streamlog.tables.store import prefix_end, split_window_key, window_bound, w
 from streamlog.topology import (
     Aggregate,
     Entry,
+    ForeignKeyRows,
     Node,
     RecordWindowsAggregate,
     SessionAggregate,
@@ -253,6 +255,7 @@ def _read_result(
 
 
 _READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
+    ForeignKeyRows: outcome_row,
     StreamTable: _read_value,
     TableSource: _read_value,
     TableTableJoin: joined_row,

@@ -272,7 +272,9 @@ class RepartitionStep(Step):
         partitions: int,
         feeds: list[Feed],
         idle_marks_ms: tuple[int, ...],
+        beside: RepartitionStep | None = None,
     ) -> None:
+        """`beside` is another one of the task that writes to the same topic."""
         super().__init__(name)
         self._topic = topic
         self._collector = collector
@@ -281,7 +283,9 @@ class RepartitionStep(Step):
         self._marked: dict[Feed, Mark] = {
             feed: Mark(feed.turn_ms, feed.time_ms, BUSY_MS) for feed in feeds
         }
-        self._last: dict[Feed, tuple[int, int]] = {}
+        self._last: dict[Feed, tuple[int, int]] = {} if beside is None else beside._last  # noqa: SLF001 - its own class
+        """Position of the last record of each feed, and how many were made of that; in the topic
+        they are told apart by this, whoever of the task has written them."""
 
     def process(self, batch: Batch) -> None:
         """Records as bytes into the outbox; those without a key have no place to go."""

@@ -15,6 +15,11 @@ from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.async_values import AsyncMapValuesStep
 from streamlog.processing.cogrouped import PortStep
 from streamlog.processing.columns import Feed
+from streamlog.processing.foreign_keys import (
+    ForeignKeyJoinStep,
+    ForeignKeyRowsStep,
+    ReferStep,
+)
 from streamlog.processing.global_tables import GlobalJoinStep, GlobalTables
 from streamlog.processing.joins import Lookup, TableJoinStep, TableStep
 from streamlog.processing.processor import ProcessorStep
@@ -44,12 +49,15 @@ from streamlog.topology import (
     Branch,
     Dedupe,
     Entry,
+    ForeignKeyJoin,
+    ForeignKeyRows,
     GlobalJoin,
     JoinSide,
     Merge,
     Node,
     Port,
     Process,
+    Refer,
     Regroup,
     RepartitionSink,
     SessionAggregate,
@@ -157,6 +165,16 @@ def _sliding(node: SlidingAggregate, around: Around) -> Step:
     return SlidingStep(node, around.store, around.collector, feeds=feeds, partition=partition)
 
 
+def _foreign_key_join(node: ForeignKeyJoin, around: Around) -> Step:
+    sides = [cast("TableSideStep", around.steps[side]) for side in node.parents]
+    return ForeignKeyJoinStep(node, around.store, around.collector, sides=sides)
+
+
+def _foreign_key_rows(node: ForeignKeyRows, around: Around) -> Step:
+    feeds, telling = around.feeds(node), around.tells_old_values(node)
+    return ForeignKeyRowsStep(node, around.store, feeds=feeds, tells_old_values=telling)
+
+
 def _suppress_until_closed(node: SuppressUntilClosed, around: Around) -> Step:
     return SuppressUntilClosedStep(
         node,
@@ -243,6 +261,12 @@ def _as_of_join(node: AsOfJoin, around: Around) -> Step:
 
 
 def _repartition_sink(node: RepartitionSink, around: Around) -> Step:
+    beside = [
+        step
+        for name, step in around.steps.items()
+        if isinstance(step, RepartitionStep)
+        and node.topic in around.subtopology.by_name[name].writes
+    ]
     return RepartitionStep(
         node.name,
         node.topic,
@@ -250,6 +274,7 @@ def _repartition_sink(node: RepartitionSink, around: Around) -> Step:
         partitions=around.partitions[node.topic.name],
         feeds=around.feeds(node),
         idle_marks_ms=around.subtopology.idle_marks_ms[node.topic.name],
+        beside=beside[0] if beside else None,
     )
 
 
@@ -261,6 +286,9 @@ _KINDS: dict[type[Node], _Maker] = {
     Aggregate: _keeping(AggregateStep),
     StreamTable: _keeping(TableStep),
     TableAggregate: _keeping(TableAggregateStep),
+    Refer: lambda node, _: ReferStep(node),
+    ForeignKeyJoin: _foreign_key_join,
+    ForeignKeyRows: _foreign_key_rows,
     SuppressUntilClosed: _suppress_until_closed,
     SuppressWithin: lambda node, around: SuppressWithinStep(node, around.store, around.collector),
     TableSide: lambda node, _: TableSideStep(node.name, is_left=node.is_left),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from streamlog.topology.aggregator import Aggregator
 from streamlog.topology.builder import TopologyBuilder
 from streamlog.topology.cogrouped import Port
+from streamlog.topology.foreign_keys import ForeignKeyJoin, ForeignKeyRows, Refer
 from streamlog.topology.global_tables import GlobalJoin, GlobalTable
 from streamlog.topology.graph import Topology, dead_letter_topics
 from streamlog.topology.nodes import (
@@ -83,6 +84,8 @@ __all__ = [
     "FilterNot",
     "FlatMap",
     "FlatMapValues",
+    "ForeignKeyJoin",
+    "ForeignKeyRows",
     "GlobalJoin",
     "GlobalTable",
     "How",
@@ -98,6 +101,7 @@ __all__ = [
     "ProcessorStore",
     "Punctuation",
     "RecordWindowsAggregate",
+    "Refer",
     "Regroup",
     "Rekey",
     "RepartitionSink",

@@ -161,7 +161,7 @@ class _Maker:
             self._join_as_of,
         ]
         on_tables = [self._join, self._join, self._regroup, self._join_tables, self._join_tables]
-        on_tables.append(self._suppress)
+        on_tables += [self._suppress, self._join_on]
         return [*found, self._to_table, *(on_tables * bool(self._tables))]
 
     def _topic(self, kind: str, partitions: int) -> Topic[str, int]:
@@ -374,6 +374,21 @@ class _Maker:
         within, rows = self._rng.choice([("30ms", None), (None, 2), ("100ms", 5)])
         later = table.suppress(within=within, max_records=rows, name=self._name("later"))
         self._add(later.changes().filter(lambda _, v: v is not None), f"suppress {within} {rows}")
+
+    def _join_on(self) -> None:
+        left, right = self._rng.choice(self._tables), self._rng.choice(self._tables)
+        rest, name = self._rng.randint(2, 6), self._name("pointing")
+        if self._rng.random() < 0.5:
+            table = left.join_on(right, lambda v: KEYS[v % rest], folded, name=name)
+        else:
+
+            def fn(a: int, b: int | None) -> int:
+                return folded(a, b or 0)
+
+            table = left.left_join_on(
+                right, lambda v: KEYS[v % rest] if v % 5 else None, fn, name=name
+            )
+        self._add(table.changes().filter(lambda _, v: v is not None), "join_on")
 
     def _write(self, stream: Numbers) -> None:
         name = f"eq{self._seed}-{self._run}-out{len(self._program.outputs)}"

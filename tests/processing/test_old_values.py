@@ -50,6 +50,15 @@ def joined(kind: str) -> Made:
     return made
 
 
+def pointing(app: App, topic: Topic[str, int]) -> Table[Any, int]:
+    """A table whose rows point to some of its own."""
+    table = app.table(topic)
+    even = table.filter(lambda _, v: v % 2 == 0)
+    return table.left_join_on(
+        even, lambda v: "abc"[v % 3], lambda a, b: a * 100 + (b or 0), name="pointing"
+    )
+
+
 def failing(value: int) -> int:
     if value % 3 == 0:
         raise ValueError(value)
@@ -86,6 +95,7 @@ KINDS: dict[str, Made] = {
     "final": lambda app, topic: windowed(Emit.UPDATE)(app, topic).suppress(
         until="closed", name="final"
     ),
+    "pointing": pointing,
     "regrouped": lambda app, topic: (
         app.table(topic)
         .group_by(lambda k, v: (k + str(v % 2), v), name="first")
