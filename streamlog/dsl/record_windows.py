@@ -5,6 +5,8 @@ Rule of the file: what such windows can't do is refused here, by the name of the
 
 from __future__ import annotations
 
+from typing import Any
+
 from streamlog.dsl.aggregations import Windowing
 from streamlog.dsl.place import Place
 from streamlog.errors import TopologyError
@@ -33,26 +35,20 @@ def record_windows_aggregate(
     """The node.
 
     Raises:
-        TopologyError: sessions have no way to be merged, or rows are to go on at commits or early.
+        TopologyError: sessions have no way to be merged, or rows are to go on at commits.
     """
-    if how.emit == Emit.COMMIT or how.emit.is_early:
+    if how.emit == Emit.COMMIT:
         raise TopologyError(
-            f"{name!r} can't emit at commits or early: sessions and sliding windows have only "
-            "final rows (Emit.CLOSE) or every change (Emit.UPDATE)"
+            f"{name!r} can't emit with Emit.COMMIT: sessions and sliding windows have final rows "
+            "(Emit.CLOSE), every change (Emit.UPDATE), or changes at intervals (Emit.early)"
         )
+    fields = _fields(name, place, how)
     if isinstance(windows, Sliding):
         return SlidingAggregate(
-            name=name,
-            parents=(place.node,),
+            **fields,
             on_error=on_error,
-            store=StoreSpec(name),
             by_key=StoreSpec(f"{name}/@records"),
-            key=place.key.serde,
             aggregation=aggregation,
-            emit=how.emit,
-            late=how.late,
-            idle_after_ms=how.idle_after_ms,
-            united=how.united,
             windows=windows,
             value=place.value.serde,
         )
@@ -62,16 +58,24 @@ def record_windows_aggregate(
             "becomes of their states, with aggregate(..., merge=lambda a, b: ...)"
         )
     return SessionAggregate(
-        name=name,
-        parents=(place.node,),
+        **fields,
         on_error=on_error,
-        store=StoreSpec(name),
         by_key=StoreSpec(f"{name}/@sessions"),
-        key=place.key.serde,
         aggregation=aggregation,
-        emit=how.emit,
-        late=how.late,
-        idle_after_ms=how.idle_after_ms,
-        united=how.united,
         windows=windows,
     )
+
+
+def _fields(name: str, place: Place, how: Windowing) -> dict[str, Any]:
+    """What both kinds have in common."""
+    return {
+        "name": name,
+        "parents": (place.node,),
+        "store": StoreSpec(name),
+        "key": place.key.serde,
+        "emit": how.emit,
+        "early": StoreSpec(f"{name}/@early") if how.emit.is_early else None,
+        "late": how.late,
+        "idle_after_ms": how.idle_after_ms,
+        "united": how.united,
+    }

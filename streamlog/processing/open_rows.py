@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from streamlog.durations import moment
 from streamlog.processing.aggregate import RowFormat, RowSizes
@@ -58,6 +59,13 @@ class OpenWindow:
     def suffix(self) -> bytes:
         """What a serde writes behind the key."""
         return windowed_bytes(b"", self.start_ms, self.end_ms)
+
+
+class Change(NamedTuple):
+    """What a record has done to a window; `is_gone` if others have taken its place."""
+
+    window: OpenWindow
+    is_gone: bool = False
 
 
 class OpenRows:

@@ -14,7 +14,7 @@ time it is, who is late, what is closed, and what goes on, is decided here. Rule
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -22,15 +22,17 @@ from streamlog.durations import TIMESTAMP_MS_MAX, moment
 from streamlog.errors import UsageError
 from streamlog.processing.aggregate import RowFormat, guarded, without_nulls
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
+from streamlog.processing.early_changes import EarlyChanges
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.late_records import LateRecords
-from streamlog.processing.open_rows import OpenRows, OpenWindow
+from streamlog.processing.open_rows import Change, OpenRows, OpenWindow
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.window_time import WindowTime
 from streamlog.record import Windowed
-from streamlog.tables.store import KeyValueStore, split_window_key
+from streamlog.tables.folding import Row
+from streamlog.tables.store import KeyValueStore, NamedStore, split_window_key
 from streamlog.topology import RecordWindowsAggregate
-from streamlog.windows.emit import UNKNOWN_MS, Emit
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
 
 T = TypeVar("T")
 """What is done for a record gives this."""
@@ -45,13 +47,6 @@ class Arrival(NamedTuple):
     timestamp_ms: int
     open_ms: int
     """Windows that end before this are closed to it."""
-
-
-class Change(NamedTuple):
-    """What a record has done to a window; `is_gone` if others have taken its place."""
-
-    window: OpenWindow
-    is_gone: bool = False
 
 
 class _Results:
@@ -103,8 +98,17 @@ class RecordWindowsStep(Step):
             feeds, own=self.feed.source, united=node.united, idle_after_ms=node.idle_after_ms
         )
         self._stream = self._time.stream
+        self._early = self._early_changes(node, store, partition)
         self._closed_ms = UNKNOWN_MS
         self._sequence = 0
+
+    def _early_changes(
+        self, node: RecordWindowsAggregate, store: KeyValueStore, partition: int
+    ) -> EarlyChanges | None:
+        if node.early is None:
+            return None
+        feed = Feed((node.early_feed, partition))
+        return EarlyChanges(node.emit, feed, NamedStore(store, node.early))
 
     @abstractmethod
     def add(self, arrival: Arrival) -> list[Change] | None:
@@ -128,8 +132,13 @@ class RecordWindowsStep(Step):
 
     @property
     def own_feeds(self) -> Sequence[Feed]:
-        """Its rows, unless they belong to the records behind them."""
-        return (self.feed,)
+        """Its rows, unless they belong to the records behind them; the early ones apart."""
+        return (self.feed,) if self._early is None else (self._early.feed, self.feed)
+
+    @property
+    def next_wall_ms(self) -> int:
+        """When early rows are due, if that is by the clock on the wall."""
+        return FAR_MS if self._early is None else self._early.next_wall_ms
 
     def process(self, batch: Batch) -> None:
         """Take in the records, close what they close, hand on the results."""
@@ -141,17 +150,23 @@ class RecordWindowsStep(Step):
             rows = [batch.rows[at] for at in updates.ats]
             self._forward(Batch(batch.origin, rows, self._keys(updates.windows), *_ends(updates)))
 
-    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
-        """All records at hand have been taken: note how far sources have come, and who is idle."""
+    def settle(self, now_ms: int | None) -> bool:
+        """All records at hand have been taken: note how far sources have come, and who is idle.
+
+        Returns whether the end of an interval let rows go on.
+        """
         self._time.settle()
-        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        for own in self.own_feeds:
+            own.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+            own.at_end = all(feed.at_end for feed in self._feeds)
         self._close()
-        return False
+        return self._show(now_ms)
 
     def flush(self) -> None:
         """Write changed rows into the store."""
         self.index(self._rows.flush(), self._stream.now_ms)
+        if self._early is not None:
+            self._early.flush()
 
     def table(self) -> Iterator[tuple[Any, Any]]:
         """The rows that are kept, by (end, start, key)."""
@@ -163,7 +178,8 @@ class RecordWindowsStep(Step):
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the rows."""
-        return {"stream": self._stream.to_data(), "sequence": self._sequence}
+        data = {"stream": self._stream.to_data(), "sequence": self._sequence}
+        return data if self._early is None else {**data, "early": self._early.to_data()}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave; the rows are in the store."""
@@ -172,6 +188,8 @@ class RecordWindowsStep(Step):
         self._closed_ms = self._limit_ms()
         self._rows.start_at(self._closed_ms)
         self.index({}, self._stream.now_ms)
+        if self._early is not None and "early" in data:
+            self._early.load(data["early"])
         self._set_time()
 
     def _take(self, batch: Batch, raws: Sequence[bytes], updates: _Results) -> None:
@@ -185,12 +203,13 @@ class RecordWindowsStep(Step):
             open_ms = stream.time_of(source) - self._node.late_after_ms
             arrival = Arrival(raw, batch.values[at], batch.timestamps[at], open_ms)
             changes = self._tried(batch, at, partial(self._added, arrival))
-            if isinstance(changes, LeftOut):
-                continue
             if changes is None:
                 self._tried(batch, at, partial(self._leave_out, batch, at, open_ms))
-            elif self._node.emit == Emit.UPDATE:
+            elif not isinstance(changes, LeftOut):
                 self._note(at, changes, updates)
+            if self._early is not None and stream.now_ms >= self._early.next_event_ms:
+                self._close()
+                self._show(None)
 
     def _added(self, arrival: Arrival) -> list[Change] | None:
         # A window after the record may be as long as the definition says.
@@ -201,7 +220,11 @@ class RecordWindowsStep(Step):
             )
         return self.add(arrival)
 
-    def _note(self, at: int, changes: Iterable[Change], updates: _Results) -> None:
+    def _note(self, at: int, changes: Sequence[Change], updates: _Results) -> None:
+        if self._early is not None:
+            self._early.note(changes)
+        if self._node.emit != Emit.UPDATE:
+            return
         for window, is_gone in changes:
             value = None if is_gone else self._aggregation.result(window.row.state)
             updates.add(at, window, value)
@@ -233,19 +256,41 @@ class RecordWindowsStep(Step):
         if limit_ms >= self._rows.due_ms:
             for window in self._rows.close(limit_ms):
                 self.forget(window)
-                if self._node.emit == Emit.CLOSE:
+                if self._early is not None:
+                    self._early.forget(window.key)
+                if self._node.emit.is_final:
                     final.add(0, window, self._aggregation.result(window.row.state))
         self._closed_ms = limit_ms
         self._set_time()
         if final.ats:
-            origin = self._own_origin([self.first_time_ms(each.end_ms) for each in final.windows])
-            rows = range(len(final.ats))
-            self._forward(Batch(origin, rows, self._keys(final.windows), *_ends(final)))
+            first, self._sequence = self._sequence, self._sequence + len(final.ats)
+            times = [self.first_time_ms(each.end_ms) for each in final.windows]
+            self._go_on(self.feed, range(first, self._sequence), times, final)
+
+    def _show(self, wall_ms: int | None) -> bool:
+        """Let early rows go on, if an interval is over; whether it is."""
+        early = self._early
+        if early is None or not early.is_due(self._stream.now_ms, wall_ms):
+            return False
+        shown, numbers = _Results(), []
+        for key, (number, is_gone) in early.take():
+            end_ms, start_ms, raw = split_window_key(key)
+            window = None if is_gone else self._rows.load(start_ms, end_ms, raw)
+            if window is not None:
+                shown.add(0, window, self._aggregation.result(window.row.state))
+            else:
+                shown.add(0, OpenWindow(start_ms, end_ms, Row(None, end_ms, raw)), None)
+            numbers.append(number)
+        if numbers:
+            # Those of a window come before its final one.
+            self._go_on(early.feed, numbers, [max(self.feed.time_ms, 0)] * len(numbers), shown)
+        return True
 
     def _set_time(self) -> None:
         """Results still to come belong to windows that are open."""
         if self._closed_ms >= 0:
-            self.feed.time_ms = self.first_time_ms(self._closed_ms + 1)
+            for feed in self.own_feeds:
+                feed.time_ms = self.first_time_ms(self._closed_ms + 1)
 
     def _keys(self, windows: Sequence[OpenWindow]) -> WindowedKeys:
         return WindowedKeys(self._node.key, [each.row.raw for each in windows], windows)
@@ -254,13 +299,13 @@ class RecordWindowsStep(Step):
         batch.keys_are_raw = batch.values_are_raw = False
         self.forward(batch)
 
-    def _own_origin(self, times: Sequence[int]) -> Origin:
-        """A source of their own, with numbers for offsets."""
-        first, self._sequence = self._sequence, self._sequence + len(times)
-        name, partition = self.feed.source
-        numbers = range(first, self._sequence)
-        return Origin(
-            self.feed,
+    def _go_on(
+        self, feed: Feed, numbers: Sequence[int], times: Sequence[int], results: _Results
+    ) -> None:
+        """Hand on rows that are a source of their own, with numbers for offsets."""
+        name, partition = feed.source
+        origin = Origin(
+            feed,
             topic=name,
             partition=partition,
             offsets=numbers,
@@ -268,6 +313,8 @@ class RecordWindowsStep(Step):
             times=times,
             watermarks=times,
         )
+        rows = range(len(numbers))
+        self._forward(Batch(origin, rows, self._keys(results.windows), *_ends(results)))
 
 
 def _ends(results: _Results) -> tuple[list[Any], list[int]]:

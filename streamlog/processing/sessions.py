@@ -15,8 +15,8 @@ from operator import attrgetter
 
 from streamlog.processing.aggregate import ROWS_BYTES_MAX
 from streamlog.processing.columns import Feed
-from streamlog.processing.open_rows import OpenWindow
-from streamlog.processing.record_windows import Arrival, Change, RecordWindowsStep
+from streamlog.processing.open_rows import Change, OpenWindow
+from streamlog.processing.record_windows import Arrival, RecordWindowsStep
 from streamlog.processing.step import Collector
 from streamlog.tables.folding import Row
 from streamlog.tables.session_store import SessionStore

@@ -33,6 +33,8 @@ class RecordWindowsAggregate(Node):
     aggregation: Aggregation
     windows: Sessions | Sliding
     emit: Emit
+    early: StoreSpec | None = None
+    """Of the rows that wait for the end of an interval, with `Emit.early`."""
     late: TopicSpec | Callable[[Any], object] | None = None
     """Where late records go: a topic (as `Late`), a function, or only into the count."""
     idle_after_ms: int | None = None
@@ -57,7 +59,8 @@ class RecordWindowsAggregate(Node):
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
         """The rows come first."""
-        return (self.store, self.by_key)
+        own = (self.store, self.by_key)
+        return own if self.early is None else (*own, self.early)
 
     @property
     def needs_equal_keys(self) -> bool:
@@ -67,7 +70,14 @@ class RecordWindowsAggregate(Node):
     @property
     def feeds(self) -> tuple[str, ...]:
         """Its rows, unless every update goes on: then they belong to the record behind them."""
-        return () if self.emit == Emit.UPDATE else (self.name,)
+        if self.emit == Emit.UPDATE:
+            return ()
+        return (self.name,) if self.early is None else (self.early_feed, self.name)
+
+    @property
+    def early_feed(self) -> str:
+        """The source that early rows are, beside the final ones."""
+        return f"{self.name}/@early"
 
     @property
     def waits_idle_ms(self) -> int | None:
