@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from operator import is_
 from typing import Final, Literal, TypeAlias
 
 from streamlog.records.columns import total_bytes
@@ -43,7 +42,7 @@ _Found: TypeAlias = bytes | Literal[_Missing.MISSING] | None
 class StoreTransaction:
     """A KeyValueStore whose writes stay pending until they are committed or rolled back."""
 
-    __slots__ = ("_budget", "_cache", "_keys", "_pending", "_store", "size_bytes")
+    __slots__ = ("_budget", "_cache", "_given", "_keys", "_pending", "_store", "size_bytes")
 
     size_bytes: int
     """What the pending changes take in memory, by estimate."""
@@ -61,6 +60,8 @@ class StoreTransaction:
         """
         self._store = store
         self._pending: dict[bytes, bytes | None] = {}
+        self._given: list[Change] | None = None
+        """What `changes` gave last, as long as nothing has been changed since."""
         self._keys = SortedKeys()
         self._cache = _Cache(cache_bytes)
         self._budget = budget
@@ -87,6 +88,7 @@ class StoreTransaction:
         self._change(key, None)
 
     def _change(self, key: bytes, value: bytes | None) -> None:
+        self._given = None
         old: _Found = self._pending.get(key, _MISSING)
         if old is _MISSING:
             self._keys.add(key)
@@ -125,6 +127,7 @@ class StoreTransaction:
     def write(self, changes: Iterable[Change]) -> None:
         """Take in the changes in their order, pending."""
         fresh = dict(changes)
+        self._given = None
         if not self._pending:
             self._pending = fresh
             self._keys.add_all(fresh)
@@ -148,7 +151,8 @@ class StoreTransaction:
 
     def changes(self) -> list[Change]:
         """The pending changes, in no order of keys; they stay pending until `commit`."""
-        return list(self._pending.items())
+        self._given = list(self._pending.items())
+        return self._given
 
     def commit(self, records: Sequence[Change], *, next_offset: int) -> None:
         """The changelog has taken `records` and goes on at `next_offset`: store them.
@@ -158,15 +162,10 @@ class StoreTransaction:
         """
         apply_records(self._store, records, next_offset=next_offset)
         self._cache.renew(records)
-        pending = self._pending
-        # What was sent stands in front, in the same order, as the very same objects.
-        if (
-            len(pending) <= len(records)
-            and all(map(is_, pending, [key for key, _ in records]))
-            and all(map(is_, pending.values(), [value for _, value in records]))
-        ):
+        if self._are_given(records):
             self.rollback()
             return
+        pending = self._pending
         # Identity: an equal value written since is another change, but to the same value.
         for key, value in records:
             if pending.get(key, _MISSING) is value:
@@ -174,12 +173,20 @@ class StoreTransaction:
                 self.size_bytes -= ENTRY_BYTES + len(key) + len(value or b"")
         self._keys = SortedKeys(pending)
 
+    def _are_given(self, records: Sequence[Change]) -> bool:
+        """Whether these are all that is pending: told by the first of what was given last."""
+        given = self._given
+        if given is None or len(given) > len(records):
+            return False
+        return not given or given[0] is records[0]
+
     def rollback(self) -> None:
         """Forget the pending changes.
 
         Not to be used while records are under way to the changelog: whether they arrived is
         for a restoration to find out.
         """
+        self._given = None
         self._pending.clear()
         self._keys.clear()
         self.size_bytes = 0
