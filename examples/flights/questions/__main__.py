@@ -1,0 +1,146 @@
+"""Asks the questions of a real worker: feed a log, wait for the answers, hold them against frames.
+
+The worker, with the log in it, is a child process; with `--workers N` it is a supervisor with N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+from examples.flights.app import PARTITIONS
+from examples.flights.questions.answers import TOPICS, Answers
+from examples.flights.questions.app import app
+from examples.flights.questions.feed import events
+from examples.flights.questions.frames import Expected
+from streamlog.assignors import TopicPartition
+from streamlog.durations import when_ms
+from streamlog.log import Log
+
+DIRECTORY = Path(".streamlog/questions")
+STALLED_S = 60
+"""Without a new row for so long the differences are shown."""
+WORKER_START_S = 60
+POLL_MS = 500
+
+
+@asynccontextmanager
+async def working(workers: int) -> AsyncIterator[Process]:
+    """The worker, as long as the block lasts."""
+    several = ("-w", str(workers)) if workers > 1 else ()
+    module = "examples.flights.questions.app"
+    with (DIRECTORY / "worker.log").open("wb") as output:
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "streamlog", "-A", module, "worker", *several),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield worker
+    finally:
+        if worker.returncode is None:
+            worker.send_signal(signal.SIGTERM)
+            await worker.wait()
+
+
+async def feed(log: Log, limit: int | None) -> int:
+    """Everything that happened; how many records that were."""
+    fed = 0
+    async with log.producer(linger_ms=20) as producer:
+        for event in events(limit):
+            fed += 1
+            key, value = event.topic.encoded(event.key, event.value)
+            await producer.send(
+                event.topic.name,
+                value,
+                key=key,
+                timestamp_ms=when_ms(event.at),
+                partition=event.partition,
+            )
+        await producer.flush()
+    return fed
+
+
+async def collect(log: Log, worker: Process, expected: Expected) -> tuple[Answers, list[str]]:
+    """The answers, and what is wrong with them when nothing more comes."""
+    answers = Answers()
+    topics = {topic.name: topic for topic in TOPICS}
+    parts = [TopicPartition(name, number) for name in topics for number in range(PARTITIONS)]
+    newest = perf_counter()
+    async with log.consumer(
+        auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
+        consumer.assign(parts)
+        while True:
+            polled = await consumer.poll(timeout_ms=POLL_MS)
+            for part, records in polled.items():
+                topic = topics[part.topic]
+                for record in records:
+                    answers.add(part.topic, topic.decoded(record, part.partition))
+            if polled:
+                newest = perf_counter()
+                continue
+            wrong = answers.differences(expected)
+            if not wrong or perf_counter() - newest > STALLED_S:
+                return answers, wrong
+            if worker.returncode is not None:
+                return answers, [f"the worker ended with code {worker.returncode}", *wrong]
+
+
+async def run(limit: int | None, workers: int) -> int:
+    """The whole run; the exit code."""
+    console, started = Console(), perf_counter()
+    console.print("asking data frames")
+    expected = Expected.of(limit)
+    attached = Log.attach(app.log, timeout_ms=WORKER_START_S * 1_000)
+    async with working(workers) as worker, attached as log:
+        fed = await feed(log, limit)
+        console.print(f"{fed:,} records in the log after {perf_counter() - started:.0f} s")
+        answers, wrong = await collect(log, worker, expected)
+    for line in wrong:
+        console.print(f"[red]{line}")
+    if wrong:
+        console.print(f"[red bold]the answers differ; see {DIRECTORY / 'worker.log'}")
+        return 1
+    for origin, (_, departures, mean) in sorted(answers.worst_hours.items()):
+        console.print(
+            f"worst three hours at {origin}: {departures} departures, {mean:.0f} min late"
+        )
+    for sky, (departures, mean) in sorted(answers.sky_delays.items()):
+        console.print(f"{sky:<5}{departures:>9,} departures, {mean:5.1f} min late")
+    console.print(
+        f"{len(answers.carrier_delays):,} windows of carriers, {len(answers.plane_days):,} days "
+        f"of planes, {len(answers.turnarounds):,} turned around"
+    )
+    took = perf_counter() - started
+    console.print(f"[green bold]all answers equal the data frames', after {took:.0f} s")
+    return 0
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m examples.flights.questions")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes")
+    parser.add_argument("--limit", type=int, help="only the first N flights")
+    arguments = parser.parse_args()
+    shutil.rmtree(DIRECTORY, ignore_errors=True)
+    DIRECTORY.mkdir(parents=True)
+    try:
+        sys.exit(asyncio.run(run(arguments.limit, arguments.workers)))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
