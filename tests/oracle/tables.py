@@ -12,15 +12,17 @@ from tests.oracle.flows import Event, Spec, moments, row_at
 def table(node: Spec, events: list[Event]) -> Iterator[Event]:
     """The newest record of each key by arrival; of a versioned table, by timestamp."""
     history = node["versioned"]["history"] if "versioned" in node else None
-    for before, event, time in moments([each for each in events if each.key is not None]):
+    before: list[Event] = []
+    for _, event, time in moments([each for each in events if each.key is not None]):
+        if history is not None and event.ts < time - history:
+            continue
+        before.append(event)
         if history is None:
-            found = row_at(before, event.key)
+            found = row_at(before[:-1], event.key)
             yield _change(event, None if found is None else found.value)
             continue
-        if event.ts < time - history:
-            continue
-        newest = [each.ts for each in before if each.key == event.key]
-        found = _as_of(before, event.key, event.ts)
+        newest = [each.ts for each in before[:-1] if each.key == event.key]
+        found = _as_of(before[:-1], event.key, event.ts)
         is_stale = bool(newest) and event.ts < max(newest)
         yield _change(event, None if found is None else found.value, stale=is_stale)
 
