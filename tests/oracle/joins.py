@@ -24,8 +24,9 @@ def stream_table(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]
         if event.port == RIGHT:
             continue
         rows = [each for each in before if each.port == RIGHT]
-        if None not in (event.value, _sought(node, event)):
-            waiting.append(event)
+        if None in (event.value, _sought(node, event)):
+            continue
+        waiting.append(event)
         times.append(event.ts)
         grace = node.get("grace")
         due = [each for each in waiting if grace is None or each.ts <= max(times) - grace]
@@ -73,7 +74,7 @@ def foreign_key(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
     """Each row of the left with the row of the right that its value names."""
     extract = key_of(node["foreign_key"])
     for before, event, _ in moments(together(flows)):
-        if event.stale:
+        if event.stale or (event.value, event.old) == (None, None):
             continue
         rights = [each for each in before if each.port == RIGHT]
         lefts = [each for each in before if each.port == LEFT]

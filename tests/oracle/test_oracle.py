@@ -17,8 +17,6 @@ from tests.oracle.program import run_on_oracle
 
 EXAMPLES = int(os.environ.get("STREAMLOG_ORACLE", "12"))
 """Per kind."""
-CHOICES = {"stream-side-grace-buffer"}
-"""Where ours is not Kafka's, and the oracle follows us: records that are skipped move time, too."""
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -55,6 +53,4 @@ def golden() -> list[Case]:
 @pytest.mark.skipif(not golden(), reason="STREAMLOG_GOLDEN names no file of cases")
 @pytest.mark.parametrize("case", golden(), ids=lambda case: case["id"])
 def test_the_oracle_agrees_with_other_stream_processors(case: Case) -> None:
-    if CHOICES & {*case.get("quirks", [])}:
-        pytest.skip("we have chosen otherwise")
     assert difference(case, run_on_oracle(case)) is None
