@@ -117,10 +117,10 @@ def regrouped(
     place = side.place
     owner = place.builder.nodes[side.owner]
     if not _knows_old_values(place):
+        hint = "with Emit.UPDATE or Emit.CLOSE they do" if side.is_windowed else "group .changes()"
         raise TopologyError(
             f"the rows of {side.owner!r}, a {type(owner).__name__}, can't be grouped by another "
-            "key, as it keeps none that a change could be told to replace: group .changes() "
-            "instead, or a table of it, .changes().to_table(name=...)"
+            f"key, as its changes do not say what they replace: {hint}"
         )
     key, value = returned(fn, of=element(0)), returned(fn, of=element(1))
     node = f"{check_name('a grouping', name)}-groups"

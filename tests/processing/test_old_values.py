@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog import App, Emit, Table, Topic, Windowed, on_error, tumbling
+from streamlog import App, Emit, Table, Topic, Windowed, hopping, on_error, tumbling
 
 Made = Callable[[App, Topic[str, int]], Table[Any, int]]
 KEYS = st.sampled_from("abc")
@@ -79,6 +79,16 @@ KINDS: dict[str, Made] = {
     "on update": windowed(Emit.UPDATE),
     "on close": windowed(Emit.CLOSE),
     "at commits": windowed(Emit.COMMIT),
+    "hopping": lambda app, topic: (
+        app.stream(topic)
+        .group_by_key()
+        .windowed(hopping("12ms", "4ms", grace="5ms"))
+        .emit(Emit.UPDATE)
+        .reduce(total, name="sums")
+    ),
+    "cogrouped": lambda app, topic: (
+        app.stream(topic).group_by_key().cogroup(total).aggregate(int, name="sums")
+    ),
     "of a stream": lambda app, topic: app.stream(topic).to_table(name="kept"),
     "joined": joined("join"),
     "left joined": joined("left_join"),

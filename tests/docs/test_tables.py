@@ -1,0 +1,46 @@
+"""What docs/tables.md shows type-checks, and does what it says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+(PROGRAM,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL)
+
+
+def test_the_program_type_checks(tmp_path: Path) -> None:
+    path = tmp_path / "sales.py"
+    path.write_text(PROGRAM)
+    result = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", path],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "documented_sales.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("documented_sales")
+    with module.app.test() as t:
+        t.input(module.orders).send(module.Order("c1", 5), key="o1")
+        t.input(module.customers).send(module.Customer("Ann", "Rome"), key="c1")
+        t.input(module.limits).send(100, key="c1")
+        t.input(module.orders).send(module.Order("c1", 7), key="o2")
+        t.input(module.orders).send(module.Order("c2", 5), key="o1")
+        assert t.output(module.labels).values == [
+            "5 for somebody", "5 for Ann", "7 for Ann", "5 for somebody",
+        ]  # fmt: skip
+        assert t.table(module.limited) == {"c1": "Ann up to 100"}
+        assert t.table(module.sums) == {"c1": module.Sum(1, 7), "c2": module.Sum(1, 5)}
