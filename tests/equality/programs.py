@@ -24,6 +24,7 @@ from streamlog import (
     Table,
     Topic,
     Windowed,
+    hopping,
     kv_store,
     session,
     sliding,
@@ -245,9 +246,17 @@ class _Maker:
     def _window(self) -> None:
         rng = self._rng
         size, grace = rng.choice([(50, 0), (100, 30), (250, 100)])
-        emit = rng.choice([Emit.CLOSE, Emit.UPDATE])
-        windows = self._pick().group_by_key().windowed(tumbling(f"{size}ms", grace=f"{grace}ms"))
-        table = windows.emit(emit).reduce(folded, name=self._name("window"))
+        step = rng.choice([size, size, size // 2, size * 2 // 5])
+        emit = rng.choice([Emit.CLOSE, Emit.UPDATE, Emit.early(f"{rng.choice([20, 90])}ms")])
+        hops = hopping(f"{size}ms", f"{step}ms", grace=f"{grace}ms")
+        windows = tumbling(f"{size}ms", grace=f"{grace}ms") if step == size else hops
+        table = (
+            self._pick()
+            .group_by_key()
+            .windowed(windows)
+            .emit(emit)
+            .reduce(folded, name=self._name("window"))
+        )
         if emit is Emit.UPDATE and rng.random() < 0.4:
             table = table.suppress(until="closed", name=self._name("final"))
 
@@ -255,7 +264,7 @@ class _Maker:
             return windowed.key, value
 
         stream = table.changes().map(unwindowed, name=self._name("flat"))
-        self._add(stream, f"tumbling {size}, grace {grace}, {emit.name}")
+        self._add(stream, f"windows of {size}, step {step}, grace {grace}, {emit.name}")
 
     def _record_window(self) -> None:
         """Windows that records make: which there are depends on all records before."""
