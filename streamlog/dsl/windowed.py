@@ -159,6 +159,11 @@ class WindowedStream(Generic[K, V]):
             return record_windows_aggregate(
                 name, place, how, windows, aggregation=aggregation, on_error=on_error
             )
+        if how.united and how.emit.is_early:
+            raise TopologyError(
+                f"{name!r} can't emit early: windows of several streams have only final rows "
+                "(Emit.CLOSE), every change (Emit.UPDATE) or those of commits (Emit.COMMIT)"
+            )
         return WindowedAggregate(
             name=name,
             parents=(place.node,),

@@ -65,7 +65,7 @@ class Arrived:
         values: Sequence[Any],
         timestamps: Sequence[int],
         times: Sequence[int],
-        sources: Sequence[object] | None,
+        sources: Sequence[Any] | None,
     ) -> None:
         """`times` is the stream time of each record's source at it; `sources` each one's own.
 

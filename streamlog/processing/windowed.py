@@ -35,6 +35,7 @@ from streamlog.processing.aggregate import (
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.early import EarlyRows
 from streamlog.processing.failures import LeftOut
+from streamlog.processing.input_clock import InputClock
 from streamlog.processing.late_records import LateRecords
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.window_fold import (
@@ -51,6 +52,7 @@ from streamlog.record import Windowed
 from streamlog.tables.folding import Row, cleaned, keyed
 from streamlog.tables.store import (
     KeyValueStore,
+    NamedStore,
     prefix_end,
     split_window_key,
     window_bound,
@@ -164,8 +166,15 @@ class WindowedAggregateStep(Step):
     ) -> EarlyRows | None:
         if node.early is None:
             return None
-        feed = Feed((node.early_feed, partition))
-        return EarlyRows(node.emit, feed, self._fold, store, node.early, row_of=self._row_of)
+        by_wall = node.emit.clock == "wall"
+        return EarlyRows(
+            node.emit,
+            Feed((node.early_feed, partition)),
+            self._fold,
+            NamedStore(store, node.early),
+            clock=None if by_wall else InputClock(self._feeds, node.idle_after_ms),
+            row_of=self._row_of,
+        )
 
     @property
     def own_feeds(self) -> Sequence[Feed]:
@@ -197,6 +206,8 @@ class WindowedAggregateStep(Step):
         Returns whether the end of an interval let rows go on.
         """
         self._time.settle()
+        if self._early is not None and self._early.clock is not None:
+            self._early.clock.settle()
         self._rest()
         closed = Closed()
         fired = self._pass(closed, now_ms)
@@ -257,7 +268,7 @@ class WindowedAggregateStep(Step):
             values = self._format.dumps_all(rows)
             self._store.write(zip(keyed(rows, head), values, strict=True))
             if self._early is not None:
-                self._store.write(self._early.marks(window, rows))
+                self._early.mark(window, rows)
             cleaned(rows)
             window.dirty = []
             self._sizes.add(rows, values)
@@ -287,22 +298,33 @@ class WindowedAggregateStep(Step):
         """Take over what `to_data` gave; the rows are in the store."""
         self._stream.load(data["stream"])
         self._sequence = self._fold.number = int(data["sequence"])
-        self._closed_ms = closed_until(self._stream.now_ms, self._grace_ms)
-        self._ends = list(self._stored_ends())
         if self._early is not None and "early" in data:
             self._early.load(data["early"])
+        self._closed_ms = closed_until(self._now_ms, self._grace_ms)
+        self._ends = list(self._stored_ends())
         self._set_gate()
         self._set_time()
 
     def _take(self, batch: Batch, raws: Sequence[bytes], closed: Closed, updates: Updates) -> None:
         """Fold all records, and close what they close."""
-        fold, stream = self._fold, self._stream
+        fold = self._fold
         own, times = self._time.of(batch)
-        common = self._time.common(batch)
         arrived = Arrived(raws, batch.values, batch.timestamps, times, own)
         start = fold.at = 0
         fold.told = -1
         while start < len(raws):
+            stop = self._let_early_go(batch, start, closed)
+            part = arrived if stop == len(raws) else arrived.until(stop)
+            self._take_from(start, batch, part, closed, updates)
+            start = stop
+
+    def _take_from(
+        self, start: int, batch: Batch, arrived: Arrived, closed: Closed, updates: Updates
+    ) -> None:
+        """Fold the records from this one on."""
+        fold, stream = self._fold, self._stream
+        own, times, common = arrived.sources, arrived.times, self._time.common(batch)
+        while start < len(times):
             source = common if own is None else own[start]
             stream.advance(source, times[start])
             try:
@@ -317,7 +339,27 @@ class WindowedAggregateStep(Step):
             if why == LATE:
                 start = self._leave_out(batch, stream.time_of(source))
             elif why == GATE:
-                self._pass(closed)
+                self._close(closed)
+
+    def _let_early_go(self, batch: Batch, at: int, closed: Closed) -> int:
+        """An interval may end before this record: says before which the next one may.
+
+        Stream time is that of all inputs as of this record in the order of the task, also where
+        records that do not come here have moved it. So it does not matter when `settle` looked.
+        """
+        early, origin, rows = self._early, batch.origin, batch.rows
+        if early is None or early.clock is None:
+            return len(rows)
+        early.clock.move_before(origin, rows[at])
+        self._pass(closed)
+        next_ms = max(early.next_event_ms, 0)
+        return at + 1 + early.clock.next_row(origin, rows[at + 1 :], next_ms)
+
+    @property
+    def _now_ms(self) -> int:
+        """Windows close by this time."""
+        exact = None if self._early is None else self._early.clock
+        return self._stream.now_ms if exact is None else exact.now_ms
 
     def _again(self, batch: Batch, arrived: Arrived, updates: Updates, error: Exception) -> int:
         """The record in hand has failed: try it alone, by the policy; says why it stopped."""
@@ -377,7 +419,7 @@ class WindowedAggregateStep(Step):
         window = self._windows[end_ms] = Window(start_ms, end_ms, is_whole=is_new)
         if is_new:
             self._ends.insert(at, end_ms)
-            self._fold.gate_ms = min(self._fold.gate_ms, end_ms)
+            self._bring_gate(end_ms)
         return window
 
     def _row_of(self, end_ms: int, start_ms: int, raw: bytes) -> tuple[Window, Row]:
@@ -391,27 +433,28 @@ class WindowedAggregateStep(Step):
         return row
 
     def _pass(self, closed: Closed, wall_ms: int | None = None) -> bool:
-        """Stream time may have passed the ends of windows, or one of the clocks an interval's."""
-        self._close(closed)
+        """Stream time may have passed the ends of windows, or one of the clocks an interval's.
+
+        Returns whether an interval is over.
+        """
         early = self._early
-        if early is None:
-            return False
-        is_due = early.is_due(self._stream.now_ms, wall_ms)
-        if is_due:
+        is_due = early is not None and early.is_due(wall_ms)
+        if early is not None and is_due:
+            self._close(closed, early.over_ms)
             self._hand_on(closed)
             rows = early.take(self._closed_ms)
             # Those of a window come before its final ones, whose time is its start.
             times = [max(self.feed.time_ms, 0)] * len(rows)
             self._forward(self._newest(early.feed, rows, times), [])
-        self._set_gate()
+        self._close(closed)
         return is_due
 
-    def _close(self, closed: Closed) -> None:
-        """Emit and expire what stream time has passed."""
-        limit_ms = closed_until(self._stream.now_ms, self._grace_ms)
+    def _close(self, closed: Closed, now_ms: int | None = None) -> None:
+        """Emit and expire what stream time has passed, or an earlier time."""
+        limit_ms = closed_until(self._now_ms if now_ms is None else now_ms, self._grace_ms)
         if limit_ms <= self._closed_ms:
             return
-        if limit_ms >= self._fold.gate_ms:
+        if self._early is not None or limit_ms >= self._fold.gate_ms:
             if self._node.emit.is_final:
                 first = bisect_right(self._ends, self._closed_ms)
                 for end_ms in self._ends[first : bisect_right(self._ends, limit_ms)]:
@@ -482,10 +525,13 @@ class WindowedAggregateStep(Step):
         next_close = bisect_right(self._ends, self._closed_ms)
         closing = self._ends[next_close : next_close + 1]
         expiring = [end + self._kept_ms for end in self._ends[:1]]
-        gate_ms = min([*closing, *expiring], default=FAR_MS)
-        if self._early is not None:
-            gate_ms = min(gate_ms, self._early.next_event_ms - self._grace_ms)
-        self._fold.gate_ms = gate_ms
+        self._fold.gate_ms = FAR_MS
+        self._bring_gate(min([*closing, *expiring], default=FAR_MS))
+
+    def _bring_gate(self, gate_ms: int) -> None:
+        """To where the next window closes; not if they close before records, or behind all."""
+        if self._early is None or self._early.clock is None:
+            self._fold.gate_ms = min(self._fold.gate_ms, gate_ms)
 
     def _set_time(self) -> None:
         """Results still to come belong to windows that are open: none begins before this."""

@@ -92,13 +92,15 @@ Emit.UPDATE, Emit.CLOSE, Emit.COMMIT = Emit("UPDATE"), Emit("CLOSE"), Emit("COMM
 class Cadence:
     """Which intervals are over, by one clock; `early` rows go on at their ends."""
 
-    __slots__ = ("_is_aligned", "every_ms", "next_ms")
+    __slots__ = ("_is_aligned", "every_ms", "next_ms", "over_ms")
 
     def __init__(self, emit: Emit) -> None:
         self.every_ms = emit.every_ms
         self._is_aligned = emit.clock == "event"
         self.next_ms = UNKNOWN_MS
         """When the interval ends; UNKNOWN_MS as long as none has begun."""
+        self.over_ms = UNKNOWN_MS
+        """When the last one has ended that was due."""
 
     def is_due(self, now_ms: int) -> bool:
         """Whether an interval is over by now; if so the next one has begun.
@@ -108,6 +110,7 @@ class Cadence:
         if now_ms < self.next_ms or now_ms <= UNKNOWN_MS:
             return False
         has_begun = self.next_ms > UNKNOWN_MS
+        self.over_ms = self.next_ms
         begun_ms = now_ms // self.every_ms * self.every_ms if self._is_aligned else now_ms
         self.next_ms = begun_ms + self.every_ms
         return has_begun

@@ -131,6 +131,13 @@ def test_late_records_leave_as_they_came() -> None:
         assert [(record.value, record.topic) for record in seen] == [(2.5, "payments")]
 
 
+def test_windows_of_the_clock_that_several_streams_share_do_not_emit_early() -> None:
+    cogrouped, *_ = cogrouped_of(App("early"))
+    windowed = cogrouped.windowed(tumbling("10s")).emit(Emit.early("1s"))
+    with pytest.raises(TopologyError, match="'customers' can't emit early"):
+        windowed.aggregate(Customer, name="customers")
+
+
 def test_keys_that_are_written_differently_are_refused() -> None:
     app = App("refused")
     orders = app.topic("orders", key=str, value=int)

@@ -41,27 +41,32 @@ def rows_of(records: Any) -> list[Row]:
 
 
 def walked(given_events: list[Event], every: int) -> list[Row]:
-    """After each record: what closes, in order; then, behind an interval, what has changed."""
+    """Before each record: what closes, in order; then, behind an interval, what has changed."""
     stream, interval = -1, -1
     inside: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     changed: dict[tuple[int, int, str], None] = {}
     rows: list[Row] = []
+
+    def close(until: int) -> None:
+        for window in sorted(inside):
+            if window[0] + GRACE <= until:
+                rows.append((window[2], window[1], inside.pop(window)))
+                changed.pop(window, None)
+
     for key, at, value in given_events:
         stream = max(stream, at)
+        if -1 < interval < stream // every:
+            close((interval + 1) * every)
+            rows += [(window[2], window[1], list(inside[window])) for window in changed]
+            changed.clear()
+        close(stream)
+        interval = max(interval, stream // every)
         for start in range(0, at + 1, STEP):
             if at < start + SIZE and start + SIZE + GRACE > stream:
                 window = (start + SIZE, start, key)
                 inside[window].append(value)
                 changed.pop(window, None)
                 changed[window] = None
-        for window in sorted(inside):
-            if window[0] + GRACE <= stream:
-                rows.append((window[2], window[1], inside.pop(window)))
-                changed.pop(window, None)
-        if -1 < interval < stream // every:
-            rows += [(window[2], window[1], list(inside[window])) for window in changed]
-            changed.clear()
-        interval = max(interval, stream // every)
     return rows
 
 
