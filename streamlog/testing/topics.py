@@ -6,6 +6,7 @@ so that it may know these and not they it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
 from streamlog.dsl.topic import Topic
@@ -65,6 +66,7 @@ class TestTopicIn(Generic[K, V]):
         *,
         key: K | None = None,
         at: When | None = None,
+        headers: Mapping[str, bytes] | None = None,
         partition: int | None = None,
     ) -> None:
         """Write one record and let everything happen that follows from it.
@@ -73,6 +75,7 @@ class TestTopicIn(Generic[K, V]):
             value: None deletes the key from tables.
             key: decides the partition; without one they take turns.
             at: the record's timestamp; the driver's time, if it is not given.
+            headers: names to bytes.
             partition: instead of the key's.
 
         Raises:
@@ -86,6 +89,7 @@ class TestTopicIn(Generic[K, V]):
             raw_value,
             key=raw_key,
             timestamp_ms=driver.now_ms if at is None else when_ms(at),
+            headers=tuple((headers or {}).items()),
             partition=partition,
         )
         driver.settle()

@@ -145,6 +145,10 @@ class _Maker:
             self._filter,
             self._map_values,
             self._flat_map_values,
+            self._flat_map,
+            self._split,
+            self._dedupe,
+            self._set_timestamp,
             self._map,
             self._rekey,
             self._merge,
@@ -195,6 +199,32 @@ class _Maker:
 
     def _flat_map_values(self) -> None:
         self._add(self._pick().flat_map_values(lambda v: [v, v + 1][: v % 3]), "flat_map_values")
+
+    def _flat_map(self) -> None:
+        def spread(key: str, value: int) -> list[tuple[str, int]]:
+            return [(f"{(key or '-')[:1]}{n}", value + n) for n in range(value % 3)]
+
+        self._add(self._pick().flat_map(spread, name=self._name("spread")), "flat_map")
+
+    def _split(self) -> None:
+        rest = self._rng.randint(2, 4)
+        branches = self._pick().split(
+            first=lambda _, v: v % rest == 0, second=lambda k, _: (k or "-") < "c"
+        )
+        for name, stream in branches.items():
+            self._add(stream, f"split, {name}")
+
+    def _dedupe(self) -> None:
+        rest, within = self._rng.randint(1, 9), self._rng.choice(["20ms", "200ms", "5s"])
+        deduped = self._pick().dedupe(lambda v: v % rest, within=within, name=self._name("once"))
+        self._add(deduped, f"dedupe {rest} {within}")
+
+    def _set_timestamp(self) -> None:
+        factor = self._rng.randint(1, 50)
+        retimed = self._pick().set_timestamp(
+            lambda v: 1_000_000 + v * factor % SPAN_MS, name=self._name("retimed")
+        )
+        self._add(retimed, "set_timestamp")
 
     def _map(self) -> None:
         def mapped(key: str, value: int) -> tuple[str, int]:

@@ -155,3 +155,25 @@ def test_identities_that_are_not_the_same_are_no_twins() -> None:
         for value in values:
             t.input(source).send(value, key="k", at=1)
         assert t.output(out).values == values[:6]
+
+
+def test_headers_go_on_with_everything_that_is_made_of_a_record() -> None:
+    app = App("headers")
+    source = app.topic("in", key=str, value=int)
+    out = app.topic("out", key=str, value=int)
+    seen: list[Any] = []
+    once = (
+        app.stream(source).peek(lambda r: seen.append(r.headers)).dedupe(str, within="1h", name="d")
+    )
+    retimed = once.set_timestamp(lambda v: v)
+    flat = retimed.flat_map(lambda k, v: [(f"{k}{n}", v) for n in range(2)], name="flat")
+    flat.split(all=lambda *_: True)["all"].repartition(name="again").filter_not(
+        lambda *_: False
+    ).to(out)
+    headers = (("trace", b"7"),)
+    with app.test() as t:
+        t.input(source).send(1, key="k", headers=dict(headers))
+        t.input(source).send(2, key="k")
+        found = [(r.key, tuple(r.headers or ())) for r in t.output(out).records]
+    assert seen == [headers, ()]
+    assert found == [("k0", headers), ("k1", headers), ("k0", ()), ("k1", ())]
