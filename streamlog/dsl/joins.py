@@ -369,6 +369,7 @@ def _with_stream(here: Place, there: Place, said: _Said) -> Place:
         how=said.how,
         window=window,
         key=left.key.serde,
+        values=(left.value.serde, right.value.serde),
         fn=said.fn,
         unmatched=None if said.how == "inner" else StoreSpec(f"{name}/unmatched"),
         on_error=said.on_error,

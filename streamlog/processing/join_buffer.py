@@ -19,6 +19,7 @@ from streamlog.processing.aggregate import ROW_BYTES, ROWS_BYTES_MAX, STATE_TIME
 from streamlog.serdes import Serde
 from streamlog.tables.store import NamedStore
 from streamlog.tables.timed_keys import escaped, time_at, time_bytes, unescaped
+from streamlog.windows.emit import FAR_MS
 
 Entry: TypeAlias = tuple[int, int, Any]
 """Timestamp, number, and value of a record; no two of a join have the same number."""
@@ -65,8 +66,8 @@ class JoinBuffer:
         self._bytes_max = bytes_max
         self.bucket_ms = max(keep_ms // 2, 1)
         self._buckets: dict[int, _Bucket] = {}
-        self.gate_ms: int | None = None
-        """Nothing is over before stream time has come to this; None: there is nothing."""
+        self.over_ms = FAR_MS
+        """Nothing is over before stream time is beyond this."""
 
     def add(self, key: bytes, timestamp_ms: int, number: int, value: Any, data: bytes) -> None:  # noqa: ANN401 - the stream's values
         """Keep a record; `data` is its value as bytes."""
@@ -95,9 +96,9 @@ class JoinBuffer:
 
     def expire(self, now_ms: int) -> None:
         """Stream time is `now_ms`: remove what is over."""
-        if self.gate_ms is None or now_ms < self.gate_ms:
+        if now_ms <= self.over_ms:
             return
-        over = [at for at in self._buckets if self._over_ms(at) <= now_ms]
+        over = [at for at in self._buckets if self._over_ms(at) < now_ms]
         for at in over:
             del self._buckets[at]
             self._store.delete_range(self._head(at), self._head(at + 1))
@@ -166,9 +167,9 @@ class JoinBuffer:
         return self._head(at) + escaped(key) + time_bytes(timestamp_ms) + _NUMBER.pack(number)
 
     def _over_ms(self, at: int) -> int:
-        """Stream time at which the last record that a bucket can have is over."""
-        return (at + 1) * self.bucket_ms + self._keep_ms
+        """When stream time is beyond this, the last record that a bucket can have is over."""
+        return (at + 1) * self.bucket_ms - 1 + self._keep_ms
 
     def _set_gate(self) -> None:
         first = min(self._buckets, default=None)
-        self.gate_ms = None if first is None else self._over_ms(first)
+        self.over_ms = FAR_MS if first is None else self._over_ms(first)

@@ -31,6 +31,10 @@ class JoinTime:
 
     def reach(self, feed: Feed, turn_ms: int) -> int:
         """A record of this feed has its turn: the time at which it comes."""
+        if not self._own:
+            if turn_ms > self.now_ms:
+                self._heard_ms = self.now_ms = turn_ms
+            return self.now_ms
         for each, time_ms in self._own.items():
             # A feed may be ahead of the row in hand, but not of those of others.
             self._own[each] = max(time_ms, turn_ms if each is feed else each.time_ms)

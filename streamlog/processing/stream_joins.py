@@ -29,7 +29,7 @@ from streamlog.record import Headers
 from streamlog.records.columns import has_none
 from streamlog.tables.store import KeyValueStore, NamedStore
 from streamlog.topology import JoinSide, StreamJoin
-from streamlog.windows.emit import UNKNOWN_MS
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 from streamlog.windows.joins import JoinWindow
 
 ALONE_ROWS = 10_000
@@ -103,6 +103,8 @@ class StreamJoinStep(Step):
         spec = node.unmatched
         self._unmatched = None if spec is None else DueRows(NamedStore(store, spec))
         reaches = [self._window.reach_ms(left=s.node.is_left) for s in sides if self._is_outer(s)]
+        self._gate_ms = FAR_MS
+        """Nothing is over before time is beyond this."""
         self._held_ms = max(reaches, default=0) + self._window.grace_ms
         """How far a record that goes on alone is behind the time at which it does, at most."""
 
@@ -119,7 +121,7 @@ class StreamJoinStep(Step):
         turns, timestamps = batch.of_origin(origin.turns), batch.timestamps
         for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
             now_ms = self._time.reach(origin.feed, turns[at])
-            if self._is_due(now_ms):
+            if now_ms > self._gate_ms:
                 self._hand_on(batch, pairs)
                 pairs = Pairs(is_left=side.node.is_left)
                 self._close(now_ms)
@@ -134,7 +136,7 @@ class StreamJoinStep(Step):
         """All records at hand have been taken: those whose windows have closed go on alone."""
         before = self._sequence
         time_ms = self._time.settle()
-        if self._is_due(time_ms):
+        if time_ms > self._gate_ms:
             self._close(time_ms)
         self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
         self.feed.at_end = all(feed.at_end for feed in self._feeds)
@@ -174,6 +176,7 @@ class StreamJoinStep(Step):
             if window != self._window:
                 self._unmatched.rewrite(self._moved(window))
             self._unmatched.load()
+        self._set_gate()
 
     def _is_outer(self, side: JoinSideStep) -> bool:
         """Whether the side's records may go on alone."""
@@ -225,8 +228,10 @@ class StreamJoinStep(Step):
             else:
                 place = place_of(closes_ms, is_left, key, number)
                 self._unmatched.add(place, data or b"", _headers(batch, at))
+                self._gate_ms = min(self._gate_ms, closes_ms)
         if timestamp_ms + window.keep_ms >= now_ms:
             side.buffer.add(key, timestamp_ms, number, value, data or b"")
+            self._gate_ms = min(self._gate_ms, side.buffer.over_ms)
 
     def _hand_on(self, batch: Batch, pairs: Pairs) -> None:
         if not pairs.ats:
@@ -243,13 +248,10 @@ class StreamJoinStep(Step):
         made, joined = self.applied(made, self._node.fn, pairs.lefts, pairs.rights)
         self.forward(made.with_values(joined))
 
-    def _is_due(self, now_ms: int) -> bool:
-        """Whether anything is over by then."""
-        gates = [self._left.buffer.gate_ms, self._right.buffer.gate_ms]
-        if any(gate is not None and gate <= now_ms for gate in gates):
-            return True
+    def _set_gate(self) -> None:
         next_ms = None if self._unmatched is None else self._unmatched.next_ms
-        return next_ms is not None and next_ms < now_ms
+        over_ms = min(self._left.buffer.over_ms, self._right.buffer.over_ms)
+        self._gate_ms = over_ms if next_ms is None else min(over_ms, next_ms)
 
     def _close(self, now_ms: int) -> None:
         """Hand on those whose windows have closed, and forget what is over."""
@@ -260,6 +262,7 @@ class StreamJoinStep(Step):
                 self._hand_on_alone(rows)
         self._left.buffer.expire(now_ms)
         self._right.buffer.expire(now_ms)
+        self._set_gate()
 
     def _hand_on_alone(self, rows: Sequence[DueRow]) -> None:
         window, node = self._window, self._node
@@ -267,7 +270,8 @@ class StreamJoinStep(Step):
         times = [row.due_ms - self._held_ms for row in rows]
         name, partition = self.feed.source
         numbers = range(first, self._sequence)
-        values = [self._side(row).node.value.loads(row.value) for row in rows]
+        right, left = node.values[::-1]
+        values = [(left if row.rank else right).loads(row.value) for row in rows]
         headers = [row.headers for row in rows]
         origin = Origin(
             self.feed,

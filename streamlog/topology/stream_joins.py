@@ -44,6 +44,8 @@ class StreamJoin(Node):
     how: How
     window: JoinWindow
     key: Serde[Any]
+    values: tuple[Serde[Any], Serde[Any]]
+    """Of the records of the left side, and of the right one."""
     fn: Callable[[Any, Any], Any]
     unmatched: StoreSpec | None = None
     """The records that have found no partner so far and may go on alone; None for inner joins."""

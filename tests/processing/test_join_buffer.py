@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from streamlog.processing.join_buffer import JoinBuffer
 from streamlog.serdes import serde_for
 from streamlog.tables.memory import MemoryStore
+from streamlog.windows.emit import FAR_MS
 from tests.tables.timed import Place, Step, keys, perform
 
 KEEP_MS = 20
@@ -76,5 +77,5 @@ def test_what_is_kept_is_found_by_key_and_time(steps: list[Step], bytes_max: int
     checked.expire(1_000)
     checked.commit()
     assert list(checked.place.named().range()) == []
-    assert checked.buffer.gate_ms is None
+    assert checked.buffer.over_ms == FAR_MS
     checked.place.assert_neighbours_are_there()

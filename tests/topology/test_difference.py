@@ -158,3 +158,17 @@ def test_what_is_added_one_way_is_removed_the_other(other: Topology) -> None:
     there, back = against(other), against(shop(), other)
     assert set(there.added) == set(back.removed)
     assert set(there.removed) == set(back.added)
+
+
+def test_a_join_of_streams_may_have_another_window_but_not_other_values() -> None:
+    def joined(value: type, within: str) -> Topology:
+        app = App("joined")
+        left = app.stream(app.topic("left", key=str, value=value))
+        right = app.stream(app.topic("right", key=str, value=str))
+        left.left_join(right, lambda a, b: f"{a}{b}", within=within, name="pairs")
+        return app.topology()
+
+    before = Blueprint.of(joined(str, "1m"))
+    assert not difference(before, Blueprint.of(joined(str, "5m"))).losses
+    losses = difference(before, Blueprint.of(joined(int, "1m"))).losses
+    assert {loss.store for loss in losses} == {"pairs/left", "pairs/unmatched"}
