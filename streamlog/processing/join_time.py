@@ -56,6 +56,6 @@ class JoinTime:
         return self._advance([ms for feed, ms in self._own.items() if feed not in done])
 
     def _advance(self, own: Iterable[int]) -> int:
-        times = [*own, self._heard_ms] if self._inputs else [*own]
-        self.now_ms = max(self.now_ms, min(times, default=self.now_ms))
+        # Those that come at times of their own are behind the records that they are made of.
+        self.now_ms = max(self.now_ms, min(own, default=self._heard_ms))
         return self.now_ms

@@ -106,6 +106,7 @@ class SetTimestampStep(Step):
         )
         result = Batch(retimed, range(len(timestamps)), batch.keys, batch.values, timestamps)
         result.keys_are_raw, result.values_are_raw = batch.keys_are_raw, batch.values_are_raw
+        feed.time_ms = feed.stream.now_ms
         self.forward(result)
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only

@@ -241,6 +241,7 @@ def _stream_join(node: StreamJoin, around: Around) -> Step:
         around.collector,
         feeds=around.feeds(node),
         partition=around.partition,
+        one_by_one=around.subtopology.record_at_a_time,
     )
 
 

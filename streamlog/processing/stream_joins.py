@@ -86,9 +86,12 @@ class StreamJoinStep(Step):
         *,
         feeds: Sequence[Feed],
         partition: int,
+        one_by_one: bool = False,
     ) -> None:
+        """`one_by_one`: what goes on alone is handed on so, as records of the task are."""
         super().__init__(node.name)
         self._node = node
+        self._alone_rows = 1 if one_by_one else ALONE_ROWS
         self._window = node.window
         self._left, self._right = sides
         self._collector = collector
@@ -129,8 +132,9 @@ class StreamJoinStep(Step):
                 pairs.add(at, batch.values[at], None, timestamps[at])
             else:
                 self._match(side, batch, at, (raw, data), pairs)
-        self._hand_on(batch, pairs)
+        # Those below see how far it has come at this record, whatever was told between two.
         self._set_time()
+        self._hand_on(batch, pairs)
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: those whose windows have closed go on alone."""
@@ -258,7 +262,7 @@ class StreamJoinStep(Step):
         if self._unmatched is not None:
             # Some are of a side that may not go on alone if the join was another one before.
             due = (row for row in self._unmatched.due(now_ms) if self._is_outer(self._side(row)))
-            while rows := list(islice(due, ALONE_ROWS)):
+            while rows := list(islice(due, self._alone_rows)):
                 self._hand_on_alone(rows)
         self._left.buffer.expire(now_ms)
         self._right.buffer.expire(now_ms)
