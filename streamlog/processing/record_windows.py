@@ -297,6 +297,8 @@ class RecordWindowsStep(Step):
 
     def _forward(self, batch: Batch) -> None:
         batch.keys_are_raw = batch.values_are_raw = False
+        if self._node.emit == Emit.CLOSE:
+            batch.old_values = [None] * len(batch)
         self.forward(batch)
 
     def _go_on(

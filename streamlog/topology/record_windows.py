@@ -14,7 +14,7 @@ from typing import Any
 
 from streamlog.serdes import Serde
 from streamlog.tables.store import StoreSpec
-from streamlog.topology.nodes import Aggregation, Node
+from streamlog.topology.nodes import Aggregation, Node, OldValues
 from streamlog.topology.topics import TopicSpec
 from streamlog.windows.emit import FAR_MS, Emit
 from streamlog.windows.sessions import Sessions
@@ -93,6 +93,11 @@ class RecordWindowsAggregate(Node):
     def table_key(self) -> Serde[Any]:
         """Of the records; that of rows is `Windowed`."""
         return self.key
+
+    @property
+    def old_values(self) -> OldValues:
+        """On close there are none, as each row goes on once."""
+        return "kept" if self.emit == Emit.CLOSE else "unknown"
 
     @property
     def rows_kept_ms(self) -> int:

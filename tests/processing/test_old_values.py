@@ -13,7 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamlog import App, Emit, Table, Topic, Windowed, hopping, on_error, tumbling
+from streamlog import (
+    App,
+    Emit,
+    Table,
+    Topic,
+    Windowed,
+    hopping,
+    on_error,
+    session,
+    sliding,
+    tumbling,
+)
 
 Made = Callable[[App, Topic[str, int]], Table[Any, int]]
 KEYS = st.sampled_from("abc")
@@ -84,6 +95,18 @@ KINDS: dict[str, Made] = {
         .group_by_key()
         .windowed(hopping("12ms", "4ms", grace="5ms"))
         .emit(Emit.UPDATE)
+        .reduce(total, name="sums")
+    ),
+    "sessions": lambda app, topic: (
+        app.stream(topic)
+        .group_by_key()
+        .windowed(session("10ms", grace="5ms"))
+        .reduce(total, name="sums")
+    ),
+    "sliding": lambda app, topic: (
+        app.stream(topic)
+        .group_by_key()
+        .windowed(sliding("10ms", grace="5ms"))
         .reduce(total, name="sums")
     ),
     "cogrouped": lambda app, topic: (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamlog import App, Topic, on_error
+from streamlog import App, Emit, Topic, on_error, session
 from streamlog.dsl.grouped_table import regrouped
 from streamlog.durations import when_ms
 from streamlog.errors import ProcessingError, TopologyError
@@ -134,3 +134,11 @@ def test_a_table_of_which_no_rows_are_kept_is_refused() -> None:
     unkept = replace(table.side, place=table.changes().map_values(str)._place)
     with pytest.raises(TopologyError, match="can't be grouped by another key"):
         regrouped(unkept, lambda k, v: (v, k), "g", None)
+
+
+def test_windows_whose_changes_do_not_say_what_they_replace_are_refused() -> None:
+    app = App("t")
+    topic = app.topic("in", key=str, value=int)
+    windows = app.stream(topic).group_by_key().windowed(session("1m")).emit(Emit.UPDATE)
+    with pytest.raises(TopologyError, match=r"with Emit\.CLOSE they do"):
+        windows.count(name="n").group_by(lambda k, n: (k.key, n), name="g")
