@@ -15,6 +15,7 @@ from streamlog.record import Late, Record, Windowed
 from streamlog.serdes import Serde, migration
 from streamlog.topology import ErrorPolicy, on_error
 from streamlog.windows.calendar import calendar
+from streamlog.windows.counted import count_window
 from streamlog.windows.definitions import Windows, hopping, tumbling
 from streamlog.windows.emit import Emit
 from streamlog.windows.joins import JoinWindow
@@ -47,6 +48,7 @@ __all__ = [
     "Windows",
     "agg",
     "calendar",
+    "count_window",
     "hopping",
     "kv_store",
     "migration",

@@ -41,6 +41,7 @@ NAMES = [
     "Windows",
     "agg",
     "calendar",
+    "count_window",
     "hopping",
     "kv_store",
     "migration",

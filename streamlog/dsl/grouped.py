@@ -38,6 +38,7 @@ from streamlog.topology import (
     check_name,
 )
 from streamlog.windows.calendar import Calendar
+from streamlog.windows.counted import Counted
 from streamlog.windows.definitions import Hopping, Tumbling, Windows
 from streamlog.windows.emit import Emit
 from streamlog.windows.sessions import Sessions
@@ -220,9 +221,9 @@ def windowing(windows: Windows) -> Windowing:
     Raises:
         TopologyError: windows of this kind can't be run.
     """
-    if not isinstance(windows, Tumbling | Hopping | Calendar | Sessions | Sliding):
+    if not isinstance(windows, Tumbling | Hopping | Calendar | Counted | Sessions | Sliding):
         raise TopologyError(
-            "windows must come from tumbling(...), hopping(...), calendar(...), session(...) "
-            f"or sliding(...), not {windows!r}"
+            "windows must come from tumbling(...), hopping(...), calendar(...), session(...), "
+            f"sliding(...) or count_window(...), not {windows!r}"
         )
     return Windowing(windows)

@@ -14,6 +14,7 @@ from streamlog.dsl.aggregations import (
     state_shape,
 )
 from streamlog.dsl.columns import row_aggregation
+from streamlog.dsl.counted import counted_aggregate
 from streamlog.dsl.place import (
     Place,
     Side,
@@ -31,11 +32,13 @@ from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     Aggregation,
     Aggregator,
+    CountedAggregate,
     ErrorPolicy,
     RecordWindowsAggregate,
     WindowedAggregate,
     check_name,
 )
+from streamlog.windows.counted import Counted
 from streamlog.windows.emit import Emit
 from streamlog.windows.sessions import Sessions
 from streamlog.windows.sliding import Sliding
@@ -152,11 +155,15 @@ class WindowedStream(Generic[K, V]):
 
     def _node(
         self, name: str, place: Place, aggregation: Aggregation, on_error: ErrorPolicy | None
-    ) -> WindowedAggregate | RecordWindowsAggregate:
+    ) -> WindowedAggregate | RecordWindowsAggregate | CountedAggregate:
         how = self._windowing
         windows = how.windows
         if isinstance(windows, Sessions | Sliding):
             return record_windows_aggregate(
+                name, place, how, windows, aggregation=aggregation, on_error=on_error
+            )
+        if isinstance(windows, Counted):
+            return counted_aggregate(
                 name, place, how, windows, aggregation=aggregation, on_error=on_error
             )
         if how.united and how.emit.is_early:

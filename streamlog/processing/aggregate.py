@@ -23,7 +23,13 @@ from streamlog.records.columns import has_none
 from streamlog.serdes import Serde
 from streamlog.tables.folding import Row, cleaned, keyed, weight_bytes, written
 from streamlog.tables.store import KeyValueStore, prefix_end
-from streamlog.topology import Aggregate, Aggregation, RecordWindowsAggregate, WindowedAggregate
+from streamlog.topology import (
+    Aggregate,
+    Aggregation,
+    CountedAggregate,
+    RecordWindowsAggregate,
+    WindowedAggregate,
+)
 
 ROWS_BYTES_MAX = 64 * 1024 * 1024
 """States that one step keeps as objects after a flush, by estimate. Beyond, all are dropped."""
@@ -116,7 +122,9 @@ def without_nulls(
     ]
 
 
-def guarded(node: Aggregate | WindowedAggregate | RecordWindowsAggregate) -> Aggregation:
+def guarded(
+    node: Aggregate | WindowedAggregate | RecordWindowsAggregate | CountedAggregate,
+) -> Aggregation:
     """The node's aggregation; one that changes no state if it fails, where that matters.
 
     A function may have changed the state in place before it raised, or leave one that can't be

@@ -15,6 +15,7 @@ from streamlog.processing.aggregate import AggregateStep
 from streamlog.processing.async_values import AsyncMapValuesStep
 from streamlog.processing.cogrouped import PortStep
 from streamlog.processing.columns import Feed
+from streamlog.processing.counted import CountedStep
 from streamlog.processing.foreign_keys import (
     ForeignKeyJoinStep,
     ForeignKeyRowsStep,
@@ -47,6 +48,7 @@ from streamlog.topology import (
     AsOfJoin,
     AsyncMapValues,
     Branch,
+    CountedAggregate,
     Dedupe,
     Entry,
     ForeignKeyJoin,
@@ -175,6 +177,11 @@ def _foreign_key_rows(node: ForeignKeyRows, around: Around) -> Step:
     return ForeignKeyRowsStep(node, around.store, feeds=feeds, tells_old_values=telling)
 
 
+def _counted(node: CountedAggregate, around: Around) -> Step:
+    feeds, partition = around.feeds(node), around.partition
+    return CountedStep(node, around.store, around.collector, feeds=feeds, partition=partition)
+
+
 def _suppress_until_closed(node: SuppressUntilClosed, around: Around) -> Step:
     return SuppressUntilClosedStep(
         node,
@@ -298,6 +305,7 @@ _KINDS: dict[type[Node], _Maker] = {
     WindowedAggregate: _windowed,
     SessionAggregate: _sessions,
     SlidingAggregate: _sliding,
+    CountedAggregate: _counted,
     Process: _process,
     AsyncMapValues: _async_map_values,
     TableJoin: lambda node, around: TableJoinStep(node, around.table(node.table), around.collector),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from streamlog.topology.aggregator import Aggregator
 from streamlog.topology.builder import TopologyBuilder
 from streamlog.topology.cogrouped import Port
+from streamlog.topology.counted import CountedAggregate
 from streamlog.topology.foreign_keys import ForeignKeyJoin, ForeignKeyRows, Refer
 from streamlog.topology.global_tables import GlobalJoin, GlobalTable
 from streamlog.topology.graph import Topology, dead_letter_topics
@@ -75,6 +76,7 @@ __all__ = [
     "AsyncMapValues",
     "Branch",
     "ClockName",
+    "CountedAggregate",
     "Dedupe",
     "Entry",
     "ErrorPolicy",

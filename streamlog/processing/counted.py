@@ -1,0 +1,339 @@
+"""CountedStep: windows of so many records of a key, and what they come to.
+
+A window that is full goes on with the record that filled it; one that times out is a source of its
+own. Rules of the file: records count in the order of the task; stream time moves before the record
+that moves it is counted, so a window that is over by then does not have it; what is open is kept
+per key, and in the order in which it times out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from streamlog.durations import moment
+from streamlog.processing.aggregate import ROW_BYTES, ROWS_BYTES_MAX, guarded, without_nulls
+from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
+from streamlog.processing.failures import LeftOut
+from streamlog.processing.input_clock import InputClock
+from streamlog.processing.step import Collector, Step
+from streamlog.serdes import windowed_bytes
+from streamlog.tables.store import KeyValueStore, NamedStore
+from streamlog.tables.timed_keys import escaped, time_at, time_bytes, unescaped
+from streamlog.topology import CountedAggregate
+from streamlog.windows.assign import window_of
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
+
+
+class Stored(msgspec.Struct, array_like=True):
+    """An open window, as it is written down."""
+
+    number: int
+    """Of the record of its key that began it."""
+    records: int
+    first_ms: int
+    last_ms: int
+    opened_ms: int
+    state: bytes
+
+
+class OpenWindow:
+    """An open window, and the key of what comes of it."""
+
+    __slots__ = ("first_ms", "last_ms", "number", "opened_ms", "records", "state")
+
+    def __init__(self, number: int, opened_ms: int, state: object) -> None:
+        self.number = number
+        self.records = 0
+        self.first_ms = FAR_MS
+        self.last_ms = UNKNOWN_MS
+        self.opened_ms = opened_ms
+        self.state = state
+
+    @property
+    def start(self) -> datetime:
+        """The time of its earliest record."""
+        return moment(self.first_ms)
+
+    @property
+    def end(self) -> datetime:
+        """The time of its latest record."""
+        return moment(self.last_ms)
+
+    @property
+    def suffix(self) -> bytes:
+        """What a serde writes behind the key."""
+        return windowed_bytes(b"", self.first_ms, self.last_ms)
+
+    def copy(self) -> OpenWindow:
+        """As it is now: it goes on."""
+        found = OpenWindow(self.number, self.opened_ms, None)
+        found.first_ms, found.last_ms = self.first_ms, self.last_ms
+        return found
+
+
+class KeyWindows:
+    """What is open of a key, and how many of its records have been counted meanwhile."""
+
+    __slots__ = ("open", "seen")
+
+    def __init__(self, seen: int = 0) -> None:
+        self.seen = seen
+        self.open: list[OpenWindow] = []
+
+
+_written = msgspec.msgpack.Encoder().encode
+_read = msgspec.msgpack.Decoder(tuple[int, list[Stored]]).decode
+
+
+class _Results:
+    """What goes on, in columns."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.raws: list[bytes] = []
+        self.windows: list[OpenWindow] = []
+        self.values: list[Any] = []
+
+    def add(self, place: int, raw: bytes, window: OpenWindow, value: object) -> None:
+        """One more; `place` is where its origin has what it belongs to."""
+        self.places.append(place)
+        self.raws.append(raw)
+        self.windows.append(window.copy())
+        self.values.append(value)
+
+
+class CountedStep(Step):
+    """One result per key and so many of its records."""
+
+    section = "windows"
+
+    def __init__(
+        self,
+        node: CountedAggregate,
+        store: KeyValueStore,
+        collector: Collector,
+        *,
+        feeds: Sequence[Feed],
+        partition: int,
+    ) -> None:
+        super().__init__(node.name)
+        self.feed = Feed((node.name, partition))
+        """What windows that time out carry."""
+        self._node = node
+        self._feeds = feeds
+        self._collector = collector
+        self._timeout_ms = node.windows.timeout_ms
+        self._aggregation = guarded(node)
+        self._store = NamedStore(store, node.store)
+        self._due = NamedStore(store, node.due)
+        self._clock = InputClock(feeds, node.idle_after_ms)
+        self._keys: dict[bytes, KeyWindows] = {}
+        self._dirty: set[bytes] = set()
+        self._next_due_ms = FAR_MS
+        self._sequence = 0
+        self._written_bytes = self._written_keys = 0
+
+    @property
+    def own_feeds(self) -> Sequence[Feed]:
+        """Windows that time out."""
+        return () if self._timeout_ms is None else (self.feed,)
+
+    def process(self, batch: Batch) -> None:
+        """Count each record into the windows of its key, hand on those that are full."""
+        batch, raws = without_nulls(self, batch, self._node.key, self._collector)
+        results, origin = _Results(), batch.origin
+        for at, raw in enumerate(raws):
+            if self._timeout_ms is not None:
+                self._clock.move_before(origin, batch.rows[at])
+                if self._next_due_ms <= self._clock.now_ms:
+                    results = self._hand_on(batch, results)
+                    self._time_out()
+            self._take(batch, at, raw, results)
+        self._hand_on(batch, results)
+
+    def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
+        """All records at hand have been taken: let windows time out."""
+        self._clock.settle()
+        self._time_out()
+        if self._timeout_ms is not None:
+            # One that times out later was opened later than this.
+            time_ms = self._clock.now_ms - self._timeout_ms
+            self.feed.time_ms = max(self.feed.time_ms, time_ms)
+        self.feed.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
+        self.feed.at_end = all(feed.at_end for feed in self._feeds)
+        return False
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        for raw in sorted(self._dirty):
+            key = self._keys[raw]
+            if not key.open:
+                self._store.delete(raw)
+                del self._keys[raw]
+                continue
+            data = _written((key.seen, [self._stored(window) for window in key.open]))
+            self._store.put(raw, data)
+            self._written_bytes += len(raw) + len(data)
+            self._written_keys += 1
+        self._dirty.clear()
+        mean_bytes = ROW_BYTES + 8 * self._written_bytes // max(self._written_keys, 1)
+        if len(self._keys) * mean_bytes > ROWS_BYTES_MAX:
+            self._keys.clear()
+
+    def to_data(self) -> dict[str, object]:
+        """What a restart has to know beside what is open."""
+        return {"clock": self._clock.to_data(), "sequence": self._sequence}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Take over what `to_data` gave."""
+        self._clock.load(data["clock"])
+        self._sequence = int(data["sequence"])
+        self._look_ahead()
+
+    def _take(self, batch: Batch, at: int, raw: bytes, results: _Results) -> None:
+        work = partial(self._counted, raw, batch.values[at], batch.timestamps[at])
+        if self.failures is not None:
+            found = self.failures.attempted(batch, at, work)
+        else:
+            try:
+                found = work()
+            except Exception as error:
+                raise batch.failure(self.name, at, error) from error
+        if not isinstance(found, LeftOut):
+            for window, value in found:
+                results.add(at, raw, window, value)
+
+    def _counted(
+        self, raw: bytes, value: object, timestamp_ms: int
+    ) -> list[tuple[OpenWindow, Any]]:
+        """Count the record; the windows that go on, and their results.
+
+        Nothing has changed if the user's function raises.
+        """
+        window_of(timestamp_ms, 1)  # Refuses times before 1970,
+        moment(timestamp_ms)  # and those that no calendar has.
+        spec, aggregation, key = self._node.windows, self._aggregation, self._key(raw)
+        begun = [] if key.seen % spec.step else [self._begun(key.seen, timestamp_ms)]
+        windows = [*key.open, *begun]
+        states = [aggregation.add(window.state, value) for window in windows]
+        goes_on = self._node.emit == Emit.UPDATE
+        found: list[tuple[OpenWindow, Any]] = []
+        for window, state in zip(windows, states, strict=True):
+            window.state = state
+            window.records += 1
+            window.first_ms = min(window.first_ms, timestamp_ms)
+            window.last_ms = max(window.last_ms, timestamp_ms)
+            if goes_on or window.records == spec.records:
+                found.append((window, aggregation.result(state)))
+        for window in begun:
+            self._expect(raw, window)
+        self._keep(raw, key, windows)
+        key.seen = (key.seen + 1) if key.open else 0
+        return found
+
+    def _begun(self, number: int, timestamp_ms: int) -> OpenWindow:
+        opened_ms = max(timestamp_ms, self._clock.now_ms)
+        return OpenWindow(number, opened_ms, self._aggregation.initial())
+
+    def _keep(self, raw: bytes, key: KeyWindows, windows: Sequence[OpenWindow]) -> None:
+        """Of these, the ones that are not full."""
+        full = self._node.windows.records
+        key.open = [window for window in windows if window.records < full]
+        self._keys[raw] = key
+        self._dirty.add(raw)
+        for window in windows:
+            if window.records >= full and self._timeout_ms is not None:
+                self._due.delete(self._place(raw, window))
+
+    def _expect(self, raw: bytes, window: OpenWindow) -> None:
+        """It may time out."""
+        if self._timeout_ms is not None:
+            self._due.put(self._place(raw, window), b"")
+            self._next_due_ms = min(self._next_due_ms, window.opened_ms + self._timeout_ms)
+
+    def _place(self, raw: bytes, window: OpenWindow) -> bytes:
+        due_ms = window.opened_ms + (self._timeout_ms or 0)
+        return time_bytes(due_ms) + escaped(raw) + window.number.to_bytes(8, "big")
+
+    def _time_out(self) -> None:
+        """Hand on the windows that are over by now, by when that was."""
+        now_ms = self._clock.now_ms
+        if self._timeout_ms is None or self._next_due_ms > now_ms:
+            return
+        results = _Results()
+        times: list[int] = []
+        low, high = time_bytes(self._next_due_ms), time_bytes(now_ms + 1)
+        for place, _ in list(self._due.range(low, high)):
+            raw, end = unescaped(place[8:])
+            key = self._key(raw)
+            number = int.from_bytes(place[8 + end :], "big")
+            (window,) = [each for each in key.open if each.number == number]
+            if self._node.emit == Emit.CLOSE:
+                results.add(len(times), raw, window, self._aggregation.result(window.state))
+                times.append(max(time_at(place) - self._timeout_ms, self.feed.time_ms))
+            key.open.remove(window)
+            key.seen = key.seen if key.open else 0
+            self._keys[raw] = key
+            self._dirty.add(raw)
+            self._due.delete(place)
+        self._look_ahead(low)
+        first, self._sequence = self._sequence, self._sequence + len(times)
+        name, partition = self.feed.source
+        numbers = range(first, self._sequence)
+        origin = Origin(
+            self.feed,
+            topic=name,
+            partition=partition,
+            offsets=numbers,
+            positions=numbers,
+            times=times,
+            watermarks=times,
+        )
+        self._forward(origin, results.places, results)
+
+    def _look_ahead(self, low: bytes = b"") -> None:
+        found = next(self._due.range(low), None)
+        self._next_due_ms = FAR_MS if found is None else time_at(found[0])
+
+    def _hand_on(self, batch: Batch, results: _Results) -> _Results:
+        self._forward(batch.origin, [batch.rows[at] for at in results.places], results)
+        return _Results()
+
+    def _forward(self, origin: Origin, rows: list[int], results: _Results) -> None:
+        keys = WindowedKeys(self._node.key, results.raws, results.windows)
+        times = [window.last_ms for window in results.windows]
+        batch = Batch(origin, rows, keys, results.values, times)
+        batch.keys_are_raw = batch.values_are_raw = False
+        self.forward(batch)
+
+    def _key(self, raw: bytes) -> KeyWindows:
+        key = self._keys.get(raw)
+        if key is not None:
+            return key
+        data = self._store.get(raw)
+        if data is None:
+            return KeyWindows()
+        seen, stored = _read(data)
+        key = self._keys[raw] = KeyWindows(seen)
+        loads = self._node.aggregation.state.loads
+        for each in stored:
+            window = OpenWindow(each.number, each.opened_ms, loads(each.state))
+            window.records = each.records
+            window.first_ms, window.last_ms = each.first_ms, each.last_ms
+            key.open.append(window)
+        return key
+
+    def _stored(self, window: OpenWindow) -> Stored:
+        return Stored(
+            window.number,
+            window.records,
+            window.first_ms,
+            window.last_ms,
+            window.opened_ms,
+            self._node.aggregation.state.dumps(window.state),
+        )
