@@ -117,7 +117,7 @@ def regrouped(
     place = side.place
     owner = place.builder.nodes[side.owner]
     if not _knows_old_values(place):
-        hint = "with Emit.CLOSE they do" if side.is_windowed else "group .changes()"
+        hint = "with Emit.UPDATE or Emit.CLOSE they do" if side.is_windowed else "group .changes()"
         raise TopologyError(
             f"the rows of {side.owner!r}, a {type(owner).__name__}, can't be grouped by another "
             f"key, as its changes do not say what they replace: {hint}"

@@ -65,7 +65,7 @@ class EarlyChanges:
     def note(self, changes: Iterable[Change]) -> None:
         """A record has done this."""
         self._number += 1
-        for window, is_gone in changes:
+        for window, is_gone, _ in changes:
             if is_gone and not self._seen(window.key):
                 self.forget(window.key)
             else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamlog.durations import moment
 from streamlog.processing.aggregate import RowFormat, RowSizes
@@ -66,6 +66,8 @@ class Change(NamedTuple):
 
     window: OpenWindow
     is_gone: bool = False
+    before: Any = None
+    """The result that it replaces, if somebody has to know; None: there was none."""
 
 
 class OpenRows:

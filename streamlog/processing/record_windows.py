@@ -52,19 +52,21 @@ class Arrival(NamedTuple):
 class _Results:
     """Rows in the making: columns for the next batch."""
 
-    __slots__ = ("ats", "timestamps", "values", "windows")
+    __slots__ = ("ats", "before", "timestamps", "values", "windows")
 
     def __init__(self) -> None:
         self.ats: list[int] = []
         self.windows: list[OpenWindow] = []
         self.values: list[Any] = []
+        self.before: list[Any] = []
         self.timestamps: list[int] = []
 
-    def add(self, at: int, window: OpenWindow, value: object) -> None:
+    def add(self, at: int, window: OpenWindow, value: object, before: object = None) -> None:
         """One more; `at` is the place of the record behind it."""
         self.ats.append(at)
         self.windows.append(window)
         self.values.append(value)
+        self.before.append(before)
         self.timestamps.append(window.row.timestamp_ms)
 
 
@@ -81,8 +83,10 @@ class RecordWindowsStep(Step):
         *,
         feeds: Sequence[Feed],
         partition: int,
+        tells_old_values: bool = False,
     ) -> None:
         super().__init__(node.name)
+        self._tells_old_values = tells_old_values
         self.feed = Feed((node.name, partition))
         """What its results carry, unless they belong to the records behind them."""
         windows = node.windows
@@ -148,7 +152,7 @@ class RecordWindowsStep(Step):
         self._close()
         if updates.ats:
             rows = [batch.rows[at] for at in updates.ats]
-            self._forward(Batch(batch.origin, rows, self._keys(updates.windows), *_ends(updates)))
+            self._forward(batch.origin, rows, updates)
 
     def settle(self, now_ms: int | None) -> bool:
         """All records at hand have been taken: note how far sources have come, and who is idle.
@@ -225,9 +229,13 @@ class RecordWindowsStep(Step):
             self._early.note(changes)
         if self._node.emit != Emit.UPDATE:
             return
-        for window, is_gone in changes:
+        for window, is_gone, before in changes:
             value = None if is_gone else self._aggregation.result(window.row.state)
-            updates.add(at, window, value)
+            updates.add(at, window, value, before)
+
+    def _told(self, window: OpenWindow) -> object:
+        """The result of a window that is about to change, if somebody has to know."""
+        return self._aggregation.result(window.row.state) if self._tells_old_values else None
 
     def _tried(self, batch: Batch, at: int, work: Callable[[], T]) -> T | LeftOut:
         """Do something for a record; without a policy, an error is the task's."""
@@ -292,13 +300,13 @@ class RecordWindowsStep(Step):
             for feed in self.own_feeds:
                 feed.time_ms = self.first_time_ms(self._closed_ms + 1)
 
-    def _keys(self, windows: Sequence[OpenWindow]) -> WindowedKeys:
-        return WindowedKeys(self._node.key, [each.row.raw for each in windows], windows)
-
-    def _forward(self, batch: Batch) -> None:
+    def _forward(self, origin: Origin, rows: Sequence[int], results: _Results) -> None:
+        windows = results.windows
+        keys = WindowedKeys(self._node.key, [each.row.raw for each in windows], windows)
+        batch = Batch(origin, rows, keys, results.values, results.timestamps)
         batch.keys_are_raw = batch.values_are_raw = False
-        if self._node.emit == Emit.CLOSE:
-            batch.old_values = [None] * len(batch)
+        if self._tells_old_values:
+            batch.old_values = results.before
         self.forward(batch)
 
     def _go_on(
@@ -315,9 +323,4 @@ class RecordWindowsStep(Step):
             times=times,
             watermarks=times,
         )
-        rows = range(len(numbers))
-        self._forward(Batch(origin, rows, self._keys(results.windows), *_ends(results)))
-
-
-def _ends(results: _Results) -> tuple[list[Any], list[int]]:
-    return results.values, results.timestamps
+        self._forward(origin, range(len(numbers)), results)

@@ -36,8 +36,16 @@ class SessionStep(RecordWindowsStep):
         *,
         feeds: Sequence[Feed],
         partition: int,
+        tells_old_values: bool = False,
     ) -> None:
-        super().__init__(node, store, collector, feeds=feeds, partition=partition)
+        super().__init__(
+            node,
+            store,
+            collector,
+            feeds=feeds,
+            partition=partition,
+            tells_old_values=tells_old_values,
+        )
         self._windows = node.windows
         self._joined_ms = node.closes_after_ms - node.late_after_ms
         self._by_key = SessionStore(
@@ -58,6 +66,7 @@ class SessionStep(RecordWindowsStep):
         if end_ms < arrival.open_ms:
             return None
         replaced = [open_to_it[at] for at in places]
+        gone = [Change(each, is_gone=True, before=self._told(each)) for each in replaced]
         state = self._state(replaced, arrival.value)
         # Nothing has changed before this: functions may have failed.
         window = OpenWindow(start_ms, end_ms, Row(state, end_ms, raw))
@@ -67,8 +76,8 @@ class SessionStep(RecordWindowsStep):
         kept = [each for each in there if each not in replaced]
         self._open[raw] = sorted([*kept, window], key=_order)
         if start_ms == end_ms:
-            return [Change(window)]
-        return [*(Change(each, is_gone=True) for each in replaced), Change(window)]
+            return [Change(window, before=gone[0].before if gone else None)]
+        return [*gone, Change(window)]
 
     def forget(self, window: OpenWindow) -> None:
         """It is closed."""

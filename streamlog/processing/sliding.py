@@ -47,6 +47,8 @@ class Entered(NamedTuple):
     start_ms: int
     state: Any
     timestamp_ms: int
+    before: Any = None
+    """Its result, if there is one and somebody has to know."""
 
 
 _time = attrgetter("timestamp_ms")
@@ -111,8 +113,16 @@ class SlidingStep(RecordWindowsStep):
         *,
         feeds: Sequence[Feed],
         partition: int,
+        tells_old_values: bool = False,
     ) -> None:
-        super().__init__(node, store, collector, feeds=feeds, partition=partition)
+        super().__init__(
+            node,
+            store,
+            collector,
+            feeds=feeds,
+            partition=partition,
+            tells_old_values=tells_old_values,
+        )
         self._size_ms = node.windows.size_ms
         self._value = node.value
         # A record is needed as long as the window that begins behind it is open.
@@ -145,7 +155,7 @@ class SlidingStep(RecordWindowsStep):
         kept = Kept(time_ms, key.number, open_ms, arrival.value, data)
         key.keep(kept, self._stream.now_ms - self._needed_ms)
         self._fresh.add((raw, time_ms))
-        return [Change(self._set(key, raw, each)) for each in entered]
+        return [Change(self._set(key, raw, each), before=each.before) for each in entered]
 
     def forget(self, window: OpenWindow) -> None:
         """It is closed."""
@@ -183,13 +193,14 @@ class SlidingStep(RecordWindowsStep):
 
     def _with(self, key: KeyWindows, start_ms: int, arrival: Arrival) -> Entered:
         """What a window becomes with one more record."""
-        window = key.windows.get(start_ms)
+        window, before = key.windows.get(start_ms), None
         if window is not None:
             state, last_ms = window.row.state, window.row.timestamp_ms
+            before = self._told(window)
         else:
-            _, state, last_ms = self._folded(start_ms, self._held(key, start_ms))
+            _, state, last_ms, _ = self._folded(start_ms, self._held(key, start_ms))
         state = self._added_to(state, arrival.value)
-        return Entered(start_ms, state, max(last_ms, arrival.timestamp_ms))
+        return Entered(start_ms, state, max(last_ms, arrival.timestamp_ms), before)
 
     def _folded(self, start_ms: int, records: Sequence[Kept]) -> Entered:
         """A window that holds these records."""
@@ -213,7 +224,7 @@ class SlidingStep(RecordWindowsStep):
         return sorted(found, key=_number)
 
     def _set(self, key: KeyWindows, raw: bytes, entered: Entered) -> OpenWindow:
-        start_ms, state, timestamp_ms = entered
+        start_ms, state, timestamp_ms, _ = entered
         window = key.windows.get(start_ms)
         if window is None:
             window = OpenWindow(start_ms, start_ms + self._size_ms, Row(state, timestamp_ms, raw))

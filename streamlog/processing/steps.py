@@ -158,13 +158,25 @@ def _windowed(node: WindowedAggregate, around: Around) -> Step:
 
 
 def _sessions(node: SessionAggregate, around: Around) -> Step:
-    feeds, partition = around.feeds(node), around.partition
-    return SessionStep(node, around.store, around.collector, feeds=feeds, partition=partition)
+    return SessionStep(
+        node,
+        around.store,
+        around.collector,
+        feeds=around.feeds(node),
+        partition=around.partition,
+        tells_old_values=around.tells_old_values(node),
+    )
 
 
 def _sliding(node: SlidingAggregate, around: Around) -> Step:
-    feeds, partition = around.feeds(node), around.partition
-    return SlidingStep(node, around.store, around.collector, feeds=feeds, partition=partition)
+    return SlidingStep(
+        node,
+        around.store,
+        around.collector,
+        feeds=around.feeds(node),
+        partition=around.partition,
+        tells_old_values=around.tells_old_values(node),
+    )
 
 
 def _foreign_key_join(node: ForeignKeyJoin, around: Around) -> Step:

@@ -75,6 +75,11 @@ class RecordWindowsAggregate(Node):
         return (self.name,) if self.early is None else (self.early_feed, self.name)
 
     @property
+    def old_values(self) -> OldValues:
+        """Its rows; but not which of them have gone on early."""
+        return "kept" if self.early is None else "unknown"
+
+    @property
     def early_feed(self) -> str:
         """The source that early rows are, beside the final ones."""
         return f"{self.name}/@early"
@@ -93,11 +98,6 @@ class RecordWindowsAggregate(Node):
     def table_key(self) -> Serde[Any]:
         """Of the records; that of rows is `Windowed`."""
         return self.key
-
-    @property
-    def old_values(self) -> OldValues:
-        """On close there are none, as each row goes on once."""
-        return "kept" if self.emit == Emit.CLOSE else "unknown"
 
     @property
     def rows_kept_ms(self) -> int:

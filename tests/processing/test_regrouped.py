@@ -139,6 +139,6 @@ def test_a_table_of_which_no_rows_are_kept_is_refused() -> None:
 def test_windows_whose_changes_do_not_say_what_they_replace_are_refused() -> None:
     app = App("t")
     topic = app.topic("in", key=str, value=int)
-    windows = app.stream(topic).group_by_key().windowed(session("1m")).emit(Emit.UPDATE)
-    with pytest.raises(TopologyError, match=r"with Emit\.CLOSE they do"):
+    windows = app.stream(topic).group_by_key().windowed(session("1m")).emit(Emit.early("5s"))
+    with pytest.raises(TopologyError, match=r"with Emit\.UPDATE or Emit\.CLOSE they do"):
         windows.count(name="n").group_by(lambda k, n: (k.key, n), name="g")

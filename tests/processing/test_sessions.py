@@ -260,3 +260,22 @@ def test_what_sessions_can_not_do_is_refused(make: Callable[[Any], object], mess
     words = app.topic("words", key=str, value=str)
     with pytest.raises(TopologyError, match=message):
         make(app.stream(words).group_by_key().windowed(session("1s")))
+
+
+def by_key(key: Windowed[str], count: int) -> tuple[str, int]:
+    return key.key, count
+
+
+def test_sessions_are_taken_out_of_the_groups_that_they_were_in() -> None:
+    app = App("regrouped")
+    words = app.topic("words", key=str, value=str)
+    out = app.topic("out", key=str, value=int)
+    stream = app.stream(words).group_by_key().windowed(session("10ms")).emit(Emit.UPDATE)
+    grouped = stream.count(name="counts").group_by(by_key, name="by-key")
+    totals = grouped.reduce(lambda a, b: a + b, lambda a, b: a - b, name="totals")
+    totals.changes().to(out)
+    with app.test() as t:
+        for at in (0, 18, 9, 5, 40, 41):
+            t.input(words).send("v", key="a", at=at)
+            t.restart()
+        assert [r.value for r in t.output(out).records] == [1, 2, 1, 0, 3, 0, 4, 5, 4, 6]

@@ -183,3 +183,22 @@ def test_a_record_that_is_left_out_has_changed_nothing() -> None:
             (10, ["x"]), (18, ["x", "y"]), (21, ["y"])
         ]  # fmt: skip
         assert t.drops["s", "error"] == 1
+
+
+def test_windows_that_change_are_taken_out_of_the_groups_that_they_were_in() -> None:
+    app = App("regrouped")
+    words = app.topic("words", key=str, value=str)
+    totals = app.topic("totals", key=str, value=int)
+
+    def by_key(key: Windowed[str], count: int) -> tuple[str, int]:
+        return key.key, count
+
+    stream = app.stream(words).group_by_key().windowed(sliding("10ms")).emit(Emit.UPDATE)
+    grouped = stream.count(name="counts").group_by(by_key, name="by-key")
+    summed = grouped.reduce(lambda a, b: a + b, lambda a, b: a - b, name="sums")
+    summed.changes().to(totals)
+    with app.test() as t:
+        for at in (0, 18, 9, 5, 40, 41):
+            t.input(words).send("v", key="a", at=at)
+            t.restart()
+        assert [r.value for r in t.output(totals).records] == [1, 2, 3, 4, 5, 7, 8]
