@@ -24,6 +24,7 @@ from streamlog import (
     Table,
     Topic,
     Windowed,
+    count_window,
     hopping,
     kv_store,
     session,
@@ -277,6 +278,9 @@ class _Maker:
         rng = self._rng
         size, grace = rng.choice([(50, 0), (100, 30), (250, 100)])
         step = rng.choice([size, size, size // 2, size * 2 // 5])
+        if rng.random() < 0.2:
+            self._counted()
+            return
         emit = rng.choice([Emit.CLOSE, Emit.UPDATE, Emit.early(f"{rng.choice([20, 90])}ms")])
         hops = hopping(f"{size}ms", f"{step}ms", grace=f"{grace}ms")
         windows = tumbling(f"{size}ms", grace=f"{grace}ms") if step == size else hops
@@ -336,6 +340,19 @@ class _Maker:
             return windowed.key, span_ms if value is None else value
 
         self._add(table.changes().map(unwindowed, name=self._name("flat")), told)
+
+    def _counted(self) -> None:
+        rng = self._rng
+        n, step, timeout = rng.choice([(3, 3, None), (4, 2, "120ms"), (3, 3, "60ms"), (5, 1, None)])
+        windows = self._pick().group_by_key().windowed(count_window(n, step=step, timeout=timeout))
+        table = windows.emit(rng.choice([Emit.CLOSE, Emit.UPDATE]))
+        rows = table.reduce(folded, name=self._name("counted")).changes()
+
+        def unwindowed(windowed: Windowed[str], value: int) -> tuple[str, int]:
+            return windowed.key, value
+
+        stream = rows.map(unwindowed, name=self._name("flat"))
+        self._add(stream, f"{n} records, step {step}, timeout {timeout}")
 
     def _process(self) -> None:
         self._add(self._keyed().process(Trail, name=self._name("trail")), "process")
