@@ -231,6 +231,10 @@ class AsyncMapValuesStep(Step):
         """Everything that it hands on."""
         return (self.feed,)
 
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """It tells its time as it is, but for open calls."""
+        return [(feed, time_ms) for feed in self._feeds]
+
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: note how far the sources have come."""
         self.feed.settle(self._calls.oldest)

@@ -33,6 +33,7 @@ from streamlog.processing.record_queue import Chunk, Input, Records
 from streamlog.processing.repartitioned import no_such_source, own_header, stamp_of
 from streamlog.processing.step import Collector
 from streamlog.record import Headers
+from streamlog.records.control import TimeMark
 from streamlog.topology import TopicSpec
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
@@ -148,8 +149,11 @@ class MergedInput(Input):
         left += [each.waiting[0] for each in self._sources if each.waiting]
         return min(map(_offset_of, left), default=self._received)
 
-    def arrive(self, records: Records) -> None:
-        """Take in records, release those that nothing can come before."""
+    def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:  # noqa: ARG002 - see below
+        """Take in records, release those that nothing can come before.
+
+        What the log says of time is not asked: the tasks upstream say it, of every source.
+        """
         fresh = self._fresh(records)
         if not len(fresh):
             return

@@ -19,7 +19,7 @@ with the record stays. Not done here: checking the class (`dsl/processor`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.durations import moment
@@ -122,6 +122,19 @@ class ProcessorStep(Step):
     def next_wall_ms(self) -> int:
         """Nothing is due on the clock on the wall before this."""
         return self._wall.alarms.next_ms
+
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """When the next timer of event time is due.
+
+        Punctuations come as time goes on, and are no reason for it to: they have no end.
+        """
+        timers = self._event.alarms.timers
+        next_ms = FAR_MS if timers is None else timers.first_ms
+        return () if next_ms == FAR_MS else self.needs(next_ms)
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """It tells its time as it is."""
+        return [(feed, time_ms) for feed in self._feeds]
 
     def init(self) -> None:
         """The state is there.

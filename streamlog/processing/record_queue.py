@@ -28,6 +28,7 @@ from streamlog.processing.serialized import loads_all
 from streamlog.record import Headers
 from streamlog.records.batch import Record
 from streamlog.records.columns import RecordColumns, all_ascii, first_below_zero, running_max
+from streamlog.records.control import TimeMark
 from streamlog.serdes import StrSerde
 from streamlog.topology import TopicSpec
 from streamlog.windows.emit import UNKNOWN_MS
@@ -226,6 +227,20 @@ def _letter_of(
     )
 
 
+class Passed:
+    """A time mark whose turn is next."""
+
+    __slots__ = ("mark", "time_ms")
+
+    def __init__(self, mark: TimeMark, time_ms: int) -> None:
+        self.mark = mark
+        self.time_ms = time_ms
+        """Stream time behind it; UNKNOWN_MS if nothing is known that could go on."""
+
+    def __len__(self) -> int:
+        return 0
+
+
 class Input(Feed):
     """One input partition of a task: records that have arrived and are not taken yet."""
 
@@ -241,9 +256,9 @@ class Input(Feed):
         self._received: int | None = None
         self._end: int | None = None
         self._arrived_ms = UNKNOWN_MS
-        self._unread: deque[RecordColumns] = deque()
-        """What has arrived, in pieces, as bytes."""
-        self._chunks: deque[Chunk] = deque()
+        self._unread: deque[RecordColumns | TimeMark] = deque()
+        """What has arrived, in pieces, as bytes, and the marks between them."""
+        self._chunks: deque[Chunk | Passed] = deque()
         """What has been read."""
         self._quiet_since_ms: int | None = None
 
@@ -259,7 +274,8 @@ class Input(Feed):
 
     def __len__(self) -> int:
         """Records that could be taken and wait for another input."""
-        return sum(map(len, self._chunks)) + sum(map(len, self._unread))
+        unread = (len(piece) for piece in self._unread if not isinstance(piece, TimeMark))
+        return sum(map(len, self._chunks)) + sum(unread)
 
     def start_at(self, position: int) -> None:
         """Everything before this offset has been given to the task, or is none of its business."""
@@ -267,13 +283,23 @@ class Input(Feed):
         if not self._chunks and not self._unread:
             self._position = max(position, self._position or 0)
 
-    def arrive(self, records: Records) -> None:
-        """Take in records; those before the position have been processed already.
+    def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:
+        """Take in records and time marks; those before the position have been taken already.
 
         Raises:
             ProcessingError: one of an internal topic can't be read.
         """
-        columns = self._fresh(records)
+        columns, received, at = self._fresh(records), self._received or 0, 0
+        for mark in marks:
+            if mark.offset < received:
+                continue
+            until = bisect_left(columns.offsets, mark.offset, at)
+            self._append(columns[at:until])
+            self._unread.append(mark)
+            self._received, at = mark.offset + 1, until
+        self._append(columns[at:] if at else columns)
+
+    def _append(self, columns: RecordColumns) -> None:
         if not len(columns):
             return
         self._received = columns.offsets[-1] + 1
@@ -298,7 +324,7 @@ class Input(Feed):
         return fresh
 
     def head(self) -> tuple[int, int] | None:
-        """Time and rank of the next record, which is read; None if there is none.
+        """Time and rank of the next record, which is read, or mark; None if there is none.
 
         Raises:
             ProcessingError: one of the next records can't be read, or has no valid timestamp.
@@ -306,9 +332,22 @@ class Input(Feed):
         if not self._chunks:
             if not self._unread:
                 return None
-            self._read(self._unread.popleft())
+            piece = self._unread.popleft()
+            if isinstance(piece, TimeMark):
+                self._reach(piece)
+            else:
+                self._read(piece)
         chunk = self._chunks[0]
+        if isinstance(chunk, Passed):
+            return chunk.time_ms, self.rank
         return chunk.times[chunk.at], self.rank
+
+    def _reach(self, mark: TimeMark) -> None:
+        """It is the turn of a mark: time goes on from where it has come."""
+        time_ms = max(self._arrived_ms, self.time_ms)
+        if time_ms > UNKNOWN_MS:
+            self._arrived_ms = time_ms + mark.elapsed_ms
+        self._chunks.append(Passed(mark, self._arrived_ms))
 
     def floor(self) -> tuple[int, int]:
         """Time and rank that no record still to arrive comes before."""
@@ -327,17 +366,16 @@ class Input(Feed):
         """The end offset as of now, and whether records of this input were taken just now."""
         self._end = end if end is not None else self._end
         self.at_end = self.is_at_end()
-        if not self.at_end:
-            self._quiet_since_ms = None
-            self.quiet_ms = 0
-            return
         if took or self._quiet_since_ms is None:
+            # Offsets without records, such as marks, do not end a quiet time.
             self._quiet_since_ms = now_ms
-        self.quiet_ms = max(now_ms - self._quiet_since_ms, 0)
+        self.quiet_ms = max(now_ms - self._quiet_since_ms, 0) if self.at_end else 0
 
-    def take(self, bound: tuple[int, int] | None, records_max: int | None) -> Batch:
-        """The next run of records: those before `bound`, a time and a rank."""
+    def take(self, bound: tuple[int, int] | None, records_max: int | None) -> Batch | TimeMark:
+        """The next run of records: those before `bound`, a time and a rank; or a mark."""
         chunk = self._chunks[0]
+        if isinstance(chunk, Passed):
+            return self._passed(chunk)
         low, high = chunk.at, len(chunk.offsets)
         if bound is not None:
             time_ms, rank = bound
@@ -350,6 +388,12 @@ class Input(Feed):
         chunk.at = high
         self._position = chunk.offsets[high - 1] + 1
         return self.readable(self.batch(chunk, low, high))
+
+    def _passed(self, passed: Passed) -> TimeMark:
+        self._chunks.popleft()
+        self.time_ms = max(self.time_ms, passed.time_ms)
+        self._position = passed.mark.offset + 1
+        return passed.mark
 
     def arrived(self, records: RecordColumns) -> Chunk:
         """Records, read; those that could not be are kept until it is their turn."""
@@ -404,8 +448,8 @@ class RecordQueue:
         self.inputs = {entry.place: entry for entry in inputs}
         self._records_max = 1 if record_at_a_time else None
 
-    def next_run(self) -> tuple[Input, Batch] | None:
-        """The next run of records and its input; None if there is none to be taken now."""
+    def next_run(self) -> tuple[Input, Batch | TimeMark] | None:
+        """The next run of records, or mark, and its input; None if there is none to be taken."""
         heads = []
         bounds = []
         for entry in self.inputs.values():

@@ -14,7 +14,7 @@ time it is, who is late, what is closed, and what goes on, is decided here. Rule
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -153,6 +153,19 @@ class RecordWindowsStep(Step):
         if updates.ats:
             rows = [batch.rows[at] for at in updates.ats]
             self._forward(batch.origin, rows, updates)
+
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """When the next window closes, if that is when its row goes on."""
+        due_ms = self._rows.due_ms
+        if not self._node.emit.is_final or due_ms == FAR_MS:
+            return ()
+        closes_ms = due_ms + self._node.closes_after_ms + 1
+        return [(feed, closes_ms) for feed in self._feeds]
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """When every window that begins before `time_ms` is closed."""
+        closed_ms = time_ms + self._node.windows.size_ms + self._node.closes_after_ms + 1
+        return [(feed, closed_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:
         """All records at hand have been taken: note how far sources have come, and who is idle.

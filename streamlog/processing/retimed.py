@@ -3,13 +3,14 @@
 Behind it everything is judged by the new timestamps, so it is a source of its own (`RetimedFeed`)
 with one place for each source above it. Rules of the file: stream time is the largest new
 timestamp so far, per source, and never goes back; what marks upstream say of the old timestamps
-means nothing here, so a source that has gone quiet is waited for until it is idle
-(`idle_after`). Records are numbered as they come.
+means nothing here, so a source that has gone quiet behind a repartition is waited for until it
+is idle (`idle_after`); marks of the log say how much time has passed, and so much passes here.
+Records are numbered as they come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.durations import When, when_ms
@@ -17,7 +18,7 @@ from streamlog.errors import UsageError
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.step import Step
 from streamlog.topology import SetTimestamp
-from streamlog.windows.emit import Source, StreamTime
+from streamlog.windows.emit import UNKNOWN_MS, Source, StreamTime
 
 
 class RetimedFeed(Feed):
@@ -30,7 +31,7 @@ class RetimedFeed(Feed):
             None if above is None else above.key,
             None if above is None else above.value,
         )
-        self._feeds = feeds
+        self.above = feeds
         sources = [source for feed in feeds for source, _, _ in feed.heard_of()]
         self.is_one = len(sources) == 1
         """It stands for one source, which is called as it is itself."""
@@ -48,15 +49,21 @@ class RetimedFeed(Feed):
         """Its sources with their stream time and for how long they have been quiet."""
         return [
             (self._behind[source], self.stream.time_of(self._behind[source]), quiet_ms)
-            for feed in self._feeds
+            for feed in self.above
             for source, _, quiet_ms in feed.heard_of()
         ]
+
+    def pass_time(self, source: Source, elapsed_ms: int) -> None:
+        """A source above has gone on by so much without a record."""
+        behind = self._behind.get(source)
+        if behind is not None and self.stream.time_of(behind) > UNKNOWN_MS:
+            self.stream.advance(behind, self.stream.time_of(behind) + elapsed_ms)
 
     def settle(self) -> None:
         """How far all of it has come, whether to its end, and for how long it has been quiet."""
         self.time_ms = self.stream.now_ms
-        self.quiet_ms = min((feed.quiet_ms for feed in self._feeds), default=0)
-        self.at_end = all(feed.at_end for feed in self._feeds)
+        self.quiet_ms = min((feed.quiet_ms for feed in self.above), default=0)
+        self.at_end = all(feed.at_end for feed in self.above)
 
 
 class SetTimestampStep(Step):
@@ -108,6 +115,15 @@ class SetTimestampStep(Step):
         result.keys_are_raw, result.values_are_raw = batch.keys_are_raw, batch.values_are_raw
         feed.time_ms = feed.stream.now_ms
         self.forward(result)
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """As much more above as here."""
+        left_ms = time_ms - self.feed.time_ms
+        return [(feed, feed.time_ms + left_ms) for feed in self.feed.above]
+
+    def pass_time(self, feed: Feed, elapsed_ms: int) -> None:
+        """The mark of an input: what comes from there has gone on by as much."""
+        self.feed.pass_time(feed.source, elapsed_ms)
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: note how far the sources have come."""

@@ -33,6 +33,7 @@ from streamlog.topology import (
     TableMapValues,
     TopicSpec,
 )
+from streamlog.windows.emit import UNKNOWN_MS
 
 
 class MapStep(Step):
@@ -260,6 +261,12 @@ class SinkStep(Step):
         )
 
 
+PASSING_MS = 5_000
+"""In steps of this the passing of time is told to tasks downstream, while nothing comes; the first
+are as short as the log allows, later ones a quarter of the time that it has been so."""
+PASSING_MAX_MS = 600_000
+
+
 class RepartitionStep(Step):
     """Writes to a repartition topic, with provenance; and time marks for all its partitions."""
 
@@ -273,10 +280,15 @@ class RepartitionStep(Step):
         feeds: list[Feed],
         idle_marks_ms: tuple[int, ...],
         beside: RepartitionStep | None = None,
+        is_timed: bool = False,
     ) -> None:
-        """`beside` is another one of the task that writes to the same topic."""
+        """`beside` is another one of the task that writes to the same topic.
+
+        `is_timed`: somebody behind the topic waits for time to go on.
+        """
         super().__init__(name)
         self._topic = topic
+        self._is_timed = is_timed
         self._collector = collector
         self._partitions = partitions
         self._idle_marks_ms = idle_marks_ms
@@ -304,6 +316,19 @@ class RepartitionStep(Step):
                 self._headers(batch),
             )
         )
+
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """When those behind it are told again how time goes on without records.
+
+        They may wait for this source to close what others have filled. The longer it is quiet,
+        the longer the steps.
+        """
+        if not self._is_timed:
+            return
+        for feed in self._marked:
+            if feed.time_ms > UNKNOWN_MS:
+                steps = min(feed.quiet_ms // 4, PASSING_MAX_MS) // PASSING_MS
+                yield feed, feed.time_ms + max(steps * PASSING_MS, 1)
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - marks tell stream time
         """Tell every partition how far each feed has come, and if to its end, if that is news."""

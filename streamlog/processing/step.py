@@ -7,7 +7,7 @@ that of the records. What steps put into the task's outbox goes through the `Col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -95,6 +95,20 @@ class Step:
     def next_wall_ms(self) -> int:
         """Nothing happens here by the clock on the wall before this time."""
         return FAR_MS
+
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """At which stream time of its feeds something happens here next, record or none.
+
+        A runner sees to it that time goes on there while nothing comes (time marks).
+        """
+        return ()
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:  # noqa: ARG002 - of those with feeds of their own
+        """How far its feeds have to come until its own have come to `time_ms`."""
+        return ()
+
+    def pass_time(self, feed: Feed, elapsed_ms: int) -> None:
+        """Time has gone on in an input, as a mark says; `settle` follows."""
 
     def look(self, now_ms: int) -> None:
         """The time on the wall from now on: milliseconds that never go back."""

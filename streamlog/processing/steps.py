@@ -295,6 +295,7 @@ def _repartition_sink(node: RepartitionSink, around: Around) -> Step:
         feeds=around.feeds(node),
         idle_marks_ms=around.subtopology.idle_marks_ms[node.topic.name],
         beside=beside[0] if beside else None,
+        is_timed=node.topic.name in around.subtopology.timed,
     )
 
 

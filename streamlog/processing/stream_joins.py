@@ -15,7 +15,7 @@ is still to come. Rules of the file, which are those of Kafka Streams (KIP-633, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -135,6 +135,15 @@ class StreamJoinStep(Step):
         # Those below see how far it has come at this record, whatever was told between two.
         self._set_time()
         self._hand_on(batch, pairs)
+
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """When the next record goes on alone."""
+        next_ms = None if self._unmatched is None else self._unmatched.next_ms
+        return () if next_ms is None else [(feed, next_ms + 1) for feed in self._feeds]
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """It tells its time less how long a record may wait."""
+        return [(feed, time_ms + self._held_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: those whose windows have closed go on alone."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from streamlog.errors import CorruptData, TopologyError, UsageError
@@ -29,6 +30,7 @@ from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.steps import Around, step_of
+from streamlog.records.control import TimeMark
 from streamlog.tables.cache_budget import CacheBudget
 from streamlog.tables.changelog import (
     PROGRESS_KEY,
@@ -47,7 +49,7 @@ from streamlog.topology import (
     Subtopology,
     TopicSpec,
 )
-from streamlog.windows.emit import FAR_MS
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,6 +61,10 @@ class TaskId:
 
     def __str__(self) -> str:
         return f"{self.subtopology}_{self.partition}"
+
+
+NO_MARKS: Mapping[TopicPartition, Sequence[TimeMark]] = MappingProxyType({})
+"""There are none."""
 
 
 class Part(Protocol):
@@ -132,6 +138,9 @@ class Task:
         self._looking, self._settling = self._with("look"), self._with("settle")
         self._emitting, self._flushing = self._with("emit"), self._with("flush")
         self._clocked = self._with("next_wall_ms")
+        self._passing, self._waiting = self._with("pass_time"), self._with("waits_for")
+        self._owners = {f: s for s in self._steps.values() for f in (*s.own_feeds, *s.clocks)}
+        """Of feeds that are no inputs."""
         self._has_news = False
         self._era = era or Era()
         if subtopology.changelog_topic is not None:
@@ -162,6 +171,24 @@ class Task:
     def next_wall_ms(self) -> int:
         """Nothing happens by the clock on the wall before this time."""
         return min((step.next_wall_ms for step in self._clocked), default=FAR_MS)
+
+    @property
+    def waits_quiet(self) -> dict[TopicPartition, int]:
+        """After how long a quiet, from now, a time mark in an input would make a difference.
+
+        Of inputs that are read to their end. Milliseconds; a runner sees to it that one comes.
+        """
+        found: dict[TopicPartition, int] = {}
+        pending = [pair for step in self._waiting for pair in step.waits_for()]
+        while pending:
+            feed, time_ms = pending.pop()
+            if not isinstance(feed, Input):
+                owner = self._owners.get(feed)
+                pending += () if owner is None else owner.needs(time_ms)
+            elif feed.at_end and UNKNOWN_MS < feed.time_ms < time_ms and not feed.topic.internal:
+                left_ms = time_ms - feed.time_ms
+                found[feed.place] = min(left_ms, found.get(feed.place, left_ms))
+        return found
 
     @property
     def is_full(self) -> bool:
@@ -205,8 +232,9 @@ class Task:
         *,
         ends: Mapping[TopicPartition, int],
         results: Sequence[CallResult] = (),
+        marks: Mapping[TopicPartition, Sequence[TimeMark]] = NO_MARKS,
     ) -> Outbox:
-        """Take in records, and process all whose turn it is.
+        """Take in records and time marks, and process all whose turn it is.
 
         Args:
             records: per input partition, by ascending offset, following on those before.
@@ -215,6 +243,7 @@ class Task:
             ends: end offsets (high watermarks). An input is waited for while it is behind its
                 end, and also as long as its end is not known.
             results: of calls that earlier outboxes of this task have asked for.
+            marks: per input partition, those that stand between the records, and behind them.
 
         Raises:
             ProcessingError: a record can't be read, or a function failed on it. Give the task
@@ -223,29 +252,47 @@ class Task:
         inputs = self._queue.inputs
         for looking in self._looking:
             looking.look(now_ms)
-        for place, arrived in records.items():
+        for place in {**records, **marks}:
             if place not in inputs:
                 raise UsageError(f"task {self.id} does not read {place[0]}-{place[1]}")
-            inputs[place].arrive(arrived)
+            inputs[place].arrive(records.get(place, ()), marks.get(place, ()))
         took: set[Input] = {e for place in records if isinstance(e := inputs[place], MergedInput)}
         for entry in inputs.values():
             end = ends.get(entry.place)
             entry.learn_end(end, now_ms=now_ms, took=False)
         for name, step in self._awaiting.items():
             step.resume([result for result in results if result.node == name])
+        passed, fired = self._take(took, now_ms)
+        for entry in inputs.values():
+            entry.learn_end(None, now_ms=now_ms, took=entry in took)
+        fired = self._settle(now_ms) or fired
+        self._has_news = self._has_news or bool(took or passed or results) or fired
+        outbox = self._collector.take()
+        taken = took | passed
+        outbox.offsets = {e.place: e.position for e in taken if e.position is not None}
+        return outbox
+
+    def _take(self, took: set[Input], now_ms: int) -> tuple[set[Input], bool]:
+        """Process records whose turn it is; of which inputs is added to `took`.
+
+        Returns which inputs have passed time marks, and whether a timer fired there. A mark takes
+        effect before what is behind it is taken, as it does if that comes later.
+        """
+        passed: set[Input] = set()
+        fired = False
         while not self.is_full and (run := self._queue.next_run()) is not None:
             entry, batch = run
+            if isinstance(batch, TimeMark):
+                passed.add(entry)
+                for step in self._passing:
+                    step.pass_time(entry, batch.elapsed_ms)
+                fired = self._settle(now_ms) or fired
+                continue
             took.add(entry)
             for first in self._entries[entry.topic.name]:
                 if batch.rows:
                     first.process(batch)
-        for entry in inputs.values():
-            entry.learn_end(None, now_ms=now_ms, took=entry in took)
-        fired = self._settle(now_ms)
-        self._has_news = self._has_news or bool(took or results) or fired
-        outbox = self._collector.take()
-        outbox.offsets = {e.place: e.position for e in took if e.position is not None}
-        return outbox
+        return passed, fired
 
     def _settle(self, now_ms: int | None) -> bool:
         """All records at hand have been taken: let time take effect; whether that is news."""

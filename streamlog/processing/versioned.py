@@ -11,7 +11,7 @@ records, and the wait is counted in that of the stream's (as in Kafka Streams, K
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -198,6 +198,15 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
             self._waiting.add(place, data, headers[batch.rows[at]] if headers else ())
         self._join_now(batch, at_once)
         self._set_time()
+
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """When the next record has waited long enough."""
+        next_ms = self._waiting.next_ms
+        return () if next_ms is None else self.needs(next_ms)
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """It tells its time less how long records wait."""
+        return [(feed, time_ms + self._grace_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: tell those below whether more comes soon.

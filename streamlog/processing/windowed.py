@@ -19,7 +19,7 @@ Rules of Kafka Streams (KIP-825 for emission on close), with its stream time per
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -199,6 +199,19 @@ class WindowedAggregateStep(Step):
             keys = WindowedKeys(self._node.key, updates.raws, updates.windows)
             results = Batch(batch.origin, rows, keys, updates.values, updates.timestamps)
             self._forward(results, updates.old_values)
+
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """When the next window closes, if that is when its row goes on."""
+        next_close = bisect_right(self._ends, self._closed_ms)
+        if not self._node.emit.is_final or next_close == len(self._ends):
+            return ()
+        closes_ms = self._ends[next_close] + self._grace_ms
+        return [(feed, closes_ms) for feed in self._feeds]
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """When every window that begins before `time_ms` is closed."""
+        closed_ms = time_ms + self._node.windows.size_ms + self._grace_ms
+        return [(feed, closed_ms) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:
         """All records at hand have been taken: note how far sources have come, and who is idle.

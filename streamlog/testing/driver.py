@@ -30,11 +30,13 @@ from streamlog.processing.rows import tables_of
 from streamlog.processing.task import Task, TaskId
 from streamlog.record import Headers, Record
 from streamlog.records.batch import Record as RawRecord
+from streamlog.records.control import TimeMark
 from streamlog.tables.changelog import Restoration
 from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import Change
 from streamlog.testing.agents import Agents
 from streamlog.testing.global_tables import ListedTables
+from streamlog.testing.marks import DriverMarks
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
 from streamlog.testing.sharing import shared
@@ -74,6 +76,15 @@ class Rehearsal:
     """Of the order in which tasks take their turns; None: by their numbers."""
 
 
+@dataclass(slots=True)
+class _Found:
+    """What a task is given."""
+
+    records: dict[tuple[str, int], Sequence[RawRecord]] = field(default_factory=dict)
+    marks: dict[tuple[str, int], Sequence[TimeMark]] = field(default_factory=dict)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
 class TestDriver:
     """An app at work on lists; a context manager."""
 
@@ -93,6 +104,14 @@ class TestDriver:
             for name, number in {**self._counts, **changelogs}.items()
         }
         self._global_tables = ListedTables(self._topology, self._topics)
+        self._marks = DriverMarks(
+            self._topics,
+            [
+                name
+                for name, spec in self._topology.topics.items()
+                if not (spec.compact or spec.internal)
+            ],
+        )
         self._popped: dict[str, int] = {}
         self._committed: dict[tuple[TaskId, str, int], int] = {}
         self._times: dict[TaskId, dict[tuple[str, int], int]] = {}
@@ -193,17 +212,22 @@ class TestDriver:
     def advance(self, by: Dur) -> None:
         """Let time pass: what is due by the clock happens at its time, quiet sources become idle.
 
+        In event time, too, as on a log: where nothing is sent it goes on from the newest record.
+
         Raises:
             ProcessingError: something failed.
         """
         self.check_runs()
         until_ms = self.now_ms + duration_ms(by)
+        self._marks.look(self.now_ms)
         while (due_ms := self._due_ms) <= until_ms:
             self.now_ms = max(due_ms, self.now_ms)
+            self._marks.mark(self._tasks.values(), self.now_ms)
             due = min(self._schedules, key=lambda each: each.due_ms, default=None)
             if due is not None and due.due_ms == due_ms:
                 self._agents.run(due.fire())
             self.settle()
+            self._marks.look(self.now_ms)
         self.now_ms = until_ms
         self.settle()
 
@@ -212,6 +236,7 @@ class TestDriver:
         """When something happens by the clock next."""
         times = [each.due_ms for each in self._schedules]
         times += [task.next_wall_ms for task in self._tasks.values()]
+        times.append(self._marks.next_ms(self._tasks.values()))
         waiting_ms = self._agents.due_ms
         return min(times if waiting_ms is None else [*times, waiting_ms], default=FAR_MS)
 
@@ -355,29 +380,33 @@ class TestDriver:
         if self._turns is not None:
             self._turns.shuffle(tasks)
         for task in tasks:
-            records, ends = {}, {}
-            for topic, partition in task.inputs:
-                log = self._topics[topic].partitions[partition]
-                fed = self._fed[task.id, topic, partition]
-                ends[topic, partition] = len(log)
-                if fed < len(log):
-                    records[topic, partition] = log[fed:]
-                    self._fed[task.id, topic, partition] = len(log)
+            found = self._new_of(task)
             results = self._agents.results(self._calls.pop(task.id, ()))
-            if records or results or always:
-                sent = self._process(task, records, ends, results)
-                moved = moved or sent or bool(records or results)
+            if found.records or found.marks or results or always:
+                sent = self._process(task, found, results)
+                moved = moved or sent or bool(found.records or found.marks or results)
         return moved
 
-    def _process(
-        self,
-        task: Task,
-        records: Mapping[tuple[str, int], Sequence[RawRecord]],
-        ends: Mapping[tuple[str, int], int],
-        results: Sequence[CallResult],
-    ) -> bool:
+    def _new_of(self, task: Task) -> _Found:
+        """What a task has not been given yet."""
+        found = _Found()
+        for place in task.inputs:
+            topic, partition = self._topics[place[0]], place[1]
+            fed, end = self._fed[task.id, *place], topic.end(partition)
+            found.ends[place] = end
+            if fed < end:
+                records, marks = topic.since(partition, fed)
+                found.records |= {place: records} if records else {}
+                found.marks |= {place: marks} if marks else {}
+                self._fed[task.id, *place] = end
+        return found
+
+    def _process(self, task: Task, found: _Found, results: Sequence[CallResult]) -> bool:
         """Whether anything was sent."""
-        return self._took(task, task.process(records, self.now_ms, ends=ends, results=results))
+        outbox = task.process(
+            found.records, self.now_ms, ends=found.ends, results=results, marks=found.marks
+        )
+        return self._took(task, outbox)
 
     def _emit(self) -> bool:
         """All has come to rest, which is the commit: hand on what waits for it, if anything."""

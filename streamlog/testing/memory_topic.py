@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from streamlog.errors import UsageError
 from streamlog.record import Headers
 from streamlog.records.batch import Record as RawRecord
+from streamlog.records.control import TimeMark
 
 
 class MemoryTopic:
@@ -16,6 +18,7 @@ class MemoryTopic:
         self._partition_of_key = partition_of
         self.partitions: list[list[RawRecord]] = [[] for _ in range(partitions)]
         self.arrivals: list[tuple[int, RawRecord]] = []
+        self._marks: list[list[TimeMark]] = [[] for _ in range(partitions)]
         self._turn = 0
 
     def append(
@@ -35,13 +38,31 @@ class MemoryTopic:
                 f"there is no partition {partition}: the topic has {len(self.partitions)}"
             )
         records = self.partitions[partition]
-        record = RawRecord(len(records), timestamp_ms, key, value, headers)
+        record = RawRecord(self.end(partition), timestamp_ms, key, value, headers)
         records.append(record)
         self.arrivals.append((partition, record))
         return partition, record.offset
+
+    def end(self, partition: int) -> int:
+        """The offset of what comes next."""
+        return len(self.partitions[partition]) + len(self._marks[partition])
+
+    def mark(self, partition: int, elapsed_ms: int) -> None:
+        """Add a time mark: nothing has come for so long."""
+        self._marks[partition].append(TimeMark(self.end(partition), elapsed_ms))
+
+    def since(self, partition: int, offset: int) -> tuple[list[RawRecord], list[TimeMark]]:
+        """The records and the time marks from an offset on."""
+        records, marks = self.partitions[partition], self._marks[partition]
+        first = bisect_left(records, offset, key=_offset_of)
+        return records[first:], marks[bisect_left(marks, offset, key=_offset_of) :]
 
     def _partition_of(self, key: bytes | None) -> int:
         if key is not None:
             return self._partition_of_key(key, len(self.partitions))
         self._turn += 1
         return (self._turn - 1) % len(self.partitions)
+
+
+def _offset_of(entry: RawRecord | TimeMark) -> int:
+    return entry.offset

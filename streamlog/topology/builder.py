@@ -8,7 +8,7 @@ topics that it reads, and for whose sake it has to send time marks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from streamlog.errors import TopologyError
@@ -75,6 +75,7 @@ class TopologyBuilder:
                     sub.nodes,
                     feeders={t: _feeders(t, drafts) for t in sub.topics if sub.topics[t].internal},
                     idle_marks_ms={t: _idle_marks(t, drafts) for t in sub.repartition_topics},
+                    timed=frozenset(t for t in sub.repartition_topics if _is_timed(t, drafts)),
                     looped=frozenset(sub.topics) & _downstream(sub, drafts),
                 )
                 for sub in drafts
@@ -119,7 +120,16 @@ def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
 
 
 def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:
-    found: set[int] = set()
+    waits_ms = (node.waits_idle_ms for sub in _behind(topic, subs) for node in sub.nodes)
+    return tuple(sorted({ms for ms in waits_ms if ms is not None}))
+
+
+def _is_timed(topic: str, subs: list[Subtopology]) -> bool:
+    return any(node.keeps_time for sub in _behind(topic, subs) for node in sub.nodes)
+
+
+def _behind(topic: str, subs: list[Subtopology]) -> Iterator[Subtopology]:
+    """The sub-topologies that read what is made of a topic's records, at any remove."""
     seen: set[str] = set()
     pending = [topic]
     while pending:
@@ -130,9 +140,7 @@ def _idle_marks(topic: str, subs: list[Subtopology]) -> tuple[int, ...]:
         for sub in subs:
             if name in sub.topics:
                 pending += sub.repartition_topics
-                waits_ms = (node.waits_idle_ms for node in sub.nodes)
-                found |= {ms for ms in waits_ms if ms is not None}
-    return tuple(sorted(found))
+                yield sub
 
 
 def _downstream(sub: Subtopology, subs: list[Subtopology]) -> frozenset[str]:

@@ -46,6 +46,8 @@ class Subtopology:
     """Per repartition topic that it reads: who writes into it."""
     idle_marks_ms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per repartition topic that it writes: the idle times that somebody downstream waits for."""
+    timed: frozenset[str] = frozenset()
+    """Repartition topics that it writes behind which somebody waits for event time to go on."""
     looped: frozenset[str] = frozenset()
     """Repartition topics that it reads and that what it writes comes back through."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -29,6 +29,7 @@ from streamlog.processing.inherited import Era
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.columns import RecordColumns
+from streamlog.records.control import TimeMark
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import NotHere
@@ -124,6 +125,7 @@ class _Running:
     inputs: list[TopicPartition]
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     arrived: dict[tuple[str, int], RecordColumns] = field(default_factory=dict)
+    marks: dict[tuple[str, int], list[TimeMark]] = field(default_factory=dict)
     processed_ms: int = 0
     seen: dict[TopicPartition, int] = field(default_factory=dict)
     """Where it stood when it was looked at last and was not at work."""
@@ -326,12 +328,18 @@ class Tasks:
             self._running[task_id] = running
             self._read_on(running)
 
-    def take(self, polled: Mapping[TopicPartition, RecordColumns]) -> None:
-        """Hand records to the tasks that read them."""
+    def take(
+        self,
+        polled: Mapping[TopicPartition, RecordColumns],
+        marks: Mapping[TopicPartition, Sequence[TimeMark]],
+    ) -> None:
+        """Hand records, and the time marks between them, to the tasks that read them."""
         for running in self._running.values():
             for place in running.inputs:
                 if place in polled:
                     running.arrived[place] = polled[place]
+                if place in marks:
+                    running.marks.setdefault(place, []).extend(marks[place])
 
     async def process(self) -> None:
         """Let the tasks work, and send what comes of it."""
@@ -342,6 +350,7 @@ class Tasks:
             running
             for running in self._running.values()
             if running.arrived
+            or running.marks
             or self._calls.has_results(running.task.id)
             or now_ms - running.processed_ms >= IDLE_PROCESS_MS
         ]
@@ -448,6 +457,7 @@ class Tasks:
     def _work(self, running: _Running, now_ms: int) -> Callable[[], Outbox]:
         """What there is to do for a task."""
         arrived, running.arrived = running.arrived, {}
+        marks, running.marks = running.marks, {}
         running.processed_ms = now_ms
         figures = self._with.figures
         figures.taken[str(running.task.id)] += sum(map(len, arrived.values()))
@@ -458,11 +468,15 @@ class Tasks:
             if lag is not None and place in positions:
                 running.ends[place] = max(positions[place] + lag, running.ends[place])
             # What ends a transaction is behind the last record that there is.
-            is_all = bool(records) and positions.get(place) == running.ends[place]
-            ends[place] = records.offsets[-1] + 1 if records and is_all else running.ends[place]
+            told = [mark.offset for mark in marks.get(place, ())]
+            told += records.offsets[-1:] if records else ()
+            is_all = bool(told) and positions.get(place) == running.ends[place]
+            ends[place] = max(told) + 1 if is_all else running.ends[place]
         results = self._calls.take(running.task.id)
         wall_ms = self._wall.now_ms()
-        return partial(running.task.process, arrived, wall_ms, ends=ends, results=results)
+        return partial(
+            running.task.process, arrived, wall_ms, ends=ends, results=results, marks=marks
+        )
 
     async def _emit(self) -> None:
         """Let tasks hand on what waits for a commit."""
@@ -491,6 +505,9 @@ class Tasks:
             kept_ms = None if running.state is not None else times_ms[place]
             self._reached[TopicPartition(*place)] = Reached(done[place], time_ms=kept_ms)
         self._hold_back(running)
+        waits = running.task.waits_quiet
+        for part in positions.keys() & {*running.inputs}:
+            self._with.consumer.want_mark(part, waits.get(part))
 
     def _hold_back(self, running: _Running) -> None:
         """Pause inputs that are far ahead: of one that the task waits for, or of its calls."""

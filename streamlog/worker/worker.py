@@ -201,6 +201,7 @@ class Worker:
             group_id=self._program.app_id,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
+            time_marks=True,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
@@ -405,7 +406,7 @@ class _Shift:
             max_records=0 if self._is_between and self._tasks.is_large else POLL_RECORDS_MAX,
         )
         self._agents.take(polled)
-        self._tasks.take(polled)
+        self._tasks.take(polled, self._consumer.time_marks())
         await self._tasks.process()
         self._tasks.admit()
         due_ms = self._committed_ms + self._program.commit_interval_ms

@@ -122,7 +122,7 @@ def test_by_the_clock_on_the_wall_an_interval_begins_when_the_last_one_is_over()
         assert t.output(out).records == []
         t.advance("1s")
         assert rows_of(t.output(out).records) == [("a", 0, [1]), ("b", 0, [2])]
-        t.advance("1h")
+        t.advance("30m")
         t.input(words).send(3, key="a", at=3)
         t.advance("10s")
         assert rows_of(t.output(out).records)[2:] == [("a", 0, [1, 3])]

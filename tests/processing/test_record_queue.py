@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from streamlog import ProcessingError
 from streamlog.processing.record_queue import RUN_RECORDS_MAX, Input, RecordQueue
 from streamlog.records.batch import Record
+from streamlog.records.control import TimeMark
 from streamlog.serdes import serde_for
 from streamlog.topology import TopicSpec
 
@@ -25,6 +26,9 @@ def drained(queue: RecordQueue) -> list[tuple[str, int]]:
     taken = []
     while (run := queue.next_run()) is not None:
         entry, batch = run
+        if isinstance(batch, TimeMark):
+            taken.append((entry.topic.name, batch.offset))
+            continue
         taken += [(entry.topic.name, offset) for offset in batch.origin.offsets]
     return taken
 

@@ -11,6 +11,8 @@ from streamlog import App, ProcessingError, Stream, Windowed, on_error, tumbling
 from streamlog.durations import when_ms
 from streamlog.errors import SerdeError, UsageError
 
+MINUTE_MS = 60_000
+
 
 def words_app() -> tuple[App, Any, Any]:
     app = App("words")
@@ -272,27 +274,63 @@ def test_time_that_passes_makes_quiet_sources_idle() -> None:
     (
         app.stream(words)
         .group_by(lambda _, word: word, name="by-word")
-        .windowed(tumbling("10ms"))
+        .windowed(tumbling("10m"))
         .idle_after("30s")
         .count(name="counts")
         .changes()
         .to(out)
     )
     with app.test() as t:
-        t.input(words).send("a", key="k", at=5, partition=0)
-        t.input(words).send("a", key="k", at=15, partition=0)
+        t.input(words).send("a", key="k", at=5 * MINUTE_MS, partition=0)
+        t.input(words).send("a", key="k", at=15 * MINUTE_MS, partition=0)
         t.advance("29s")
         assert t.output(out).values == []  # Partition 1 could still bring something.
         t.advance("1s")
         assert [(r.key.key, r.value) for r in t.output(out).records] == [("a", 1)]
         t.restart()
-        t.input(words).send("a", key="k", at=6, partition=1)
+        t.input(words).send("a", key="k", at=6 * MINUTE_MS, partition=1)
         assert t.drops["counts", "late"] == 1
-        t.input(words).send("a", key="k", at=16, partition=1)
-        t.input(words).send("a", key="k", at=30, partition=0)
-        assert len(t.output(out).values) == 1  # Partition 1 lives again, and is at 16.
-        t.input(words).send("a", key="k", at=31, partition=1)
+        t.input(words).send("a", key="k", at=16 * MINUTE_MS, partition=1)
+        t.input(words).send("a", key="k", at=30 * MINUTE_MS, partition=0)
+        assert len(t.output(out).values) == 1  # Partition 1 lives again, and is at 16 minutes.
+        t.input(words).send("a", key="k", at=31 * MINUTE_MS, partition=1)
         assert t.output(out).values == [1, 2]
+
+
+def test_windows_close_in_a_stream_that_has_gone_quiet_and_stay_closed() -> None:
+    app = App("quiet")
+    words = app.topic("words", key=str, value=str, partitions=1)
+    out = app.topic("out", key=Windowed[str], value=int)
+    counted = app.stream(words).group_by_key().windowed(tumbling("10m", grace="1m"))
+    counted.count(name="counts").changes().to(out)
+    with app.test() as t:
+        t.input(words).send("a", key="k", at=3 * MINUTE_MS)
+        t.input(words).send("a", key="k", at=4 * MINUTE_MS)
+        t.advance("3m")
+        t.restart()
+        t.input(words).send("a", key="k", at=4 * MINUTE_MS)  # So the quiet begins anew.
+        t.advance("7m")
+        assert t.output(out).values == [3]
+        t.restart()
+        t.input(words).send("a", key="k", at=5 * MINUTE_MS)
+        t.advance("1h")
+        assert t.output(out).values == [3]
+        assert t.drops["counts", "late"] == 1
+
+
+def test_behind_a_repartition_time_passes_in_steps() -> None:
+    app = App("steps")
+    words = app.topic("words", key=str, value=str, partitions=2)
+    out = app.topic("out", key=Windowed[str], value=int)
+    counted = app.stream(words).group_by(lambda _, word: word, name="by-word")
+    counted.windowed(tumbling("10m")).count(name="counts").changes().to(out)
+    with app.test() as t:
+        t.input(words).send("a", at=4 * MINUTE_MS, partition=0)
+        t.input(words).send("a", at=5 * MINUTE_MS, partition=1)
+        t.advance("5m")
+        assert t.output(out).values == []
+        t.advance("5m")
+        assert t.output(out).values == [2]
 
 
 def test_an_endless_loop_is_noticed() -> None:

@@ -7,14 +7,16 @@ import random
 import signal
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
+from streamlog.errors import TopicExists
 from streamlog.log import Log
 from streamlog.record import Windowed
 from streamlog.records.batch import Record
@@ -127,6 +129,13 @@ async def feed(
     await producer.flush()
 
 
+async def without_marks(log: Log) -> None:
+    """Time stands still while nothing comes, however long a machine takes between two records."""
+    with suppress(TopicExists):
+        await log.admin().create_topics([NewTopic("events", 3)])
+    await log.admin().alter_configs({"mark.quiet.ms": "-1"}, topic="events")
+
+
 async def close_windows(producer: Producer) -> None:
     """A last event far in the future, in every partition."""
     await feed(producer, [(partition, "end", 10**9) for partition in range(3)])
@@ -188,6 +197,7 @@ def test_final_rows_are_exact_whatever_is_killed(tmp_path: Path) -> None:
         workers = [stack.enter_context(running(*WORKER, cwd=tmp_path))]
 
         async def story(log: Log) -> Rows:
+            await without_marks(log)
             rows = 0
 
             async def kill() -> None:
@@ -222,6 +232,7 @@ def test_workers_share_the_partitions_and_take_over(tmp_path: Path) -> None:
             return stack.enter_context(running(*WORKER, cwd=tmp_path, LOG=url, STATE=state))
 
         async def story(log: Log) -> Rows:
+            await without_marks(log)
             first, second = worker("a"), worker("b")
             for each in (first, second):
                 await asyncio.to_thread(each.line, r"this worker has 3 partitions")
@@ -262,6 +273,7 @@ def test_a_worker_that_wakes_up_late_does_no_harm(tmp_path: Path, guarantee: str
             return stack.enter_context(running(*WORKER, cwd=tmp_path, **where))
 
         async def story(log: Log) -> Rows:
+            await without_marks(log)
             sleeper = worker("a")
             await asyncio.to_thread(sleeper.line, READY)
             async with log.producer(linger_ms=1) as producer:
@@ -304,6 +316,7 @@ def test_the_broker_is_killed_under_a_worker(tmp_path: Path) -> None:
             brokers.append(broker(address))
 
         async def story(log: Log) -> Rows:
+            await without_marks(log)
             async with log.producer(linger_ms=1) as producer:
                 await feed(producer, events, every=1_800, then=kill)
                 await close_windows(producer)
@@ -321,6 +334,7 @@ def test_state_comes_back_into_an_empty_directory(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path}/log"
 
     async def half(log: Log) -> None:
+        await without_marks(log)
         async with log.producer() as producer:
             await feed(producer, events[:1_000])
 

@@ -1,0 +1,57 @@
+"""DriverMarks: the passing of time, marked in the topics of a test driver as a log does it.
+
+A task says for how long an input has to be quiet to matter to it, and when it has been, a mark is
+appended. So windows close in a driver when and where they do on a log. Rule of the file: it only
+says when, and where; what a mark does is the task's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.task import Task
+from streamlog.testing.memory_topic import MemoryTopic
+from streamlog.windows.emit import FAR_MS
+
+QUIET_MS = 5_000
+"""What a topic of a log has for `mark.quiet.ms`, unless it says otherwise."""
+
+
+class DriverMarks:
+    """When which partition is due for a mark. Times are those of the driver."""
+
+    def __init__(self, topics: Mapping[str, MemoryTopic], marked: Collection[str]) -> None:
+        """`marked` are the names of the topics that take marks."""
+        self._topics = {name: topics[name] for name in marked}
+        self._appended: dict[TopicPartition, tuple[int, int]] = {}
+        """End, and since when it is there."""
+
+    def look(self, now_ms: int) -> None:
+        """Time is about to go on: take note of what has been appended by now."""
+        for name, topic in self._topics.items():
+            for partition in range(len(topic.partitions)):
+                end = topic.end(partition)
+                known = self._appended.get((name, partition))
+                if known is None or known[0] != end:
+                    self._appended[name, partition] = (end, now_ms)
+
+    def next_ms(self, tasks: Iterable[Task]) -> int:
+        """When the next one is due; FAR_MS for never."""
+        return min(self._due(tasks).values(), default=FAR_MS)
+
+    def mark(self, tasks: Iterable[Task], now_ms: int) -> None:
+        """Append those that are due."""
+        for place, due_ms in self._due(tasks).items():
+            if due_ms <= now_ms:
+                _, appended_ms = self._appended[place]
+                self._topics[place[0]].mark(place[1], now_ms - appended_ms)
+
+    def _due(self, tasks: Iterable[Task]) -> dict[TopicPartition, int]:
+        due: dict[TopicPartition, int] = {}
+        for task in tasks:
+            for place, after_ms in task.waits_quiet.items():
+                if place in self._appended:
+                    due_ms = self._appended[place][1] + max(after_ms, QUIET_MS)
+                    due[place] = min(due_ms, due.get(place, due_ms))
+        return due

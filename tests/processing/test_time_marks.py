@@ -1,0 +1,143 @@
+"""Time marks take effect where they stand: however the log is cut, and whatever is restarted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog import App, Processor, Record, Windowed, tumbling
+from streamlog.processing.outbox import SinkRecord
+from streamlog.processing.task import Task, TaskId
+from streamlog.records.batch import Record as RawRecord
+from streamlog.records.control import TimeMark
+from streamlog.tables.memory import MemoryStore
+from streamlog.topology import Topology
+
+PLACE = ("words", 0)
+GRACE_MS = 3
+
+entries = st.lists(
+    st.one_of(
+        st.tuples(st.just("record"), st.integers(0, 60)),
+        st.tuples(st.just("mark"), st.integers(0, 15)),
+    ),
+    max_size=25,
+)
+
+
+class Waits(Processor[str, str, str, str]):
+    """Says what comes and when its timers fire, in order."""
+
+    def process(self, record: Record[str, str]) -> None:
+        self.ctx.timers.set(record.key, record.timestamp + timedelta(milliseconds=7), "")
+        self.ctx.forward(record.key, f"{record.value} at {self.ctx.stream_time:%f}")
+
+    def on_timer(self, key: str, at: object, tag: str) -> None:
+        self.ctx.forward(key, f"timer {at}")
+
+
+def topology() -> Topology:
+    app = App("marks")
+    words = app.topic("words", key=str, value=str)
+    out = app.topic("out", key=Windowed[str], value=int)
+    told = app.topic("told", key=str, value=str)
+    stream = app.stream(words)
+    windows = stream.group_by_key().windowed(tumbling("10ms", grace=f"{GRACE_MS}ms"))
+    windows.count(name="counts").changes().to(out)
+    stream.process(Waits, name="waits").to(told)
+    return app.topology()
+
+
+TOPOLOGY = topology()
+(SUB,) = TOPOLOGY.subtopologies
+
+
+def log_of(history: list[tuple[str, int]]) -> list[RawRecord | TimeMark]:
+    return [
+        TimeMark(offset, ms) if kind == "mark" else RawRecord(offset, ms, b"k%d" % (ms % 2), b"v")
+        for offset, (kind, ms) in enumerate(history)
+    ]
+
+
+def task_on(store: MemoryStore) -> Task:
+    return Task(SUB, TaskId(0, 0), partitions={"words": 1}, store=store)
+
+
+def given_to(task: Task, piece: list[RawRecord | TimeMark], end: int) -> list[SinkRecord]:
+    records = [each for each in piece if isinstance(each, RawRecord)]
+    marks = [each for each in piece if isinstance(each, TimeMark)]
+    outbox = task.process({PLACE: records}, 0, ends={PLACE: end}, marks={PLACE: marks})
+    return list(outbox.sinks)
+
+
+def all_at_once(log: list[RawRecord | TimeMark]) -> list[SinkRecord]:
+    return given_to(task_on(MemoryStore()), log, len(log))
+
+
+@given(entries, st.integers(0, 10_000))
+def test_what_comes_of_a_log_does_not_depend_on_how_it_comes(
+    history: list[tuple[str, int]], seed: int
+) -> None:
+    log, rng = log_of(history), Random(seed)
+    store = MemoryStore()
+    task, at, found, written = task_on(store), 0, [], 0
+    while at < len(log):
+        until = min(at + rng.randint(1, 5), len(log))
+        found += given_to(task, log[at:until], rng.choice([until, len(log)]))
+        at = until
+        if rng.random() < 0.3:
+            changes = task.checkpoint()
+            written += len(changes)
+            task.committed(changes, next_offset=written)
+            task = task_on(store)
+            position = task.positions.get(PLACE, 0)
+            assert position == at
+            found += given_to(task, log[rng.randint(0, at) : at], at)
+    found += given_to(task, [], len(log))
+
+    def rows(sinks: list[SinkRecord], topic: str) -> list[tuple[bytes | None, bytes | None, int]]:
+        return [(each.key, each.value, each.timestamp_ms) for each in sinks if each.topic == topic]
+
+    for topic in ("out", "told"):
+        assert rows(found, topic) == rows(all_at_once(log), topic)
+
+
+@given(entries)
+def test_a_window_is_closed_by_a_mark_as_by_a_record_of_that_time(
+    history: list[tuple[str, int]],
+) -> None:
+    """The model: marks raise stream time; a window takes what comes before it is closed."""
+    now_ms, counts, closed = -1, {}, []
+    for kind, ms in history:
+        if kind == "mark":
+            now_ms = now_ms + ms if now_ms >= 0 else now_ms
+        else:
+            now_ms = max(now_ms, ms)
+            end_ms = ms // 10 * 10 + 10
+            if end_ms + GRACE_MS > now_ms:
+                counts[end_ms, ms % 2] = counts.get((end_ms, ms % 2), 0) + 1
+        due = sorted(window for window in counts if window[0] + GRACE_MS <= now_ms)
+        closed += [(b"k%d" % which, counts.pop((end_ms, which))) for end_ms, which in due]
+    sinks = [each for each in all_at_once(log_of(history)) if each.topic == "out"]
+    assert [
+        (each.key[:2], int.from_bytes(each.value)) for each in sinks if each.key and each.value
+    ] == closed
+
+
+def test_a_task_says_how_long_a_quiet_would_matter() -> None:
+    task = task_on(MemoryStore())
+    assert task.waits_quiet == {}
+    given_to(task, [RawRecord(0, 21, b"k", b"v")], 2)
+    assert task.waits_quiet == {}  # There is more to read.
+    given_to(task, [RawRecord(1, 24, b"k", b"v")], 2)
+    # The timer of the first record is due at 28, then that of the second, then the window at 33.
+    assert task.waits_quiet == {PLACE: 4}
+    given_to(task, [TimeMark(2, 4)], 3)
+    assert task.waits_quiet == {PLACE: 3}
+    given_to(task, [TimeMark(3, 3)], 4)
+    assert task.waits_quiet == {PLACE: 2}
+    assert [each.topic for each in given_to(task, [TimeMark(4, 2)], 5)] == ["out"]
+    assert task.waits_quiet == {}
