@@ -30,6 +30,7 @@ from benchmarks import (
     latency,
     log,
     memory,
+    nexmark,
     state,
     windowed_count,
     wire,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "commits": commits.figures,
     "latency": latency.figures,
     "workers": workers.figures,
+    "nexmark": nexmark.figures,
     "memory": memory.figures,
     "state": state.figures,
 }
