@@ -1,7 +1,7 @@
 """A case's topology as an app: a method for each operation of the vocabulary.
 
-What the cases say is neutral; here is what it is called in streamlog. An operation that is not
-there raises `Unsupported`, with its name.
+What the cases say is neutral; here is what it is called in streamlog. A word that is not of the
+vocabulary raises `Unsupported`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
-import streamlog
-from streamlog import App, Emit, Windowed
+from streamlog import App, Emit, JoinWindow, Windowed, hopping, session, sliding, tumbling
 from streamlog.serdes import Serde, serde_for
 from tests.golden.compare import Case
 from tests.golden.functions import (
@@ -42,27 +41,15 @@ def windows_of(spec: Spec) -> Any:
     grace = ms(spec.get("grace", 0))
     match spec["type"]:
         case "tumbling":
-            return _public("tumbling")(ms(spec["size"]), grace=grace)
+            return tumbling(ms(spec["size"]), grace=grace)
         case "hopping":
-            return _public("hopping")(ms(spec["size"]), ms(spec["advance"]), grace=grace)
+            return hopping(ms(spec["size"]), ms(spec["advance"]), grace=grace)
         case "sliding":
-            return _public("sliding")(ms(spec["difference"]), grace=grace)
+            return sliding(ms(spec["difference"]), grace=grace)
         case "session":
-            return _public("session")(ms(spec["gap"]), grace=grace)
+            return session(ms(spec["gap"]), grace=grace)
         case kind:
             raise Unsupported(f"{kind} windows")
-
-
-def _public(name: str) -> Any:
-    if not hasattr(streamlog, name):
-        raise Unsupported(f"streamlog.{name}")
-    return getattr(streamlog, name)
-
-
-def _method(made: Any, name: str) -> Any:
-    if not hasattr(made, name):
-        raise Unsupported(f"{type(made).__name__}.{name}")
-    return getattr(made, name)
 
 
 class Adapter:
@@ -137,12 +124,10 @@ class Adapter:
         topic = self._topic(node["topic"])
         if "versioned" not in node:
             return self.app.table(topic, name=node["id"])
-        if "history" not in (App.table.__kwdefaults__ or {}):
-            raise Unsupported("versioned tables")
         return self.app.table(topic, name=node["id"], history=ms(node["versioned"]["history"]))
 
     def op_global_table(self, node: Spec) -> Any:
-        table = _method(self.app, "global_table")
+        table = self.app.global_table
         return table(self._topic(node["topic"]), name=node["id"])
 
     def op_sink(self, node: Spec) -> Any:
@@ -162,7 +147,7 @@ class Adapter:
         return made.map_values(lambda v: fn(None, v))
 
     def op_flat_map(self, node: Spec) -> Any:
-        return _method(self._of(node), "flat_map")(flat_mapper(node["by"]), name=node["id"])
+        return self._of(node).flat_map(flat_mapper(node["by"]), name=node["id"])
 
     def op_flat_map_values(self, node: Spec) -> Any:
         if node["by"]["fn"] in NEEDS_KEY:
@@ -174,7 +159,7 @@ class Adapter:
         return self._of(node).filter(predicate(node["by"]))
 
     def op_filter_not(self, node: Spec) -> Any:
-        return _method(self._of(node), "filter_not")(predicate(node["by"]))
+        return self._of(node).filter_not(predicate(node["by"]))
 
     def op_select_key(self, node: Spec) -> Any:
         return self._of(node).rekey(key_of(node["by"]), name=node["id"])
@@ -185,7 +170,7 @@ class Adapter:
 
     def op_branch(self, node: Spec) -> Any:
         predicates = {f"b{n}": predicate(by) for n, by in enumerate(node["branches"])}
-        return _method(self._of(node), "split")(**predicates)
+        return self._of(node).split(**predicates)
 
     def op_branch_out(self, node: Spec) -> Any:
         return self._of(node)[f"b{node['branch']}"]
@@ -210,7 +195,7 @@ class Adapter:
             return key, None if value is None else fn(key, value)
 
         stream = self._of(node).changes().map(mapped, name=f"{node['id']}-mapped")
-        return _method(stream, "to_table")(name=node["id"])
+        return stream.to_table(name=node["id"])
 
     def op_to_stream(self, node: Spec) -> Any:
         stream = self._of(node).changes()
@@ -219,7 +204,7 @@ class Adapter:
         return stream
 
     def op_suppress(self, node: Spec) -> Any:
-        suppress = _method(self._of(node), "suppress")
+        suppress = self._of(node).suppress
         if node["until"] == "window_closes":
             return suppress(until="closed", name=node["id"])
         wait = node.get("ms")
@@ -238,7 +223,7 @@ class Adapter:
         made = self._of(node)
         is_table = hasattr(made, "changes")
         by = mapper(node["by"]) if is_table else key_of(node["by"])
-        return _method(made, "group_by")(by, name=node["id"])
+        return made.group_by(by, name=node["id"])
 
     def op_window(self, node: Spec) -> Any:
         return self._of(node).windowed(windows_of(node))
@@ -272,7 +257,7 @@ class Adapter:
     def op_cogroup(self, node: Spec) -> Any:
         first, *others = self._inputs(node)
         adds = [adder(add) for add in node["adds"]]
-        grouped = _method(first, "cogroup")(adds[0])
+        grouped = first.cogroup(adds[0])
         for other, add in zip(others, adds[1:], strict=True):
             grouped = grouped.cogroup(other, add)
         if node.get("window"):
@@ -291,7 +276,7 @@ class Adapter:
 
     def _joining(self, node: Spec, left: Any, name: str = "join") -> Any:
         prefix = {"inner": "", "left": "left_", "outer": "outer_"}[node["how"]]
-        return _method(left, prefix + name)
+        return getattr(left, prefix + name)
 
     def join_stream_table(self, node: Spec, stream: Any, table: Any, fn: Any) -> Any:
         options: dict[str, Any] = {}
@@ -309,7 +294,7 @@ class Adapter:
 
     def join_stream_global_table(self, node: Spec, stream: Any, table: Any, fn: Any) -> Any:
         required = node["how"] == "inner"
-        return _method(stream, "lookup")(table, key_of(node["lookup"]), fn, required=required)
+        return stream.lookup(table, key_of(node["lookup"]), fn, required=required)
 
     def join_table_table(self, node: Spec, left: Any, right: Any, fn: Any) -> Any:
         return self._joining(node, left)(right, fn, name=node["id"])
@@ -327,7 +312,7 @@ def join_window(spec: Spec) -> Any:
     """The window that a join or a query describes."""
     within = spec.get("difference", spec.get("within"))
     before, after = spec.get("before", within), spec.get("after", within)
-    return _public("JoinWindow").of(
+    return JoinWindow.of(
         ms(max(before, after, 0)),
         before=ms(before),
         after=ms(after),

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.golden.compare import Case, difference, differing
-from tests.golden.functions import Unsupported
 from tests.golden.runners import run_on_driver
 from tests.oracle.histories import KINDS
 from tests.oracle.program import run_on_oracle
@@ -22,8 +21,6 @@ EXAMPLES = int(os.environ.get("STREAMLOG_ORACLE", "12"))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_driver_writes_what_the_oracle_says(kind: str) -> None:
-    missing: set[str] = set()
-
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -31,17 +28,11 @@ def test_the_driver_writes_what_the_oracle_says(kind: str) -> None:
     )
     @given(KINDS[kind])
     def agrees(case: Case) -> None:
-        try:
-            found = run_on_driver(case)
-        except Unsupported as error:
-            missing.add(str(error))
-            return
+        found = run_on_driver(case)
         wrong = differing(case["expect"]["min_order"], run_on_oracle(case), found)
         assert wrong is None, f"{wrong}\n{json.dumps(case)}"
 
     agrees()
-    if missing:
-        pytest.skip(f"not there yet: {', '.join(sorted(missing))}")
 
 
 def golden() -> list[Case]:

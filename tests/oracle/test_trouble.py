@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from streamlog.errors import RunsDiffer
 from tests.golden.adapter import Adapter
 from tests.golden.compare import Case
-from tests.golden.functions import Unsupported
 from tests.oracle.histories import KINDS
 
 EXAMPLES = int(os.environ.get("STREAMLOG_ORACLE", "24")) // 8
@@ -23,8 +22,6 @@ RUNS = 2
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_trouble_changes_nothing(kind: str) -> None:
-    missing: set[str] = set()
-
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -32,11 +29,7 @@ def test_trouble_changes_nothing(kind: str) -> None:
     )
     @given(KINDS[kind], st.integers(0, 1_000_000), st.integers(1, 3))
     def is_the_same(case: Case, seed: int, partitions: int) -> None:
-        try:
-            adapter = Adapter(case, partitions=partitions)
-        except Unsupported as error:
-            missing.add(str(error))
-            return
+        adapter = Adapter(case, partitions=partitions)
         try:
             with adapter.app.simulate(seed=seed, runs=RUNS) as s:
                 for fed in case["inputs"]:
@@ -47,5 +40,3 @@ def test_trouble_changes_nothing(kind: str) -> None:
             pytest.fail(f"{error}\n{json.dumps(case)}")
 
     is_the_same()
-    if missing:
-        pytest.skip(f"not there yet: {', '.join(sorted(missing))}")
