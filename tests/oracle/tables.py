@@ -44,7 +44,9 @@ def looked_up(events: list[Event], key: Any, ts: int, history: int | None) -> Ev
     if history is None:
         return row_at(events, key)
     time = max((each.ts for each in events), default=0)
-    return None if ts < time - history else _as_of(events, key, ts)
+    newest = max((each.ts for each in events if each.key == key), default=0)
+    # The newest version of a row never gets too old.
+    return None if ts < time - history and newest > ts else _as_of(events, key, ts)
 
 
 def viewed(events: list[Event], fn: Callable[[Any, Any], Any]) -> Iterator[Event]:
