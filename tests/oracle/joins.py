@@ -117,7 +117,8 @@ def stream_stream(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event
     alone: list[Event] = []
     for before, event, time in moments(together(flows)):
         over = [each for each in alone if time > _last_moment(node, each)]
-        over.sort(key=lambda each: (each.ts, -each.port, each.key))
+        # In the order in which they are over; with a window that is as long both ways, by time.
+        over.sort(key=lambda each: (_last_moment(node, each), -each.port, each.key))
         alone = [each for each in alone if each not in over]
         for each in over:
             if (*each.path, each.port) not in matched:
