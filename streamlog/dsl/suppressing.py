@@ -35,7 +35,7 @@ def suppressed_until_closed(side: Side, name: str) -> Side:
             f"{side.owner!r} has no windows that could close: give suppress within= or "
             "max_records=, or window the stream before it is aggregated"
         )
-    closes_after_ms, size_ms = _closing(owner)
+    closes_after_ms, size_ms, idle_after_ms = _closing(owner)
     place.builder.add(
         SuppressUntilClosed(
             name=check_name("a suppression", name),
@@ -45,6 +45,7 @@ def suppressed_until_closed(side: Side, name: str) -> Side:
             value=place.value.serde,
             closes_after_ms=closes_after_ms,
             size_ms=size_ms,
+            idle_after_ms=idle_after_ms,
         )
     )
     return _behind(side, name)
@@ -87,15 +88,18 @@ def _behind(side: Side, name: str) -> Side:
     )
 
 
-def _closing(owner: Node) -> tuple[int, int]:
-    """How far behind its end a window is final, and how long it is; 0 if that is not known."""
+def _closing(owner: Node) -> tuple[int, int, int | None]:
+    """How far behind its end a window is final, and how long it is; 0 if that is not known.
+
+    And after how long a quiet its sources are not waited for.
+    """
     if isinstance(owner, TableTableJoin):
-        return owner.kept_ms or 0, 0
+        return owner.kept_ms or 0, 0, None
     if not isinstance(owner, WindowedAggregate | RecordWindowsAggregate):
         raise TopologyError(
             f"it is not known when windows of {owner.name!r}, a {type(owner).__name__}, close"
         )
     windows = owner.windows
     if isinstance(windows, Sessions):
-        return windows.gap_ms + windows.grace_ms, 0
-    return windows.grace_ms, windows.size_ms
+        return windows.gap_ms + windows.grace_ms, 0, owner.idle_after_ms
+    return windows.grace_ms, windows.size_ms, owner.idle_after_ms

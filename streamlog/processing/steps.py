@@ -108,6 +108,19 @@ class Around:
             feed for origin in self.subtopology.origins(node) for feed in self._feeds_of(origin)
         ]
 
+    def marked_by(self, node: Node) -> list[Feed | None]:
+        """For each of its `feeds` the input that it comes from, if the log can mark time there.
+
+        None if it comes from several, or through a repartition topic.
+        """
+        found: list[Feed | None] = []
+        for origin in self.subtopology.origins(node):
+            inputs = self._inputs_above(origin)
+            (only,) = inputs if len(inputs) == 1 else (None,)
+            marked = None if only is None or only.topic.internal else only
+            found += [marked] * len(self._feeds_of(origin))
+        return found
+
     def clocks(self, node: Node) -> list[Feed]:
         """Where this node learns from how far event time has come, in this task."""
         return [
@@ -132,6 +145,14 @@ class Around:
     def tells_old_values(self, node: Node) -> bool:
         """Whether changes that this node hands on say what they replace: somebody needs it."""
         return self.subtopology.tells_old_values(node)
+
+    def _inputs_above(self, origin: Node) -> set[Input]:
+        if isinstance(origin, Entry):
+            found = self.inputs.get((origin.topic.name, self.partition))
+            return set() if found is None else {found}
+        return {
+            each for above in self.subtopology.origins(origin) for each in self._inputs_above(above)
+        }
 
     def _feeds_of(self, origin: Node) -> Sequence[Feed]:
         if not isinstance(origin, Entry):
@@ -200,6 +221,7 @@ def _suppress_until_closed(node: SuppressUntilClosed, around: Around) -> Step:
         around.store,
         around.collector,
         feeds=around.feeds(node),
+        marked_by=around.marked_by(node),
         partition=around.partition,
         tells_old_values=around.tells_old_values(node),
     )

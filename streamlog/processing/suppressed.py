@@ -4,7 +4,8 @@ What is held back is in memory, and in the store as of the last commit. Rules of
 those of Kafka Streams (KIP-328):
 
 1. Time is the largest timestamp of the changes that have come, but no later than the stream time of
-   all sources behind them; that of sources which have gone quiet counts for final rows.
+   all sources behind them. For final rows a time mark of the log counts as well, and what is idle
+   (`idle_after`); never that records came from which no change was made, nor that none come now.
 2. A change replaces the one of its row that is held back, and leaves it its place in the queue.
 3. Rows go on by (window's end, start, key), others by (timestamp of the first change, key).
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -203,13 +204,20 @@ class SuppressUntilClosedStep(SuppressStep):
         collector: Collector,
         *,
         feeds: Sequence[Feed],
+        marked_by: Sequence[Feed | None],
         partition: int,
         tells_old_values: bool,
     ) -> None:
+        """`marked_by`: for each feed the input whose time marks are news of it; None: of none."""
         super().__init__(node, store, collector)
         self._node = node
         self._feeds = feeds
         self._tells_old_values = tells_old_values
+        self._marked_by = dict(zip(feeds, marked_by, strict=True))
+        self._marked_ms = dict.fromkeys(feeds, UNKNOWN_MS)
+        """To where each has come with the last mark."""
+        self._passed: set[Feed] = set()
+        """Inputs that have passed a mark which has not taken effect yet."""
         self._sequence = 0
         self.feed = Feed((node.name, partition))
         """What final rows carry."""
@@ -230,28 +238,67 @@ class SuppressUntilClosedStep(SuppressStep):
             self._pass(batch, at)
             self._close()
 
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """When the first row is final."""
+        if not self._queue:
+            return ()
+        (end_ms, _), _ = self._queue[0]
+        return self._marks_for(end_ms + self._node.closes_after_ms)
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """When every row of a window that begins before `time_ms` is final."""
+        return self._marks_for(time_ms + self._node.closes_after_ms + self._node.size_ms)
+
+    def pass_time(self, feed: Feed, elapsed_ms: int) -> None:  # noqa: ARG002 - feeds have gone on
+        """A mark of an input: there is nothing older to come behind it."""
+        self._passed.add(feed)
+
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - event time only
-        """All records at hand have been taken: sources that have gone quiet are heard of."""
+        """All records at hand have been taken: let marks take effect, and what is idle."""
         feeds = self._feeds
         self.feed.quiet_ms = min((feed.quiet_ms for feed in feeds), default=0)
         self.feed.at_end = all(feed.at_end for feed in feeds)
-        quiet_ms = min((feed.time_ms for feed in feeds), default=UNKNOWN_MS)
-        is_news = self.feed.quiet_ms > 0 and quiet_ms > self._time_ms
+        for feed, by in self._marked_by.items():
+            if by in self._passed:
+                self._marked_ms[feed] = max(self._marked_ms[feed], feed.time_ms)
+        self._passed.clear()
+        told_ms = max(min(self._marked_ms.values(), default=UNKNOWN_MS), self._idle_ms())
+        is_news = told_ms > self._time_ms
         if is_news:
-            self._time_ms = quiet_ms
+            self._time_ms = told_ms
             self._close()
         self._tell_time()
         return is_news
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside what is held back."""
-        return {**super().to_data(), "sequence": self._sequence, "feed_ms": self.feed.time_ms}
+        marked = [[*feed.source, time_ms] for feed, time_ms in self._marked_ms.items()]
+        data = {"sequence": self._sequence, "feed_ms": self.feed.time_ms, "marked": marked}
+        return {**super().to_data(), **data}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave."""
         super().load(data)
         self._sequence = int(data["sequence"])
         self.feed.time_ms = int(data["feed_ms"])
+        marked = {(name, number): time_ms for name, number, time_ms in data.get("marked", ())}
+        for feed in self._marked_ms:
+            self._marked_ms[feed] = marked.get(feed.source, UNKNOWN_MS)
+
+    def _marks_for(self, time_ms: int) -> list[tuple[Feed, int]]:
+        """Who has to be marked until this time is certain."""
+        if None in self._marked_by.values():
+            return []  # No mark could make a difference.
+        marked = self._marked_ms.items()
+        # Records of which nothing was made may have gone further: the next mark will do.
+        return [(feed, max(time_ms, feed.time_ms + 1)) for feed, ms in marked if ms < time_ms]
+
+    def _idle_ms(self) -> int:
+        """How far sources have come, if none of them is waited for any more."""
+        idle_after_ms = self._node.idle_after_ms
+        if idle_after_ms is None or self.feed.quiet_ms < idle_after_ms:
+            return UNKNOWN_MS
+        return max((feed.time_ms for feed in self._feeds), default=UNKNOWN_MS)
 
     def _place(self, key: Windowed[Any], timestamp_ms: int) -> tuple[int, int]:  # noqa: ARG002 - of those without windows
         return when_ms(key.end), when_ms(key.start)

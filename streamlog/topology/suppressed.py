@@ -38,11 +38,18 @@ class SuppressUntilClosed(Suppress):
     """A row is final when stream time has come so far beyond the end of its window."""
     size_ms: int
     """Windows are no longer than this; 0: they are sessions."""
+    idle_after_ms: int | None = None
+    """Rows do not wait when all sources are read to their end and quiet for so long."""
 
     @property
     def feeds(self) -> tuple[str, ...]:
         """The final rows."""
         return (self.name,)
+
+    @property
+    def waits_idle_ms(self) -> int | None:
+        """As its windows."""
+        return self.idle_after_ms
 
     @property
     def old_values(self) -> OldValues:

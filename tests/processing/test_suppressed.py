@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamlog import App, Emit, Topic, Windowed, session, tumbling
+from streamlog import App, Emit, Topic, Windowed, hopping, session, tumbling
 from streamlog.durations import when_ms
 from streamlog.errors import ProcessingError, TopologyError, UsageError
+from streamlog.processing.task import Task, TaskId
+from streamlog.records.batch import Record as RawRecord
+from streamlog.records.control import TimeMark
+from streamlog.tables.memory import MemoryStore
+from streamlog.topology import Topology
 
 RECORDS = st.lists(
     st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 60), st.booleans()),
@@ -181,3 +187,176 @@ def test_a_windowed_key_comes_back() -> None:
         t.restart()
         t.input(topic).send(1, key="a", at=13)
     assert [(key.key, when_ms(key.start), when_ms(key.end)) for key in seen] == [("a", 0, 10)]
+
+
+# ---------------------------------------------------------------- records that change nothing
+
+PLACE = ("in", 0)
+HISTORY = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["a", "b", "left out"]), st.integers(0, 60)),
+        st.tuples(st.just("mark"), st.integers(1, 15)),
+    ),
+    max_size=25,
+)
+
+
+def filtered() -> Topology:
+    """Some records make no change of the table behind which rows are held back."""
+    app = App("t")
+    topic = app.topic("in", key=str, value=str)
+    kept = app.stream(topic).filter(lambda key, _: key != "left out")
+    windows = kept.group_by_key().windowed(hopping("10ms", "5ms", grace="3ms")).emit(Emit.UPDATE)
+    final = windows.count(name="n").suppress(until="closed", name="final")
+    final.changes().to(app.topic("out", key=Windowed[str], value=int))
+    return app.topology()
+
+
+FILTERED = filtered()
+
+
+def task_on(store: MemoryStore) -> Task:
+    return Task(FILTERED.subtopologies[0], TaskId(0, 0), partitions={"in": 1}, store=store)
+
+
+def log_of(history: list[tuple[str, int]]) -> list[RawRecord | TimeMark]:
+    return [
+        TimeMark(offset, ms) if kind == "mark" else RawRecord(offset, ms, kind.encode(), b"v")
+        for offset, (kind, ms) in enumerate(history)
+    ]
+
+
+def given_to(
+    task: Task, piece: list[RawRecord | TimeMark], end: int, now_ms: int = 0
+) -> list[tuple[str, int, int]]:
+    """The final rows that come of it: key, end of the window, and how many records."""
+    records = [each for each in piece if isinstance(each, RawRecord)]
+    marks = [each for each in piece if isinstance(each, TimeMark)]
+    outbox = task.process({PLACE: records}, now_ms, ends={PLACE: end}, marks={PLACE: marks})
+    return [
+        (key[:-16].decode(), int.from_bytes(key[-8:]), int.from_bytes(value))
+        for each in outbox.sinks
+        if (key := each.key) is not None and (value := each.value) is not None
+    ]
+
+
+def final_rows(history: list[tuple[str, int]]) -> list[tuple[str, int, int]]:
+    """The model: time is that of the records that count, and at a mark that of the source."""
+    found: list[tuple[str, int, int]] = []
+    counts: dict[tuple[int, str], int] = {}
+    source_ms = time_ms = -1
+    for kind, ms in history:
+        if kind == "mark":
+            source_ms = time_ms = source_ms + ms if source_ms >= 0 else -1
+        else:
+            source_ms = max(source_ms, ms)
+            ends = [] if kind == "left out" else [ms // 5 * 5 + 5, ms // 5 * 5 + 10]
+            for end_ms in ends:
+                if end_ms >= 10 and end_ms + 3 > source_ms:
+                    counts[end_ms, kind] = counts.get((end_ms, kind), 0) + 1
+                    time_ms = max(time_ms, ms)
+        closed = sorted(window for window in counts if window[0] + 3 <= time_ms)
+        found += [(key, end_ms, counts.pop((end_ms, key))) for end_ms, key in closed]
+    return found
+
+
+@given(HISTORY, st.integers(0, 10_000))
+@example([("a", 12), ("left out", 30)], 0)
+@example([("a", 12), ("left out", 30), ("a", 28), ("left out", 60)], 1)
+@example([("a", 12), ("left out", 30), ("mark", 1), ("b", 29), ("left out", 60)], 2)
+def test_final_rows_follow_from_the_log_alone(history: list[tuple[str, int]], seed: int) -> None:
+    """However it is cut, when its end is seen, how long nothing comes, and what is restarted."""
+    log, rng = log_of(history), Random(seed)
+    store = MemoryStore()
+    task, at, found, written, now_ms = task_on(store), 0, [], 0, 0
+    while at < len(log):
+        until = min(at + rng.randint(0, 5), len(log))
+        now_ms += rng.choice([0, 1, 10_000])
+        found += given_to(task, log[at:until], rng.choice([until, len(log)]), now_ms)
+        at = until
+        if rng.random() < 0.3:
+            now_ms += 10_000
+            found += given_to(task, [], until, now_ms)
+        if rng.random() < 0.3:
+            changes = task.checkpoint()
+            written += len(changes)
+            task.committed(changes, next_offset=written)
+            task = task_on(store)
+    found += given_to(task, [], len(log), now_ms + 10_000)
+    assert found == final_rows(history)
+
+
+def test_marks_are_asked_for_until_the_first_row_is_final() -> None:
+    task = task_on(MemoryStore())
+    assert given_to(task, [RawRecord(0, 12, b"a", b"v")], 1) == []
+    assert task.waits_quiet == {PLACE: 6}  # The first window ends at 15, and is closed at 18.
+    # Event time has come to 30, but not with a change.
+    assert given_to(task, [RawRecord(1, 30, b"left out", b"v")], 2, 10_000) == []
+    assert task.waits_quiet == {PLACE: 1}
+    assert given_to(task, [TimeMark(2, 1)], 3) == [("a", 15, 1), ("a", 20, 1)]
+    assert task.waits_quiet == {}
+
+
+def test_all_sources_have_to_be_marked() -> None:
+    app = App("t")
+    topics = [app.topic(name, key=str, value=int) for name in ("in", "other")]
+    merged = app.stream(topics[0]).merge(app.stream(topics[1]))
+    windows = merged.group_by_key().windowed(tumbling("10ms")).emit(Emit.UPDATE)
+    final = windows.count(name="n").suppress(until="closed", name="final")
+    final.changes().to(app.topic("out", key=Windowed[str], value=int))
+    (sub,) = app.topology().subtopologies
+    one, two = ("in", 0), ("other", 0)
+    store = MemoryStore()
+
+    def fresh() -> Task:
+        return Task(sub, TaskId(0, 0), partitions={"in": 1, "other": 1}, store=store)
+
+    task = fresh()
+    begun = {
+        place: [RawRecord(0, ms, b"k%d" % ms, int.to_bytes(1, 8))]
+        for place, ms in ((one, 3), (two, 4))
+    }
+    assert not task.process(begun, 0, ends={one: 1, two: 1}).sinks
+    assert task.waits_quiet == {one: 7, two: 6}
+    marked = task.process({}, 0, ends={one: 2, two: 1}, marks={one: [TimeMark(1, 7)]})
+    assert not marked.sinks
+    changes = task.checkpoint()
+    task.committed(changes, next_offset=len(changes))
+    task = fresh()
+    assert not task.process({}, 0, ends={one: 2, two: 1}).sinks
+    assert task.waits_quiet == {two: 6}
+    marked = task.process({}, 0, ends={one: 2, two: 2}, marks={two: [TimeMark(1, 6)]})
+    assert [(each.key or b"")[:2] for each in marked.sinks] == [b"k3", b"k4"]
+
+
+def test_final_rows_go_on_by_marks_where_records_have_another_time() -> None:
+    app = App("t")
+    topic = app.topic("in", key=str, value=int)
+    stream = app.stream(topic).set_timestamp(lambda value: value, name="later")
+    windows = stream.group_by_key().windowed(tumbling("10s")).emit(Emit.UPDATE)
+    seen: list[str] = []
+    final = windows.count(name="n").suppress(until="closed", name="final")
+    final.changes().peek(lambda record: seen.append(record.key.key))
+    with app.test() as t:
+        t.input(topic).send(1_000, key="a", at=500_000)
+        t.advance("8s")
+        assert seen == []
+        t.advance("1s")
+        assert seen == ["a"]
+
+
+def test_final_rows_do_not_wait_for_what_is_idle() -> None:
+    app = App("t")
+    topic = app.topic("in", key=str, value=int)
+    kept = app.stream(topic).repartition(name="there").filter(lambda key, _: key != "left out")
+    windows = kept.group_by_key().windowed(tumbling("10ms")).emit(Emit.UPDATE).idle_after("20s")
+    seen: list[str] = []
+    final = windows.count(name="n").suppress(until="closed", name="final")
+    final.changes().peek(lambda record: seen.append(record.key.key))
+    with app.test() as t:
+        t.input(topic).send(0, key="a", at=1)
+        t.input(topic).send(0, key="left out", at=30)
+        t.advance("19s")
+        assert seen == []
+        t.advance("2s")
+        assert seen == ["a"]
