@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM, NAMED = re.findall(r"```python\n(.*?)```", (ROOT / "docs/joins.md").read_text(), re.DOTALL)
-
-
-def test_the_programs_type_check(tmp_path: Path) -> None:
-    paths = [tmp_path / "checkout.py", tmp_path / "named.py"]
-    for path, program in zip(paths, (PROGRAM, NAMED), strict=True):
-        path.write_text(program)
-    result = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", *paths],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-    )
-    assert result.returncode == 0, result.stdout
 
 
 def test_the_program_of_two_streams_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
