@@ -19,9 +19,9 @@ print(gc.get_threshold(), gc.isenabled(), gc.get_freeze_count() > 1_000)
 @pytest.mark.parametrize(
     ("before", "told"),
     [
-        ("", "(20000, 20, 50) True True"),
+        ("", "(100000, 20, 50) True True"),
         ("gc.set_threshold(100, 5, 5)", "(100, 5, 5) True True"),
-        ("gc.disable()", "(20000, 20, 50) False True"),
+        ("gc.disable()", "(100000, 20, 50) False True"),
     ],
 )
 def test_a_workers_collector_looks_less_often_unless_the_app_says_otherwise(
