@@ -13,6 +13,7 @@ from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     Node,
     RecordWindowsAggregate,
+    SessionAggregate,
     SuppressUntilClosed,
     SuppressWithin,
     TableTableJoin,
@@ -45,6 +46,7 @@ def suppressed_until_closed(side: Side, name: str) -> Side:
             value=place.value.serde,
             closes_after_ms=closes_after_ms,
             size_ms=size_ms,
+            are_sessions=isinstance(owner, SessionAggregate),
             idle_after_ms=idle_after_ms,
         )
     )

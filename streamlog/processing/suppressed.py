@@ -219,6 +219,8 @@ class SuppressUntilClosedStep(SuppressStep):
         self._passed: set[Feed] = set()
         """Inputs that have passed a mark which has not taken effect yet."""
         self._sequence = 0
+        # A session that grows backwards must not depend on who has looked before.
+        self._timed_by = 0 if node.are_sessions else 1
         self.feed = Feed((node.name, partition))
         """What final rows carry."""
 
@@ -313,18 +315,19 @@ class SuppressUntilClosedStep(SuppressStep):
         closed_ms = self._time_ms - self._node.closes_after_ms
         going = self._release(_before(self._queue, closed_ms + 1))
         if going:
-            times = [max(self.feed.time_ms, held.place[1]) for held in going]
+            times = [max(self.feed.time_ms, held.place[self._timed_by]) for held in going]
             results = _batch_of(self._origin(times), range(len(going)), going)
             if self._tells_old_values:
                 results.old_values = [None] * len(going)
             self.forward(results)
 
     def _tell_time(self) -> None:
-        """No window that is still to come begins before this, unless a session grows backwards."""
+        """No window that is still to come begins before this; of sessions none ends before."""
         size_ms = self._node.size_ms
-        first = self._queue[:1] if size_ms else self._queue
-        starts = [place[1] for place, _ in first]
-        to_come_ms = min([self._time_ms - self._node.closes_after_ms - size_ms, *starts])
+        is_first_least = size_ms or self._node.are_sessions
+        first = self._queue[:1] if is_first_least else self._queue
+        times = [place[self._timed_by] for place, _ in first]
+        to_come_ms = min([self._time_ms - self._node.closes_after_ms - size_ms, *times])
         self.feed.time_ms = max(self.feed.time_ms, to_come_ms)
 
     def _origin(self, times: Sequence[int]) -> Origin:

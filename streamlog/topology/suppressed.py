@@ -37,7 +37,9 @@ class SuppressUntilClosed(Suppress):
     closes_after_ms: int
     """A row is final when stream time has come so far beyond the end of its window."""
     size_ms: int
-    """Windows are no longer than this; 0: they are sessions."""
+    """Windows are no longer than this; 0: that is not known."""
+    are_sessions: bool = False
+    """They grow in both directions, and a row has its session's end for a timestamp."""
     idle_after_ms: int | None = None
     """Rows do not wait when all sources are read to their end and quiet for so long."""
 

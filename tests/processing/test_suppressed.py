@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streamlog import App, Emit, Topic, Windowed, hopping, session, tumbling
 from streamlog.durations import when_ms
 from streamlog.errors import ProcessingError, TopologyError, UsageError
+from streamlog.processing.provenance import PROVENANCE, unpack_record
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record as RawRecord
 from streamlog.records.control import TimeMark
@@ -360,3 +361,41 @@ def test_final_rows_do_not_wait_for_what_is_idle() -> None:
         assert seen == []
         t.advance("2s")
         assert seen == ["a"]
+
+
+def sessions() -> Topology:
+    """Final rows of sessions, which may have grown backwards, go through a repartition topic."""
+    app = App("t")
+    topic = app.topic("in", key=str, value=str)
+    windows = app.stream(topic).group_by_key().windowed(session("10ms", grace="20ms"))
+    final = windows.emit(Emit.UPDATE).count(name="n").suppress(until="closed", name="final")
+    by_key = final.changes().map(lambda key, count: (key.key, count), name="by-key")
+    by_key.repartition(name="there").to(app.topic("out", key=str, value=int))
+    return app.topology()
+
+
+SESSIONS = next(sub for sub in sessions().subtopologies if "in" in sub.topics)
+
+
+@given(RECORDS, st.integers(0, 10_000))
+@example([("a", 0, 40, False), ("b", 0, 60, False), ("a", 0, 33, False), ("c", 0, 200, False)], 0)
+def test_the_time_of_final_rows_follows_from_the_log_alone(
+    records: list[tuple[str, int, int, bool]], seed: int
+) -> None:
+    log = [RawRecord(at, ms, key.encode(), b"v") for at, (key, _, ms, _) in enumerate(records)]
+    log.append(RawRecord(len(log), FAR_MS, b"tick", b"v"))
+
+    def places(cuts: Random | None) -> list[tuple[int, ...]]:
+        counts = {"in": 1, "t-there-repartition": 1}
+        task = Task(SESSIONS, TaskId(0, 0), partitions=counts, store=MemoryStore())
+        at, found = 0, []
+        while at < len(log):
+            until = len(log) if cuts is None else min(at + cuts.randint(1, 3), len(log))
+            outbox = task.process({PLACE: log[at:until]}, 0, ends={PLACE: until})
+            headers = [dict(each.headers) for each in outbox.sinks]
+            stamps = [each[PROVENANCE] or b"" for each in headers if PROVENANCE in each]
+            found += [unpack_record(stamp) for stamp in stamps]
+            at = until
+        return found
+
+    assert places(Random(seed)) == places(None)
