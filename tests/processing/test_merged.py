@@ -44,6 +44,8 @@ class AtomicCluster(Cluster):
 
     def __init__(self, topology: Topology, partitions: dict[str, int], rng: Random) -> None:
         self.times: dict[TaskId, dict[tuple[str, int], int]] = {}
+        self.now_ms = 0
+        """Time on the wall: a while goes by before each step."""
         # Each one makes a task tell its marks again: with as many as there are steps it never ends.
         self.restarts_left = 40
         super().__init__(topology, partitions, rng)
@@ -63,7 +65,8 @@ class AtomicCluster(Cluster):
             if more:
                 records[place] = more
                 self.fed[task_id, *place] = fed + len(more)
-        outbox = task.process(records, 0, ends=ends)
+        self.now_ms += 10_000
+        outbox = task.process(records, self.now_ms, ends=ends)
         if crash:
             self.tasks[task_id] = self.start(task_id)
             return True
