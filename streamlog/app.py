@@ -232,6 +232,7 @@ class App:
         timestamp: Callable[[V], When] | None = None,
         key_serde: Serde[K] | None = None,
         value_serde: Serde[V] | None = None,
+        on_error: ErrorPolicy | None = None,
     ) -> Topic[K, V]:
         """Declare a topic.
 
@@ -246,6 +247,9 @@ class App:
             timestamp: event time from the value, instead of the record's own timestamp.
             key_serde: instead of the one that belongs to the type.
             value_serde: instead of the one that belongs to the type.
+            on_error: what becomes of its records that can't be read, and of those that can't be
+                written to it, where operator or agent say nothing of their own; the app's policy
+                by default.
 
         Raises:
             TopologyError: the name is taken or can't be a topic's, or partitions is below 1.
@@ -267,6 +271,8 @@ class App:
             retention_ms=None if retention is None else duration_ms(retention),
         )
         self._topics[name] = spec
+        if on_error is not None:
+            self._builder.topic_policies[name] = on_error
         return Topic(spec, self.outlet)
 
     def stream(self, *topics: Topic[K, V]) -> Stream[K, V]:
@@ -354,7 +360,8 @@ class App:
             sink: where what the function yields is written, with key and event time of the
                 record in hand; a `Record` is written as it says.
             on_error: what becomes of records that can't be read, or that the function has in hand
-                when it raises; the app's policy by default. The function is called anew.
+                when it raises; the topic's policy by default, else the app's. The function is
+                called anew.
             name: the function's by default.
 
         Raises:
@@ -363,6 +370,7 @@ class App:
         self._own(source)
         if sink is not None:
             self._own(sink)
+        policy = on_error or self._builder.topic_policies.get(source.name, self.on_error)
 
         def declare(fn: AgentFunction[K, V]) -> AgentRef[K, V]:
             agent = Agent(
@@ -372,7 +380,7 @@ class App:
                 concurrency=concurrency,
                 ordered=ordered,
                 sink=sink,
-                on_error=(self.on_error if on_error is None else on_error).named(self.id),
+                on_error=policy.named(self.id),
             )
             if agent.name in self._agents:
                 raise TopologyError(f"there is an agent {agent.name!r} already: give it a name=")

@@ -17,7 +17,7 @@ from streamlog.topology.graph import Topology
 from streamlog.topology.nodes import Entry, Node
 from streamlog.topology.policies import ErrorPolicy, on_error
 from streamlog.topology.subtopology import Feeder, Subtopology, writers
-from streamlog.topology.topics import check_name
+from streamlog.topology.topics import TopicSpec, check_name
 
 
 class TopologyBuilder:
@@ -27,6 +27,8 @@ class TopologyBuilder:
         """`on_error` is for nodes that say nothing of their own."""
         self.app_id = check_name("an app", app_id)
         self._on_error = on_error
+        self.topic_policies: dict[str, ErrorPolicy] = {}
+        """Of topics that say something of their own, by name: for who reads or writes them."""
         self.nodes: dict[str, Node] = {}
         self.global_tables: dict[str, GlobalTable] = {}
 
@@ -41,9 +43,16 @@ class TopologyBuilder:
                 f"the name {node.name!r} is taken by a {type(self.nodes[node.name]).__name__} "
                 "already: names of operators, tables and repartitions are unique in an app"
             )
-        if node.on_error is None and self._on_error.action != "fail":
-            node = replace(node, on_error=self._on_error)
+        policy = self._policy_for(node)
+        if node.on_error is None and policy.action != "fail":
+            node = replace(node, on_error=policy)
         self.nodes[node.name] = node
+
+    def _policy_for(self, node: Node) -> ErrorPolicy:
+        topic = getattr(node, "topic", None)
+        if isinstance(topic, TopicSpec):
+            return self.topic_policies.get(topic.name, self._on_error)
+        return self._on_error
 
     def add_global_table(self, table: GlobalTable) -> None:
         """Take it in.

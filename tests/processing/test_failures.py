@@ -291,3 +291,29 @@ def test_nobody_waits_for_hours() -> None:
 def test_a_dead_letter_topic_needs_a_name_that_topics_may_have() -> None:
     with pytest.raises(TopologyError):
         on_error.dlq("no spaces")
+
+
+def test_a_topic_may_have_a_policy_of_its_own() -> None:
+    app = App("app")
+    rough = app.topic("rough", key=str, value=int, on_error=on_error.skip())
+    rows = app.topic("rows", key=str, value=int, on_error=on_error.dlq("bad-rows"))
+    out = app.topic("out", key=str, value=int, on_error=on_error.dlq())
+    exact = app.topic("exact", key=str, value=int)
+    table = app.table(rows)
+    app.stream(rough).left_join(table, lambda a, _: 2**80 if a == BAD else a).to(out)
+    app.stream(exact).to(app.topic("copied", key=str, value=int))
+    policies = {node.name: node.on_error for node in app.topology().nodes}
+    assert policies["rough-source"] == on_error.skip()
+    assert policies["rows"] == on_error.dlq("bad-rows")
+    assert policies["exact-source"] is None
+    assert {"bad-rows", "app-dlq"} <= {*app.topology().dead_letters}
+    with app.test() as t:
+        t.topic("rough").append(b"x", key=b"k", timestamp_ms=0, partition=None)
+        for value in (1, BAD):
+            t.input(rough).send(value, key="k")
+        assert t.output(out).values == [1]
+        assert sorted(t.drops.values()) == [1, 1]
+        assert len(t.dead_letters()) == 1
+        t.topic("exact").append(b"x", key=b"k", timestamp_ms=0, partition=None)
+        with pytest.raises(ProcessingError, match="exact"):
+            t.input(exact).send(1, key="k")
