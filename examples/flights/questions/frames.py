@@ -91,17 +91,16 @@ def sky_delays(limit: int | None) -> dict[str, tuple[int, float]]:
 
 def turnarounds(limit: int | None) -> set[tuple[str, int, int]]:
     """Planes that left New York within three hours of landing: tail, landed and left in ms."""
-    landed = pd.DataFrame(
-        ((tail, row.landed_at) for tail, row in arrivals(limit)), columns=["tailnum", "landed"]
-    )
-    both = landed.merge(departures(limit), on="tailnum")
-    waited = both["scheduled_at"] - both["landed"]
-    soon = both[(waited >= pd.Timedelta(0)) & (waited <= pd.Timedelta(hours=3))]
-    landed_ms = _ms(soon["landed"])
-    return {
-        (tail, int(landed), int(left))
-        for tail, landed, left in zip(soon["tailnum"], landed_ms, soon["at_ms"], strict=True)
+    left: dict[str, list[int]] = {
+        str(tail): one["at_ms"].to_list() for tail, one in departures(limit).groupby("tailnum")
     }
+    found: set[tuple[str, int, int]] = set()
+    for tail, arrival in arrivals(limit):
+        landed_ms = round(arrival.landed_at.timestamp() * 1_000)
+        times = left.get(tail, [])
+        soon = slice(bisect_left(times, landed_ms), bisect_right(times, landed_ms + 3 * HOUR_MS))
+        found |= {(tail, landed_ms, left_ms) for left_ms in times[soon]}
+    return found
 
 
 def weather() -> Iterator[tuple[datetime, str, Weather]]:
