@@ -31,8 +31,8 @@ $(VENV)/.dev: $(VENV)/.base
 demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1: with three SIGKILLs on the way, PROCESSES=n: with n workers)
 	@$(BIN)/python -m examples.flights $(if $(CHAOS),--chaos) $(if $(PROCESSES),--workers $(PROCESSES))
 
-questions: $(VENV)/.examples ## five more questions about the flights, one for each kind of window and join, held against data frames (the first 10,000; LIMIT=n)
-	@$(BIN)/python -m examples.flights.questions --limit $(or $(LIMIT),10000)
+questions: $(VENV)/.examples ## five more questions about the flights, one for each kind of window and join, held against data frames (the first 3,000; LIMIT=n)
+	@$(BIN)/python -m examples.flights.questions --limit $(or $(LIMIT),3000)
 
 test: $(VENV)/.dev ## every test that needs nothing but this machine
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
