@@ -1,6 +1,7 @@
 """Asks the questions of a real worker: feed a log, wait for the answers, hold them against frames.
 
-The worker, with the log in it, is a child process; with `--workers N` it is a supervisor with N.
+The log is there before the worker, which is a child process and has the whole year to catch up
+with; with `--workers N` it is a supervisor with N.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from examples.flights.questions.frames import Expected
 from streamlog.assignors import TopicPartition
 from streamlog.durations import when_ms
 from streamlog.log import Log
+from streamlog.worker.topics import declare_topics
 
 DIRECTORY = Path(".streamlog/questions")
 STALLED_S = 60
@@ -103,10 +105,14 @@ async def run(limit: int | None, workers: int) -> int:
     console, started = Console(), perf_counter()
     console.print("asking data frames")
     expected = Expected.of(limit)
+    # Before the worker reads: two days a second would be live to it, and the one topic that is
+    # seen a moment later than the other would be days late for what they are joined by.
+    async with Log.open(app.log) as log:
+        await declare_topics(log, app.topics)
+        fed = await feed(log, limit)
+    console.print(f"{fed:,} records in the log after {perf_counter() - started:.0f} s")
     attached = Log.attach(app.log, timeout_ms=WORKER_START_S * 1_000)
     async with working(workers) as worker, attached as log:
-        fed = await feed(log, limit)
-        console.print(f"{fed:,} records in the log after {perf_counter() - started:.0f} s")
         answers, wrong = await collect(log, worker, expected)
     for line in wrong:
         console.print(f"[red]{line}")
