@@ -120,6 +120,32 @@ class Origin:
         """What identifies the record of a row in the source upstream that it came from, if that
         is not the feed."""
 
+    @classmethod
+    def of_rows(
+        cls,
+        feed: Feed,
+        numbers: Sequence[int],
+        times: Sequence[int],
+        *,
+        raw_keys: Sequence[bytes | None] | None = None,
+        raw_values: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers] = (),
+    ) -> Origin:
+        """Of rows that are a source of their own, with numbers for offsets."""
+        topic, partition = feed.source
+        return cls(
+            feed,
+            topic=topic,
+            partition=partition,
+            offsets=numbers,
+            positions=numbers,
+            times=times,
+            watermarks=times,
+            raw_keys=raw_keys,
+            raw_values=raw_values,
+            headers=headers if any(headers) else None,
+        )
+
     def place(self, row: int) -> bytes:
         """What identifies a record, the same whenever and by whomever it is processed."""
         if self.stamp is not None:

@@ -20,9 +20,9 @@ from streamlog.processing.aggregate import ROW_BYTES, ROWS_BYTES_MAX, guarded, w
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.input_clock import InputClock
-from streamlog.processing.step import Collector, Step
+from streamlog.processing.step import Step, StepContext
 from streamlog.serdes import windowed_bytes
-from streamlog.tables.store import KeyValueStore, NamedStore
+from streamlog.tables.store import NamedStore
 from streamlog.tables.timed_keys import escaped, time_at, time_bytes, unescaped
 from streamlog.topology import CountedAggregate
 from streamlog.windows.assign import window_of
@@ -112,26 +112,18 @@ class CountedStep(Step):
 
     section = "windows"
 
-    def __init__(
-        self,
-        node: CountedAggregate,
-        store: KeyValueStore,
-        collector: Collector,
-        *,
-        feeds: Sequence[Feed],
-        partition: int,
-    ) -> None:
+    def __init__(self, node: CountedAggregate, context: StepContext) -> None:
         super().__init__(node.name)
-        self.feed = Feed((node.name, partition))
+        self.feed = Feed((node.name, context.partition))
         """What windows that time out carry."""
         self._node = node
-        self._feeds = feeds
-        self._collector = collector
+        self._feeds = context.feeds
+        self._collector = context.collector
         self._timeout_ms = node.windows.timeout_ms
         self._aggregation = guarded(node)
-        self._store = NamedStore(store, node.store)
-        self._due = NamedStore(store, node.due)
-        self._clock = InputClock(feeds, node.idle_after_ms)
+        self._store = NamedStore(context.store, node.store)
+        self._due = NamedStore(context.store, node.due)
+        self._clock = InputClock(context.feeds, node.idle_after_ms)
         self._keys: dict[bytes, KeyWindows] = {}
         self._dirty: set[bytes] = set()
         self._next_due_ms = FAR_MS
@@ -283,17 +275,8 @@ class CountedStep(Step):
             self._due.delete(place)
         self._look_ahead(low)
         first, self._sequence = self._sequence, self._sequence + len(times)
-        name, partition = self.feed.source
         numbers = range(first, self._sequence)
-        origin = Origin(
-            self.feed,
-            topic=name,
-            partition=partition,
-            offsets=numbers,
-            positions=numbers,
-            times=times,
-            watermarks=times,
-        )
+        origin = Origin.of_rows(self.feed, numbers, times)
         self._forward(origin, results.places, results)
 
     def _look_ahead(self, low: bytes = b"") -> None:

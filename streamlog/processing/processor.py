@@ -48,19 +48,9 @@ class _Firings:
 
     def origin(self) -> Origin:
         """Where it comes from; the next ones begin anew."""
-        feed = self.alarms.feed
         numbers, self.numbers = self.numbers, []
         times, self.times = self.times, []
-        name, partition = feed.source
-        return Origin(
-            feed,
-            topic=name,
-            partition=partition,
-            offsets=numbers,
-            positions=numbers,
-            times=times,
-            watermarks=times,
-        )
+        return Origin.of_rows(self.alarms.feed, numbers, times)
 
 
 class ProcessorStep(Step):

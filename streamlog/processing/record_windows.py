@@ -26,11 +26,11 @@ from streamlog.processing.early_changes import EarlyChanges
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.late_records import LateRecords
 from streamlog.processing.open_rows import Change, OpenRows, OpenWindow
-from streamlog.processing.step import Collector, Step
+from streamlog.processing.step import Step, StepContext
 from streamlog.processing.window_time import WindowTime
 from streamlog.record import Windowed
 from streamlog.tables.folding import Row
-from streamlog.tables.store import KeyValueStore, NamedStore, split_window_key
+from streamlog.tables.store import NamedStore, split_window_key
 from streamlog.topology import RecordWindowsAggregate
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Emit
 
@@ -75,44 +75,38 @@ class RecordWindowsStep(Step):
 
     section: ClassVar[str] = "windows"
 
-    def __init__(
-        self,
-        node: RecordWindowsAggregate,
-        store: KeyValueStore,
-        collector: Collector,
-        *,
-        feeds: Sequence[Feed],
-        partition: int,
-        tells_old_values: bool = False,
-    ) -> None:
+    def __init__(self, node: RecordWindowsAggregate, context: StepContext) -> None:
         super().__init__(node.name)
-        self._tells_old_values = tells_old_values
-        self.feed = Feed((node.name, partition))
+        self._tells_old_values = context.tells_old_values
+        self.feed = Feed((node.name, context.partition))
         """What its results carry, unless they belong to the records behind them."""
         windows = node.windows
         self._node = node
-        self._feeds = feeds
-        self._collector = collector
-        self._late = LateRecords(node.name, node.late, collector)
+        self._feeds = context.feeds
+        self._collector = context.collector
+        self._late = LateRecords(node.name, node.late, context.collector)
         self._aggregation = guarded(node)
         self._format = RowFormat(node.name, node.aggregation)
         kept_ms = windows.retention_ms - windows.size_ms - windows.grace_ms
-        self._rows = OpenRows(store, node.store.prefix, self._format, kept_ms=kept_ms)
+        self._rows = OpenRows(context.store, node.store.prefix, self._format, kept_ms=kept_ms)
         self._time = WindowTime(
-            feeds, own=self.feed.source, united=node.united, idle_after_ms=node.idle_after_ms
+            context.feeds,
+            own=self.feed.source,
+            united=node.united,
+            idle_after_ms=node.idle_after_ms,
         )
         self._stream = self._time.stream
-        self._early = self._early_changes(node, store, partition)
+        self._early = self._early_changes(node, context)
         self._closed_ms = UNKNOWN_MS
         self._sequence = 0
 
     def _early_changes(
-        self, node: RecordWindowsAggregate, store: KeyValueStore, partition: int
+        self, node: RecordWindowsAggregate, context: StepContext
     ) -> EarlyChanges | None:
         if node.early is None:
             return None
-        feed = Feed((node.early_feed, partition))
-        return EarlyChanges(node.emit, feed, NamedStore(store, node.early))
+        feed = Feed((node.early_feed, context.partition))
+        return EarlyChanges(node.emit, feed, NamedStore(context.store, node.early))
 
     @abstractmethod
     def add(self, arrival: Arrival) -> list[Change] | None:
@@ -326,14 +320,5 @@ class RecordWindowsStep(Step):
         self, feed: Feed, numbers: Sequence[int], times: Sequence[int], results: _Results
     ) -> None:
         """Hand on rows that are a source of their own, with numbers for offsets."""
-        name, partition = feed.source
-        origin = Origin(
-            feed,
-            topic=name,
-            partition=partition,
-            offsets=numbers,
-            positions=numbers,
-            times=times,
-            watermarks=times,
-        )
+        origin = Origin.of_rows(feed, numbers, times)
         self._forward(origin, range(len(numbers)), results)

@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from streamlog.processing.aggregate import ROWS_BYTES_MAX
-from streamlog.processing.columns import Feed
 from streamlog.processing.open_rows import Change, OpenWindow
 from streamlog.processing.record_windows import Arrival, RecordWindowsStep
-from streamlog.processing.step import Collector
+from streamlog.processing.step import StepContext
 from streamlog.tables.folding import Row
 from streamlog.tables.session_store import SessionStore
-from streamlog.tables.store import KeyValueStore, NamedStore, split_window_key
+from streamlog.tables.store import NamedStore, split_window_key
 from streamlog.topology import SessionAggregate
 from streamlog.windows.sessions import joined
 
@@ -28,28 +27,12 @@ from streamlog.windows.sessions import joined
 class SessionStep(RecordWindowsStep):
     """One result per key and session."""
 
-    def __init__(
-        self,
-        node: SessionAggregate,
-        store: KeyValueStore,
-        collector: Collector,
-        *,
-        feeds: Sequence[Feed],
-        partition: int,
-        tells_old_values: bool = False,
-    ) -> None:
-        super().__init__(
-            node,
-            store,
-            collector,
-            feeds=feeds,
-            partition=partition,
-            tells_old_values=tells_old_values,
-        )
+    def __init__(self, node: SessionAggregate, context: StepContext) -> None:
+        super().__init__(node, context)
         self._windows = node.windows
         self._joined_ms = node.closes_after_ms - node.late_after_ms
         self._by_key = SessionStore(
-            NamedStore(store, node.by_key), retention_ms=node.closes_after_ms + 1
+            NamedStore(context.store, node.by_key), retention_ms=node.closes_after_ms + 1
         )
         self._open: dict[bytes, list[OpenWindow]] = {}
         """The sessions of keys in use, in order."""

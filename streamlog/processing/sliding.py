@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamlog.processing.aggregate import ROWS_BYTES_MAX, UNCHANGING
-from streamlog.processing.columns import Feed
 from streamlog.processing.open_rows import Change, OpenWindow
 from streamlog.processing.record_windows import Arrival, RecordWindowsStep
-from streamlog.processing.step import Collector
+from streamlog.processing.step import StepContext
 from streamlog.tables.folding import Row
-from streamlog.tables.store import KeyValueStore, NamedStore
+from streamlog.tables.store import NamedStore
 from streamlog.tables.window_store import WindowStore
 from streamlog.topology import SlidingAggregate
 from streamlog.windows.sliding import window_after, window_up_to
@@ -105,30 +104,14 @@ class KeyWindows:
 class SlidingStep(RecordWindowsStep):
     """One result per key and sliding window."""
 
-    def __init__(
-        self,
-        node: SlidingAggregate,
-        store: KeyValueStore,
-        collector: Collector,
-        *,
-        feeds: Sequence[Feed],
-        partition: int,
-        tells_old_values: bool = False,
-    ) -> None:
-        super().__init__(
-            node,
-            store,
-            collector,
-            feeds=feeds,
-            partition=partition,
-            tells_old_values=tells_old_values,
-        )
+    def __init__(self, node: SlidingAggregate, context: StepContext) -> None:
+        super().__init__(node, context)
         self._size_ms = node.windows.size_ms
         self._value = node.value
         # A record is needed as long as the window that begins behind it is open.
         self._needed_ms = node.closes_after_ms + self._size_ms + 1
         self._records = WindowStore(
-            NamedStore(store, node.by_key), retention_ms=self._needed_ms + 1
+            NamedStore(context.store, node.by_key), retention_ms=self._needed_ms + 1
         )
         self._in_use: dict[bytes, KeyWindows] = {}
         self._fresh: set[tuple[bytes, int]] = set()

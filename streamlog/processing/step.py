@@ -8,6 +8,7 @@ that of the records. What steps put into the task's outbox goes through the `Col
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -17,6 +18,7 @@ from streamlog.processing.columns import Batch, Feed, until_error
 from streamlog.processing.failures import NodeFailures
 from streamlog.processing.outbox import Drop, Outbox, Reason, SinkBatch
 from streamlog.serdes import Serde
+from streamlog.tables.store import KeyValueStore
 from streamlog.topology import TopicSpec
 from streamlog.windows.emit import FAR_MS
 
@@ -60,6 +62,19 @@ class Collector:
         outbox, self.outbox = self.outbox, Outbox()
         self._drops.clear()
         return outbox
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What a step that keeps rows is given by its task."""
+
+    store: KeyValueStore
+    collector: Collector
+    partition: int
+    feeds: Sequence[Feed]
+    """Where its records come from."""
+    tells_old_values: bool
+    """Changes that it hands on say what they replace: somebody needs it."""
 
 
 class Step:

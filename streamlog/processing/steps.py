@@ -31,7 +31,7 @@ from streamlog.processing.routes import BranchStep, DedupeStep, SplitStep
 from streamlog.processing.sessions import SessionStep
 from streamlog.processing.sliding import SlidingStep
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
-from streamlog.processing.step import Collector, Step
+from streamlog.processing.step import Collector, Step, StepContext
 from streamlog.processing.stream_joins import JoinSideStep, StreamJoinStep
 from streamlog.processing.suppressed import SuppressUntilClosedStep, SuppressWithinStep
 from streamlog.processing.table_joins import TableSideStep, TableTableJoinStep
@@ -146,6 +146,16 @@ class Around:
         """Whether changes that this node hands on say what they replace: somebody needs it."""
         return self.subtopology.tells_old_values(node)
 
+    def context(self, node: Node) -> StepContext:
+        """What a step that keeps rows needs."""
+        return StepContext(
+            self.store,
+            self.collector,
+            self.partition,
+            self.feeds(node),
+            self.tells_old_values(node),
+        )
+
     def _inputs_above(self, origin: Node) -> set[Input]:
         if isinstance(origin, Entry):
             found = self.inputs.get((origin.topic.name, self.partition))
@@ -167,37 +177,9 @@ def step_of(node: Node, around: Around) -> Step:
     return stateless_step(node) if make is None else make(node, around)
 
 
-def _windowed(node: WindowedAggregate, around: Around) -> Step:
-    return WindowedAggregateStep(
-        node,
-        around.store,
-        around.collector,
-        feeds=around.feeds(node),
-        partition=around.partition,
-        tells_old_values=around.tells_old_values(node),
-    )
-
-
-def _sessions(node: SessionAggregate, around: Around) -> Step:
-    return SessionStep(
-        node,
-        around.store,
-        around.collector,
-        feeds=around.feeds(node),
-        partition=around.partition,
-        tells_old_values=around.tells_old_values(node),
-    )
-
-
-def _sliding(node: SlidingAggregate, around: Around) -> Step:
-    return SlidingStep(
-        node,
-        around.store,
-        around.collector,
-        feeds=around.feeds(node),
-        partition=around.partition,
-        tells_old_values=around.tells_old_values(node),
-    )
+def _rows(step: Callable[[Any, StepContext], Step]) -> _Maker:
+    """The maker of a step that keeps rows of its own."""
+    return lambda node, around: step(node, around.context(node))
 
 
 def _foreign_key_join(node: ForeignKeyJoin, around: Around) -> Step:
@@ -208,11 +190,6 @@ def _foreign_key_join(node: ForeignKeyJoin, around: Around) -> Step:
 def _foreign_key_rows(node: ForeignKeyRows, around: Around) -> Step:
     feeds, telling = around.feeds(node), around.tells_old_values(node)
     return ForeignKeyRowsStep(node, around.store, feeds=feeds, tells_old_values=telling)
-
-
-def _counted(node: CountedAggregate, around: Around) -> Step:
-    feeds, partition = around.feeds(node), around.partition
-    return CountedStep(node, around.store, around.collector, feeds=feeds, partition=partition)
 
 
 def _suppress_until_closed(node: SuppressUntilClosed, around: Around) -> Step:
@@ -337,10 +314,10 @@ _KINDS: dict[type[Node], _Maker] = {
     TableSide: lambda node, _: TableSideStep(node.name, is_left=node.is_left),
     TableTableJoin: _table_table_join,
     Regroup: lambda node, _: RegroupStep(node),
-    WindowedAggregate: _windowed,
-    SessionAggregate: _sessions,
-    SlidingAggregate: _sliding,
-    CountedAggregate: _counted,
+    WindowedAggregate: _rows(WindowedAggregateStep),
+    SessionAggregate: _rows(SessionStep),
+    SlidingAggregate: _rows(SlidingStep),
+    CountedAggregate: _rows(CountedStep),
     Process: _process,
     AsyncMapValues: _async_map_values,
     TableJoin: lambda node, around: TableJoinStep(node, around.table(node.table), around.collector),

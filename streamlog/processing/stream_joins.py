@@ -281,22 +281,16 @@ class StreamJoinStep(Step):
         window, node = self._window, self._node
         first, self._sequence = self._sequence, self._sequence + len(rows)
         times = [row.due_ms - self._held_ms for row in rows]
-        name, partition = self.feed.source
         numbers = range(first, self._sequence)
         right, left = node.values[::-1]
         values = [(left if row.rank else right).loads(row.value) for row in rows]
-        headers = [row.headers for row in rows]
-        origin = Origin(
+        origin = Origin.of_rows(
             self.feed,
-            topic=name,
-            partition=partition,
-            offsets=numbers,
-            positions=numbers,
-            times=times,
-            watermarks=times,
+            numbers,
+            times,
             raw_keys=[row.key for row in rows],
             raw_values=[row.value for row in rows],
-            headers=headers if any(headers) else None,
+            headers=[row.headers for row in rows],
         )
         batch = Batch(
             origin,

@@ -333,16 +333,7 @@ class SuppressUntilClosedStep(SuppressStep):
     def _origin(self, times: Sequence[int]) -> Origin:
         first, self._sequence = self._sequence, self._sequence + len(times)
         numbers = range(first, self._sequence)
-        name, partition = self.feed.source
-        return Origin(
-            self.feed,
-            topic=name,
-            partition=partition,
-            offsets=numbers,
-            positions=numbers,
-            times=times,
-            watermarks=times,
-        )
+        return Origin.of_rows(self.feed, numbers, times)
 
 
 def _before(queue: Sequence[tuple[tuple[int, int], bytes]], time_ms: int) -> int:

@@ -262,21 +262,15 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
     def _join_later(self, rows: Sequence[DueRow]) -> None:
         """Join records that have waited."""
         first, self._sequence = self._sequence, self._sequence + len(rows)
-        name, partition = self.feed.source
         numbers, times = range(first, self._sequence), [row.due_ms for row in rows]
         keys, values = [row.key for row in rows], [row.value for row in rows]
-        headers = [row.headers for row in rows]
-        origin = Origin(
+        origin = Origin.of_rows(
             self.feed,
-            topic=name,
-            partition=partition,
-            offsets=numbers,
-            positions=numbers,
-            times=times,
-            watermarks=times,
+            numbers,
+            times,
             raw_keys=keys,
             raw_values=values,
-            headers=headers if any(headers) else None,
+            headers=[row.headers for row in rows],
         )
         decoded = loads_all(self._node.key, keys), loads_all(self._serde, values)
         batch = Batch(origin, range(len(rows)), *decoded, times)

@@ -37,7 +37,7 @@ from streamlog.processing.early import EarlyRows
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.input_clock import InputClock
 from streamlog.processing.late_records import LateRecords
-from streamlog.processing.step import Collector, Step
+from streamlog.processing.step import Step, StepContext
 from streamlog.processing.window_fold import (
     GATE,
     LATE,
@@ -51,7 +51,6 @@ from streamlog.processing.window_time import WindowTime
 from streamlog.record import Windowed
 from streamlog.tables.folding import Row, cleaned, keyed
 from streamlog.tables.store import (
-    KeyValueStore,
     NamedStore,
     prefix_end,
     split_window_key,
@@ -102,21 +101,12 @@ class WindowedAggregateStep(Step):
 
     section = "windows"
 
-    def __init__(
-        self,
-        node: WindowedAggregate,
-        store: KeyValueStore,
-        collector: Collector,
-        *,
-        feeds: Sequence[Feed],
-        partition: int,
-        tells_old_values: bool = False,
-    ) -> None:
+    def __init__(self, node: WindowedAggregate, context: StepContext) -> None:
         super().__init__(node.name)
-        self._tells_old_values = tells_old_values
-        self.feed = Feed((node.name, partition))
+        self._tells_old_values = context.tells_old_values
+        self.feed = Feed((node.name, context.partition))
         """What its results carry, if it emits on close."""
-        self._feeds = feeds
+        self._feeds = context.feeds
         self._node = node
         self._grace_ms = node.windows.grace_ms
         # How long rows stay after their window has closed.
@@ -124,19 +114,22 @@ class WindowedAggregateStep(Step):
         self._result = node.aggregation.result
         self._format = RowFormat(node.name, node.aggregation)
         self._sizes = RowSizes()
-        self._store = store
-        self._collector = collector
+        self._store = context.store
+        self._collector = context.collector
         self._prefix = node.store.prefix
-        self._late = LateRecords(node.name, node.late, collector)
+        self._late = LateRecords(node.name, node.late, context.collector)
         self._time = WindowTime(
-            feeds, own=self.feed.source, united=node.united, idle_after_ms=node.idle_after_ms
+            context.feeds,
+            own=self.feed.source,
+            united=node.united,
+            idle_after_ms=node.idle_after_ms,
         )
         self._stream = self._time.stream
         self._assigner = Assigner(node.windows)
         self._fold = self._folding(node)
         self._overlaps = isinstance(node.windows, Hopping)
         self._run = self._fold.run_overlapping if self._overlaps else self._fold.run
-        self._early = self._early_rows(node, store, partition)
+        self._early = self._early_rows(node, context.partition)
         self._windows = self._fold.windows
         self._ends: list[int] = []
         self._closed_ms = UNKNOWN_MS
@@ -161,9 +154,7 @@ class WindowedAggregateStep(Step):
             tells_old_values=self._tells_old_values and node.emit != Emit.CLOSE,
         )
 
-    def _early_rows(
-        self, node: WindowedAggregate, store: KeyValueStore, partition: int
-    ) -> EarlyRows | None:
+    def _early_rows(self, node: WindowedAggregate, partition: int) -> EarlyRows | None:
         if node.early is None:
             return None
         by_wall = node.emit.clock == "wall"
@@ -171,7 +162,7 @@ class WindowedAggregateStep(Step):
             node.emit,
             Feed((node.early_feed, partition)),
             self._fold,
-            NamedStore(store, node.early),
+            NamedStore(self._store, node.early),
             clock=None if by_wall else InputClock(self._feeds, node.idle_after_ms),
             row_of=self._row_of,
         )
@@ -265,7 +256,7 @@ class WindowedAggregateStep(Step):
     ) -> Batch:
         """What the rows stand for now, each numbered by the record that changed it last."""
         return Batch(
-            _origin(feed, [row.number for row, _ in rows], times),
+            Origin.of_rows(feed, [row.number for row, _ in rows], times),
             range(len(rows)),
             WindowedKeys(self._node.key, [r.raw for r, _ in rows], [window for _, window in rows]),
             [self._result(row.state) for row, _ in rows],
@@ -511,7 +502,7 @@ class WindowedAggregateStep(Step):
         # What comes after a row begins no earlier than its window.
         times = [window.start_ms for window in closed.windows]
         first, self._sequence = self._sequence, self._sequence + len(times)
-        origin = _origin(self.feed, range(first, self._sequence), times)
+        origin = Origin.of_rows(self.feed, range(first, self._sequence), times)
         keys = WindowedKeys(self._node.key, closed.raws, closed.windows)
         batch = Batch(origin, range(len(times)), keys, closed.values, closed.timestamps)
         closed.clear()
@@ -551,17 +542,3 @@ class WindowedAggregateStep(Step):
         if self._closed_ms >= 0 and self._node.emit != Emit.COMMIT:
             for own in self.own_feeds:
                 own.time_ms = self._assigner.first_open(self._closed_ms)
-
-
-def _origin(feed: Feed, numbers: Sequence[int], times: Sequence[int]) -> Origin:
-    """Of rows that are a source of their own, with numbers for offsets."""
-    name, partition = feed.source
-    return Origin(
-        feed,
-        topic=name,
-        partition=partition,
-        offsets=numbers,
-        positions=numbers,
-        times=times,
-        watermarks=times,
-    )

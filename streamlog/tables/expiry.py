@@ -86,3 +86,20 @@ class Expiry:
     def _hint(self, time_ms: int) -> bytes:
         """The end of the bucket that a time is in."""
         return HINTS + time_bytes(-(-time_ms // self._bucket_ms) * self._bucket_ms)
+
+
+class ExpiringRows:
+    """Rows that live for a time after their own, behind a named store of a task."""
+
+    __slots__ = ("_expiry", "_store")
+
+    def __init__(self, store: NamedStore, *, retention_ms: int) -> None:
+        self._store = store
+        self._expiry = Expiry(store, retention_ms)
+
+    def advance(self, stream_time_ms: int) -> None:
+        """Stream time is at least this: forget the rows that are over by it.
+
+        To be called with the task's stream time before anything else, also after a restart.
+        """
+        self._expiry.expire(stream_time_ms)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from streamlog.tables.expiry import HINTS, ROWS, Expiry
-from streamlog.tables.store import NamedStore, prefix_end
+from streamlog.tables.expiry import HINTS, ROWS, ExpiringRows
+from streamlog.tables.store import prefix_end
 from streamlog.tables.timed_keys import (
     TIME_MS_MAX,
     TIME_MS_MIN,
@@ -34,21 +34,10 @@ class SessionRow(NamedTuple):
     value: bytes
 
 
-class SessionStore:
+class SessionStore(ExpiringRows):
     """Rows of sessions, behind a named store of a task."""
 
-    __slots__ = ("_expiry", "_store")
-
-    def __init__(self, store: NamedStore, *, retention_ms: int) -> None:
-        self._store = store
-        self._expiry = Expiry(store, retention_ms)
-
-    def advance(self, stream_time_ms: int) -> None:
-        """Stream time is at least this: forget the sessions that are over by it.
-
-        To be called with the task's stream time before anything else, also after a restart.
-        """
-        self._expiry.expire(stream_time_ms)
+    __slots__ = ()
 
     def put(self, key: bytes, start_ms: int, end_ms: int, value: bytes) -> bool:
         """Set the row of a session; False if the session is over."""

@@ -40,7 +40,6 @@ from streamlog.topology.nodes import (
     TableMapValues,
     TableSource,
     View,
-    WindowedAggregate,
 )
 from streamlog.topology.policies import ErrorPolicy, on_error
 from streamlog.topology.process import (
@@ -65,6 +64,7 @@ from streamlog.topology.suppressed import Suppress, SuppressUntilClosed, Suppres
 from streamlog.topology.table_joins import StreamTable, TableSide, TableTableJoin
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 from streamlog.topology.versioned import AsOfJoin, VersionedTable
+from streamlog.topology.windowed import WindowedAggregate
 
 __all__ = [
     "ORDERS",

@@ -13,10 +13,11 @@ from functools import cached_property
 from streamlog.errors import TopologyError
 from streamlog.serdes import serde_for
 from streamlog.topology.global_tables import GlobalTable
-from streamlog.topology.nodes import Entry, Node, Source, WindowedAggregate
+from streamlog.topology.nodes import Entry, Node, Source
 from streamlog.topology.record_windows import RecordWindowsAggregate
 from streamlog.topology.subtopology import Subtopology, writers
 from streamlog.topology.topics import TopicSpec
+from streamlog.topology.windowed import WindowedAggregate
 
 FOR_EVER = -1
 """As `retention.ms` says it."""

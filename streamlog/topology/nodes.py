@@ -19,8 +19,6 @@ from streamlog.tables.store import StoreSpec
 from streamlog.topology.aggregator import Aggregator
 from streamlog.topology.policies import ErrorPolicy
 from streamlog.topology.topics import TopicSpec
-from streamlog.windows.definitions import Windows
-from streamlog.windows.emit import Emit
 
 OldValues = Literal["unknown", "kept", "passed on"]
 """It does not; it keeps rows; its parent tells it."""
@@ -265,12 +263,11 @@ View = TableMapValues | TableFilter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate(Node):
-    """One running result per key; every change goes on."""
+class Keyed(Node):
+    """A node that keeps rows by the keys of its records: a table."""
 
     store: StoreSpec
     key: Serde[Any]
-    aggregation: Aggregation
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
@@ -279,7 +276,7 @@ class Aggregate(Node):
 
     @property
     def needs_equal_keys(self) -> bool:
-        """One row per key."""
+        """Records and rows with equal keys are in the same task."""
         return True
 
     @property
@@ -294,80 +291,10 @@ class Aggregate(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowedAggregate(Node):
-    """One result per key and window."""
+class Aggregate(Keyed):
+    """One running result per key; every change goes on."""
 
-    store: StoreSpec
-    key: Serde[Any]
     aggregation: Aggregation
-    windows: Windows
-    emit: Emit
-    early: StoreSpec | None = None
-    """Of the rows that wait for the end of an interval, with `Emit.early`."""
-    late: TopicSpec | Callable[[Any], object] | None = None
-    """Where late records go: a topic (as `Late`), a function, or only into the count."""
-    idle_after_ms: int | None = None
-    """A source read to its end and quiet for this long no longer holds windows back."""
-    united: bool = False
-    """It is of several streams, which have one time."""
-
-    @property
-    def specs(self) -> tuple[StoreSpec, ...]:
-        """Its rows, and which of them wait."""
-        return (self.store,) if self.early is None else (self.store, self.early)
-
-    @property
-    def needs_equal_keys(self) -> bool:
-        """One row per key and window."""
-        return True
-
-    @property
-    def feeds(self) -> tuple[str, ...]:
-        """Its rows, unless every update goes on.
-
-        On close, rows come in (end, start, key) order whatever the interleaving of the inputs
-        was: their number is their identity. At commits, it is that of the record that changed the
-        row last, counted here. On update, they belong to the record behind them.
-        """
-        if self.emit == Emit.UPDATE:
-            return ()
-        return (self.name,) if self.early is None else (self.early_feed, self.name)
-
-    @property
-    def waits_idle_ms(self) -> int | None:
-        """As given."""
-        return self.idle_after_ms
-
-    @property
-    def writes(self) -> tuple[TopicSpec, ...]:
-        """Where late records go."""
-        return (self.late,) if isinstance(self.late, TopicSpec) else ()
-
-    @property
-    def table_key(self) -> Serde[Any]:
-        """Of the records; that of rows is `Windowed`."""
-        return self.key
-
-    @property
-    def rows_kept_ms(self) -> int:
-        """Its retention, which counts from a window's beginning."""
-        return self.windows.retention_ms
-
-    @property
-    def old_values(self) -> OldValues:
-        """Its rows; but not which of them have gone on early."""
-        return "kept" if self.early is None else "unknown"
-
-    @property
-    def detail(self) -> str:
-        """Its windows."""
-        windows = self.windows
-        return f"{windows.described}, grace {windows.grace_ms} ms, emit {self.emit.name}"
-
-    @property
-    def early_feed(self) -> str:
-        """The source that early rows are, beside the final ones."""
-        return f"{self.name}/@early"
 
 
 Order = Literal["key", "partition", "none"]

@@ -8,39 +8,24 @@ no node and no attribute has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from streamlog.serdes import Serde
 from streamlog.tables.store import StoreSpec
-from streamlog.topology.nodes import Aggregation, Node, OldValues
-from streamlog.topology.topics import TopicSpec
+from streamlog.topology.windowed import WindowedRows
 from streamlog.windows.emit import FAR_MS, Emit
 from streamlog.windows.sessions import Sessions
 from streamlog.windows.sliding import Sliding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordWindowsAggregate(Node):
+class RecordWindowsAggregate(WindowedRows):
     """What both have in common."""
 
-    store: StoreSpec
-    """The rows, by (end, start, key)."""
     by_key: StoreSpec
     """What there is of each key."""
-    key: Serde[Any]
-    aggregation: Aggregation
     windows: Sessions | Sliding
-    emit: Emit
-    early: StoreSpec | None = None
-    """Of the rows that wait for the end of an interval, with `Emit.early`."""
-    late: TopicSpec | Callable[[Any], object] | None = None
-    """Where late records go: a topic (as `Late`), a function, or only into the count."""
-    idle_after_ms: int | None = None
-    """A source read to its end and quiet for this long no longer holds windows back."""
-    united: bool = False
-    """It is of several streams, which have one time."""
 
     @property
     def late_after_ms(self) -> int:
@@ -58,46 +43,9 @@ class RecordWindowsAggregate(Node):
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        """The rows come first."""
+        """The rows, by (end, start, key), come first."""
         own = (self.store, self.by_key)
         return own if self.early is None else (*own, self.early)
-
-    @property
-    def needs_equal_keys(self) -> bool:
-        """One row per key and window."""
-        return True
-
-    @property
-    def feeds(self) -> tuple[str, ...]:
-        """Its rows, unless every update goes on: then they belong to the record behind them."""
-        if self.emit == Emit.UPDATE:
-            return ()
-        return (self.name,) if self.early is None else (self.early_feed, self.name)
-
-    @property
-    def old_values(self) -> OldValues:
-        """Its rows; but not which of them have gone on early."""
-        return "kept" if self.early is None else "unknown"
-
-    @property
-    def early_feed(self) -> str:
-        """The source that early rows are, beside the final ones."""
-        return f"{self.name}/@early"
-
-    @property
-    def waits_idle_ms(self) -> int | None:
-        """As given."""
-        return self.idle_after_ms
-
-    @property
-    def writes(self) -> tuple[TopicSpec, ...]:
-        """Where late records go."""
-        return (self.late,) if isinstance(self.late, TopicSpec) else ()
-
-    @property
-    def table_key(self) -> Serde[Any]:
-        """Of the records; that of rows is `Windowed`."""
-        return self.key
 
     @property
     def rows_kept_ms(self) -> int:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamlog.serdes import Serde
-from streamlog.tables.store import StoreSpec
-from streamlog.topology.nodes import Node, OldValues
+from streamlog.topology.nodes import Keyed, Node
 from streamlog.topology.stream_joins import How
 from streamlog.windows.emit import FAR_MS
 
@@ -28,12 +27,12 @@ class TableSide(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableTableJoin(Node):
-    """The rows of two tables by key; its parents are its sides, the left one first."""
+class TableTableJoin(Keyed):
+    """The rows of two tables by key; its parents are its sides, the left one first.
 
-    store: StoreSpec
-    key: Serde[Any]
-    """Of keys, or of those within windows."""
+    Its keys are those of both tables, or of keys within windows.
+    """
+
     left: Serde[Any]
     right: Serde[Any]
     fn: Callable[[Any, Any], Any]
@@ -44,29 +43,9 @@ class TableTableJoin(Node):
     """A time at which a window ends is in it."""
 
     @property
-    def specs(self) -> tuple[StoreSpec, ...]:
-        """What both sides have told."""
-        return (self.store,)
-
-    @property
-    def needs_equal_keys(self) -> bool:
-        """Rows with equal keys are in the same task."""
-        return True
-
-    @property
-    def table_key(self) -> Serde[Any]:
-        """That of both tables."""
-        return self.key
-
-    @property
     def rows_kept_ms(self) -> int | None:
         """As given."""
         return self.kept_ms
-
-    @property
-    def old_values(self) -> OldValues:
-        """What it keeps of both sides."""
-        return "kept"
 
     @property
     def detail(self) -> str:
@@ -89,34 +68,12 @@ class TableTableJoin(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTable(Node):
+class StreamTable(Keyed):
     """The latest value per key of a stream; its records are the changes."""
 
-    store: StoreSpec
-    key: Serde[Any]
     value: Serde[Any]
-
-    @property
-    def specs(self) -> tuple[StoreSpec, ...]:
-        """Its rows."""
-        return (self.store,)
-
-    @property
-    def needs_equal_keys(self) -> bool:
-        """One row per key."""
-        return True
-
-    @property
-    def table_key(self) -> Serde[Any]:
-        """Of the records."""
-        return self.key
 
     @property
     def table_value(self) -> Serde[Any]:
         """Of the records."""
         return self.value
-
-    @property
-    def old_values(self) -> OldValues:
-        """Its rows."""
-        return "kept"
