@@ -8,33 +8,37 @@ or another library is imported inside the method that needs it.
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import inspect
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from streamlog.app_settings import (
+    Guarantee,
+    checked_guarantee,
+    interval_ms,
+    memory_bytes,
+    policy_of,
+    refuse,
+    security_of,
+)
 from streamlog.dsl.access import GlobalAccess, TableAccess
 from streamlog.dsl.agent import Agent, AgentRef
-from streamlog.dsl.due import cron_times
-from streamlog.dsl.front import Command, Front, Page
+from streamlog.dsl.duties import Duties
 from streamlog.dsl.global_table import GlobalTable
 from streamlog.dsl.place import AppBuilder, Place, Side
-from streamlog.dsl.schedule import Clockwork, Crontab, Service, Timer
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.stream import Stream
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Asker, Outlet, Topic
 from streamlog.durations import Dur, When, duration_ms, when_ms
-from streamlog.errors import ConfigError, SerdeError, TopologyError
+from streamlog.errors import SerdeError, TopologyError
 from streamlog.record import Headers
 from streamlog.serdes import Serde, serde_for
-from streamlog.tables.cache_budget import MEMORY_BYTES, MEMORY_BYTES_MIN
+from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     ErrorPolicy,
@@ -54,42 +58,17 @@ if TYPE_CHECKING:
     from streamlog.client.producer import Producer
     from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
-    from streamlog.worker.moves import Policy
     from streamlog.worker.program import Program
 
 K = TypeVar("K")
 """A key."""
 V = TypeVar("V")
 """A value."""
-TimerFunction = TypeVar("TimerFunction", bound=Callable[[], Awaitable[None]])
-CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None]])
-PageFunction = TypeVar("PageFunction", bound=Callable[..., Awaitable[Any]])
-CommandFunction = TypeVar("CommandFunction", bound=Callable[..., Any])
 AgentFunction = Callable[[Stream[K, V]], Any]
 """`async def`, which may yield."""
 
-Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
-GUARANTEES: Final = ("exactly_once", "at_least_once")
-SETTINGS = (
-    "log",
-    "security",
-    "state_dir",
-    "state_memory_bytes",
-    "state_cleanup_delay",
-    "standby_replicas",
-    "warmup_replicas",
-    "acceptable_lag",
-    "timezone",
-    "commit_interval",
-    "on_error",
-    "watchdog",
-    "watchdog_exit",
-    "guarantee",
-    "web",
-)
 
-
-class App:
+class App(Duties):
     """A program over topics.
 
     Example:
@@ -157,23 +136,19 @@ class App:
             ConfigError: a setting is unknown or out of range.
             TopologyError: the id can't be a part of a topic's name.
         """
-        _refuse(unknown)
+        refuse(unknown)
+        super().__init__(timezone)
         self.id = id
         self.log = log
-        self.security = _security(security)
+        self.security = security_of(security)
         self.state_dir = state_dir
-        if state_memory_bytes < MEMORY_BYTES_MIN:
-            raise ConfigError(
-                f"state_memory_bytes is {state_memory_bytes}: give it {MEMORY_BYTES_MIN} or more"
-            )
-        self.state_memory_bytes = state_memory_bytes
+        self.state_memory_bytes = memory_bytes(state_memory_bytes)
         self.state_cleanup_delay_ms = duration_ms(state_cleanup_delay)
-        self.policy = _policy(standby_replicas, warmup_replicas, acceptable_lag)
-        self.timezone = timezone
-        self.commit_interval_ms = _interval_ms("commit_interval", commit_interval)
-        self.watchdog_ms = _interval_ms("watchdog", watchdog)
+        self.policy = policy_of(standby_replicas, warmup_replicas, acceptable_lag)
+        self.commit_interval_ms = interval_ms("commit_interval", commit_interval)
+        self.watchdog_ms = interval_ms("watchdog", watchdog)
         self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
-        self.guarantee = _guarantee(guarantee)
+        self.guarantee = checked_guarantee(guarantee)
         self.web = web
         self.outlet = Outlet()
         """What `Topic.send` goes through while the app runs."""
@@ -181,8 +156,6 @@ class App:
         self._builder = AppBuilder(id, self.outlet, on_error=on_error)
         self._topics: dict[str, TopicSpec] = {}
         self._agents: dict[str, Agent[Any, Any]] = {}
-        self._by_the_clock = Clockwork()
-        self._front = Front()
         self._warned: set[str] = set()
 
     @property
@@ -194,31 +167,6 @@ class App:
     def agents(self) -> tuple[Agent[Any, Any], ...]:
         """The agents, in the order of their declaration."""
         return tuple(self._agents.values())
-
-    @property
-    def timers(self) -> tuple[Timer, ...]:
-        """The timers, in the order of their declaration."""
-        return tuple(self._by_the_clock.timers)
-
-    @property
-    def crontabs(self) -> tuple[Crontab, ...]:
-        """The crontabs, in the order of their declaration."""
-        return tuple(self._by_the_clock.crontabs)
-
-    @property
-    def tasks(self) -> tuple[Service, ...]:
-        """What every worker runs once, in the order of declaration."""
-        return tuple(self._by_the_clock.services.values())
-
-    @property
-    def pages(self) -> tuple[Page, ...]:
-        """The pages, in the order of declaration."""
-        return tuple(self._front.pages.values())
-
-    @property
-    def commands(self) -> Mapping[str, Command]:
-        """The commands by name."""
-        return MappingProxyType(self._front.commands)
 
     def topic(
         self,
@@ -389,121 +337,6 @@ class App:
 
         return declare
 
-    def timer(
-        self, every: Dur, *, on: Literal["leader", "every_worker"] = "leader"
-    ) -> Callable[[TimerFunction], TimerFunction]:
-        """Call an async function every so often, by the wall clock; a decorator.
-
-        Args:
-            every: the first time one interval after the start. The leader's goes on from its
-                last run, whoever leads: what was missed meanwhile is made up for once.
-            on: one worker of the app, or each of them.
-
-        Raises:
-            ConfigError: the interval is no duration, or 0.
-        """
-        every_ms = duration_ms(every)
-        if not every_ms:
-            raise ConfigError("a timer's interval must be longer than 0 ms")
-        _check_on(on)
-
-        def declare(fn: TimerFunction) -> TimerFunction:
-            self._by_the_clock.timers.append(Timer(fn.__name__, fn, every_ms, on))
-            return fn
-
-        return declare
-
-    def crontab(
-        self,
-        spec: str,
-        *,
-        tz: str | None = None,
-        on: Literal["leader", "every_worker"] = "leader",
-        misfire: Literal["skip", "once", "all"] = "skip",
-    ) -> Callable[[CronFunction], CronFunction]:
-        """Call an async function with the time it is due, as cron does; a decorator.
-
-        Args:
-            spec: minute, hour, day, month and weekday, such as "30 2 * * *".
-            tz: the time zone; the app's by default.
-            on: one worker of the app, or each of them.
-            misfire: which of the runs that were missed are made up for, also those while no
-                worker ran: none that is late by more than a minute ("skip"), the latest
-                ("once"), or all. A run that was interrupted counts as missed for the latter two.
-
-        Raises:
-            ConfigError: the expression or the time zone is not valid.
-        """
-        timezone = tz or self.timezone
-        cron_times(spec, timezone)
-        _check_on(on)
-        if misfire not in {"skip", "once", "all"}:
-            raise ConfigError(f"misfire is 'skip', 'once' or 'all', not {misfire!r}")
-
-        def declare(fn: CronFunction) -> CronFunction:
-            self._by_the_clock.crontabs.append(
-                Crontab(fn.__name__, fn, spec, timezone, on, misfire)
-            )
-            return fn
-
-        return declare
-
-    def task(self, fn: TimerFunction) -> TimerFunction:
-        """Run an async function once in every worker, from when it begins to work; a decorator.
-
-        It may return or go on for ever: when the worker stops it is cancelled. An error that it
-        raises ends the worker.
-
-        Raises:
-            TopologyError: the function is not `async def`, or there is one of that name.
-        """
-        name = fn.__name__
-        _check_async(name, fn)
-        if name in self._by_the_clock.services:
-            raise TopologyError(f"there is a task {name!r} already: give the function another name")
-        self._by_the_clock.services[name] = Service(name, fn)
-        return fn
-
-    def page(self, path: str) -> Callable[[PageFunction], PageFunction]:
-        """Answer a path of the workers' HTTP server (`web=`); a decorator.
-
-        The function is `async`, is given the path's parameters by name, and `request`
-        (Starlette's) if it takes that. It returns text (HTML), a Response of Starlette, or
-        anything that can be written as JSON. Every worker answers; tables are asked with `fetch`
-        and `scan`, wherever the rows are.
-
-        Args:
-            path: such as "/report" or "/users/{name}"; "{day:int}" is a whole number.
-
-        Raises:
-            TopologyError: the path is taken, or the function can't be called with it.
-        """
-
-        def declare(fn: PageFunction) -> PageFunction:
-            self._front.add_page(path, fn)
-            return fn
-
-        return declare
-
-    def command(self, name: str | None = None) -> Callable[[CommandFunction], CommandFunction]:
-        """Make a function a command: `python app.py NAME`, `streamlog -A app NAME`; a decorator.
-
-        Parameters and their annotations are its arguments and options, as with Typer. An async
-        function runs with the app's log open, so that it can `await topic.send(...)`.
-
-        Args:
-            name: by default the function's, with hyphens.
-
-        Raises:
-            TopologyError: the name is taken.
-        """
-
-        def declare(fn: CommandFunction) -> CommandFunction:
-            self._front.add_command(name or fn.__name__.replace("_", "-"), fn)
-            return fn
-
-        return declare
-
     def topology(self) -> Topology:
         """What the streams and tables declared so far come to.
 
@@ -657,55 +490,6 @@ class App:
         return Place(self._builder, node, Shape(given=spec.key), Shape(given=spec.value))
 
 
-def _guarantee(guarantee: Guarantee) -> Guarantee:
-    if guarantee not in GUARANTEES:
-        raise ConfigError(f"guarantee is {guarantee!r}: it is one of {', '.join(GUARANTEES)}")
-    return guarantee
-
-
-def _interval_ms(name: str, given: Dur) -> int:
-    interval_ms = duration_ms(given)
-    if not interval_ms:
-        raise ConfigError(f"{name} must be longer than 0 ms")
-    return interval_ms
-
-
-def _refuse(unknown: Iterable[str]) -> None:
-    """Raises ConfigError for the first of them, if there is one."""
-    for name in unknown:
-        near = difflib.get_close_matches(name, SETTINGS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(SETTINGS)}"
-        raise ConfigError(f"App has no setting {name!r}: {hint}")
-
-
-def _policy(standby_replicas: int, warmup_replicas: int, acceptable_lag: int) -> Policy:
-    """How tasks move between workers.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
-    from streamlog.worker.moves import Policy  # noqa: PLC0415 - not for who only wants the topology
-
-    least = {"standby_replicas": 0, "warmup_replicas": 1, "acceptable_lag": 0}
-    given = (standby_replicas, warmup_replicas, acceptable_lag)
-    for (name, minimum), value in zip(least.items(), given, strict=True):
-        if value < minimum:
-            raise ConfigError(f"{name} is {value}: it has to be {minimum} or more")
-    return Policy(
-        acceptable_lag=acceptable_lag, warmups_max=warmup_replicas, standbys=standby_replicas
-    )
-
-
-def _check_async(name: str, fn: object) -> None:
-    if not inspect.iscoroutinefunction(fn):
-        raise TopologyError(f"task {name!r} must be `async def` and take no arguments")
-
-
-def _check_on(on: str) -> None:
-    if on not in {"leader", "every_worker"}:
-        raise ConfigError(f"on is 'leader' or 'every_worker', not {on!r}")
-
-
 def _serde(topic: str, what: str, declared: object) -> Serde[Any]:
     try:
         return serde_for(declared)
@@ -739,12 +523,3 @@ class _ProducerSender:
             partition=partition,
         )
         return await sent
-
-
-def _security(given: Security | Mapping[str, str] | None) -> Security | None:
-    """Made of settings by their names, if it was given so. Raises what `Security` raises."""
-    if not isinstance(given, Mapping):
-        return given
-    from streamlog.transport.security import Security  # noqa: PLC0415 - an app without needs no ssl
-
-    return Security.of(given)
