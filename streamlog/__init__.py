@@ -13,6 +13,7 @@ from streamlog.dsl.windowed import WindowedStream
 from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.record import Late, Record, Windowed
 from streamlog.serdes import Serde, migration
+from streamlog.snapshots.snapshot import Snapshot
 from streamlog.topology import ErrorPolicy, on_error
 from streamlog.windows.calendar import calendar
 from streamlog.windows.counted import count_window
@@ -37,6 +38,7 @@ __all__ = [
     "Record",
     "Sent",
     "Serde",
+    "Snapshot",
     "Store",
     "Stream",
     "StreamlogError",

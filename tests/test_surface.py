@@ -9,7 +9,7 @@ import inspect
 import pytest
 
 import streamlog
-from streamlog import App, Grouped, Stream, Table, Topic, WindowedStream, agg
+from streamlog import App, Grouped, Snapshot, Stream, Table, Topic, WindowedStream, agg
 from streamlog.client.admin import Admin
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
@@ -30,6 +30,7 @@ NAMES = [
     "Record",
     "Sent",
     "Serde",
+    "Snapshot",
     "Store",
     "Stream",
     "StreamlogError",
@@ -57,6 +58,9 @@ METHODS = {
         "agent", "agents", "command", "commands", "crontab", "crontabs", "global_table", "main",
         "page", "pages", "program", "simulate", "stream", "table", "task", "tasks", "test", "timer",
         "timers", "topic", "topics", "topology",
+    ],
+    Snapshot: [
+        "entry", "files", "id", "offsets", "open", "progress", "remove", "rows", "url", "verify",
     ],
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [

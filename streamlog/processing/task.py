@@ -338,7 +338,12 @@ class Task:
         if not changes and not self._has_news:
             return []
         self._has_news = False
-        return checkpoint(changes, Progress(offsets=self.positions, sections=self._sections()))
+        return checkpoint(changes, self.progress)
+
+    @property
+    def progress(self) -> Progress:
+        """What its state has taken in, as of the last checkpoint if nothing came since."""
+        return Progress(offsets=self.positions, sections=self._sections())
 
     def committed(self, records: Sequence[Change], *, next_offset: int) -> None:
         """The changelog has taken the `records` of a checkpoint: bring them into the store.

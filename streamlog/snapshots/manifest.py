@@ -1,0 +1,256 @@
+"""Manifest: what a snapshot consists of, as one JSON document, written last.
+
+A snapshot is one consistent cut: per source partition the first offset whose stream time has come
+to the cut (`cut_ms`), and for each task all that it knows when everything before has been taken in:
+its rows as sorted files, and its progress, which is positions, stream times, pending windows,
+timers and join buffers as far as they are no rows. Rules of the file: pure; a file is told by its
+checksum (CRC-32C), so one that was cut short, or belongs to another attempt, is never taken for the
+right one; who reads a newer format than it knows says so. What is the same program is told by the
+fingerprint of the topology, which sees operators, stores, serdes and windows but no functions, and
+not the app's id. Not done here: reading and writing files (`places`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from streamlog.errors import CorruptData, TopologyError
+from streamlog.topology import Topology
+from streamlog.topology.blueprint import Blueprint
+from streamlog.topology.difference import difference
+
+FORMAT_VERSION: Final = 1
+MANIFEST_FILE: Final = "manifest.json"
+
+TopicPartition: TypeAlias = tuple[str, int]
+Row: TypeAlias = tuple[str, int, int]
+"""Topic, partition and a number: an offset, or a time in milliseconds."""
+
+
+class FilePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a snapshot."""
+
+    name: str
+    """Below the snapshot's directory."""
+    size_bytes: int
+    crc: int
+    """CRC-32C of all of it."""
+
+
+class StoreFile(FilePart, frozen=True, kw_only=True):
+    """Rows of one store, sorted."""
+
+    store: str
+    rows: int
+
+
+class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task has left. Plain data: a task on another machine sends it as JSON."""
+
+    subtopology: int
+    partition: int
+    files: tuple[StoreFile, ...]
+    """In the order of their keys."""
+    progress: FilePart | None
+    """None: the task has no state, only positions and times."""
+    offsets: tuple[Row, ...]
+    """Of its inputs: the next offset to be read."""
+    times: tuple[Row, ...]
+    """Of its inputs: how far event time has come, in milliseconds; -1 if nothing was read."""
+
+    @property
+    def task(self) -> str:
+        """As `TaskId` is written."""
+        return f"{self.subtopology}_{self.partition}"
+
+    @property
+    def rows(self) -> int:
+        """Of all stores."""
+        return sum(file.rows for file in self.files)
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> TaskEntry:
+        """What `encode` gave.
+
+        Raises:
+            CorruptData: it is not that.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptData(
+                f"the entry of a task in a snapshot is not readable: {error}"
+            ) from error
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a snapshot but its files."""
+
+    format: int = FORMAT_VERSION
+    id: str
+    """Of the job that made it; handing over the same id twice does nothing the second time."""
+    app_id: str
+    fingerprint: str
+    blueprint: Blueprint
+    """The topology, to say what differs if the fingerprint does."""
+    cut_ms: int | None
+    """The stream time T of the cut; None: what the log held when the job was planned."""
+    created_ms: int
+    """By the clock on the wall."""
+    partitions: dict[str, int]
+    """Of every topic that the app reads, repartition topics included."""
+    tasks: tuple[TaskEntry, ...]
+    outputs: tuple[Row, ...] = ()
+    """End offsets of the output topics, as of the publication of the job's rows, if it did that."""
+    changelogs: tuple[Row, ...] = ()
+    """Of a snapshot of live tasks: the offsets of their changelogs that it reflects."""
+    versions: dict[str, str] = {}
+    """Of streamlog and Python, for who looks into it."""
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Per input partition, repartition topics left out, the first offset that is not in it."""
+        return _lowest(row for entry in self.tasks for row in entry.offsets if self._is_source(row))
+
+    @property
+    def times(self) -> dict[TopicPartition, int]:
+        """Per input partition, how far event time had come there, in milliseconds."""
+        rows = (row for entry in self.tasks for row in entry.times if self._is_source(row))
+        return {(topic, partition): ms for topic, partition, ms in rows}
+
+    @property
+    def rows(self) -> int:
+        """Of all stores of all tasks."""
+        return sum(entry.rows for entry in self.tasks)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def files(self) -> list[FilePart]:
+        """All files beside the manifest."""
+        found: list[FilePart] = []
+        for entry in self.tasks:
+            found += entry.files
+            if entry.progress is not None:
+                found.append(entry.progress)
+        return found
+
+    def encode(self) -> bytes:
+        """As JSON, for people to read as well."""
+        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """What `encode` gave.
+
+        Raises:
+            CorruptData: it is not that, or a newer streamlog has written it.
+        """
+        try:
+            found = msgspec.json.decode(data, type=_Format)
+            if found.format == FORMAT_VERSION:
+                return msgspec.json.decode(data, type=cls)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise CorruptData(f"the manifest of a snapshot is not readable: {error}") from error
+        raise CorruptData(
+            f"the snapshot has format {found.format}, this streamlog reads {FORMAT_VERSION}: a "
+            "newer one has written it; use that one, or make the snapshot again"
+        )
+
+    def check(self, topology: Topology, counts: Mapping[str, int]) -> None:
+        """Whether a program can go on from it.
+
+        Args:
+            topology: of the program.
+            counts: how many partitions the topics of the log have; of those that are not there
+                yet nothing is asked.
+
+        Raises:
+            TopologyError: the program computes something else, or a topic has grown or shrunk.
+        """
+        self._check_topology(topology)
+        ids = dict(_same_topics(topology, self.app_id))
+        for topic, count in sorted(counts.items()):
+            planned = self.partitions.get(ids.get(topic, topic), count)
+            if planned != count:
+                raise TopologyError(
+                    f"topic {topic!r} has {count} partitions, but snapshot {self.id!r} was made "
+                    f"for {planned}: keys lie elsewhere now; make the snapshot again"
+                )
+        self._check_complete()
+
+    def _check_topology(self, topology: Topology) -> None:
+        if fingerprint_of(topology) == self.fingerprint:
+            return
+        mine = _renamed(
+            msgspec.to_builtins(Blueprint.of(topology)), f"{topology.app_id}-", f"{self.app_id}-"
+        )
+        found = difference(self.blueprint, msgspec.convert(mine, Blueprint))
+        lines = "\n".join(f"  {line}" for line in found.lines())
+        raise TopologyError(
+            f"snapshot {self.id!r} was made by another program of app {self.app_id!r} than this "
+            f"one of {topology.app_id!r}:\n{lines}\nmake it again with this program, or hand it "
+            "over with the one that made it"
+        )
+
+    def _check_complete(self) -> None:
+        ids = Counter(entry.task for entry in self.tasks)
+        if twice := sorted(task for task, count in ids.items() if count > 1):
+            raise CorruptData(f"snapshot {self.id!r} holds task {twice[0]} twice")
+
+    def _is_source(self, row: Row) -> bool:
+        return not row[0].startswith(f"{self.app_id}-") or not row[0].endswith("-repartition")
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def fingerprint_of(topology: Topology) -> str:
+    """What tells one topology from another, whatever the app is called: 32 hexadecimal digits."""
+    # Internal topics begin with the app's id: the same program under another one is the same.
+    neutral = _renamed(msgspec.to_builtins(Blueprint.of(topology)), f"{topology.app_id}-", "-")
+    return hashlib.sha256(msgspec.json.encode(neutral, order="deterministic")).hexdigest()[:32]
+
+
+def _renamed(data: Any, before: str, after: str) -> Any:  # noqa: ANN401 - JSON
+    """The same data with another beginning of all names that begin so."""
+    match data:
+        case str() if data.startswith(before):
+            return after + data.removeprefix(before)
+        case dict():
+            return {_renamed(k, before, after): _renamed(v, before, after) for k, v in data.items()}
+        case list():
+            return [_renamed(each, before, after) for each in data]
+        case _:
+            return data
+
+
+def _same_topics(topology: Topology, app_id: str) -> list[tuple[str, str]]:
+    """The internal topics of an app, and their names in another app of the same program."""
+    mine = f"{topology.app_id}-"
+    return [
+        (name, f"{app_id}-{name.removeprefix(mine)}")
+        for name, spec in topology.topics.items()
+        if spec.internal
+    ]
+
+
+def _lowest(rows: Iterable[Row]) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, partition, offset in rows:
+        at = (topic, partition)
+        found[at] = min(offset, found.get(at, offset))
+    return found

@@ -1,0 +1,223 @@
+"""A snapshot holds all that tasks know: rows, progress, positions; and what is damaged is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streamlog import App, Windowed, session, tumbling
+from streamlog.errors import ConfigError, CorruptData, TopologyError
+from streamlog.processing.outbox import SinkRecord
+from streamlog.serdes import serde_for
+from streamlog.snapshots import (
+    Manifest,
+    Snapshot,
+    SnapshotPlace,
+    TaskEntry,
+    default_place,
+    fingerprint_of,
+)
+from streamlog.snapshots.capture import capture, finished
+from streamlog.snapshots.manifest import MANIFEST_FILE
+from streamlog.tables.sorted_file import read_sorted, write_sorted
+from streamlog.topology import Topology
+from tests.processing.test_exactness import Cluster
+
+COUNTS = {"words": 3, "counts": 2, "visits": 2}
+
+
+def visits(app_id: str = "visits-app", *, gap: str = "5s", named: str = "visits") -> Topology:
+    app = App(app_id)
+    words = app.topic("words", key=str, value=int)
+    counts = app.topic("counts", key=Windowed[str], value=int)
+    visits = app.topic("visits", key=Windowed[str], value=int)
+    stream = app.stream(words)
+    stream.group_by_key().windowed(tumbling("10s")).count(name="counts").changes().to(counts)
+    (
+        stream.group_by(lambda key, _: key[:1], name="letters")
+        .windowed(session(gap))
+        .count(name=named)
+        .changes()
+        .to(visits)
+    )
+    return app.topology()
+
+
+def a_cluster(topology: Topology, records: int = 200) -> Cluster:
+    cluster = Cluster(topology, dict(COUNTS), Random(1))
+    rng = Random(2)
+    for n in range(records):
+        key = rng.choice(["ab", "ac", "b", "cd"])
+        value = serde_for(int).dumps(n)
+        record = SinkRecord("words", rng.randrange(3), n * 100, key.encode(), value)
+        cluster.append("words", record.partition, record)
+    cluster.run(crashes=0)
+    return cluster
+
+
+def taken(cluster: Cluster, place: SnapshotPlace, **settings: int) -> Snapshot:
+    entries = [
+        capture(task, cluster.stores[task_id], place, **settings)
+        for task_id, task in cluster.tasks.items()
+    ]
+    # As they come from other machines.
+    entries = [TaskEntry.decode(entry.encode()) for entry in entries]
+    return finished(
+        place,
+        entries,
+        topology=cluster.topology,
+        partitions=cluster.counts,
+        cut_ms=20_000,
+        created_ms=1_700_000_000_000,
+        outputs={("counts", 0): 7},
+    )
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Snapshot:
+    return taken(a_cluster(visits()), SnapshotPlace(str(tmp_path / "snapshots")) / "job-1")
+
+
+@pytest.mark.parametrize("where", ["", "file://", "memory://"])
+@pytest.mark.parametrize("file_bytes", [1 << 20, 200])
+def test_what_was_captured_is_read_back(tmp_path: Path, where: str, file_bytes: int) -> None:
+    cluster = a_cluster(visits())
+    place = SnapshotPlace(f"{where}{tmp_path}/snapshots") / "job-1"
+    taken(cluster, place, file_bytes=file_bytes)
+
+    snapshot = Snapshot.open(f"{where}{tmp_path}/snapshots/job-1")
+
+    snapshot.verify()
+    assert snapshot.id == "job-1"
+    assert snapshot.offsets == {
+        ("words", n): len(cluster.logs["words", n]) for n in range(COUNTS["words"])
+    }
+    assert snapshot.manifest.times == {
+        ("words", n): cluster.logs["words", n][-1].timestamp_ms for n in range(COUNTS["words"])
+    }
+    for task_id, task in cluster.tasks.items():
+        entry = snapshot.entry(task_id.subtopology, task_id.partition)
+        assert entry is not None
+        stored = [row for row in cluster.stores[task_id].range() if row[0][0]]
+        assert list(snapshot.rows(entry)) == stored
+        assert len(entry.files) >= len({file.store for file in entry.files})
+        assert entry.rows == len(stored)
+        assert snapshot.progress(entry) == task.progress
+    assert snapshot.manifest.rows > 0
+    snapshot.remove()
+    assert SnapshotPlace(f"{where}{tmp_path}/snapshots").names() == []
+
+
+def test_a_job_that_did_not_end_leaves_no_snapshot(tmp_path: Path) -> None:
+    cluster = a_cluster(visits())
+    place = SnapshotPlace(str(tmp_path)) / "job-1"
+    for task_id, task in cluster.tasks.items():
+        capture(task, cluster.stores[task_id], place)
+    with pytest.raises(CorruptData, match="there is no snapshot"):
+        Snapshot.open(place.url)
+
+
+def test_attempts_at_the_same_task_harm_each_other_nothing(tmp_path: Path) -> None:
+    cluster = a_cluster(visits())
+    place = SnapshotPlace(str(tmp_path)) / "job-1"
+    first = [capture(t, cluster.stores[at], place, attempt="1") for at, t in cluster.tasks.items()]
+    for at, task in cluster.tasks.items():
+        capture(task, cluster.stores[at], place, attempt="2")
+    finished(
+        place,
+        first,
+        topology=cluster.topology,
+        partitions=cluster.counts,
+        cut_ms=None,
+        created_ms=0,
+    ).verify()
+
+
+def test_every_task_is_there_once(tmp_path: Path) -> None:
+    cluster = a_cluster(visits())
+    place = SnapshotPlace(str(tmp_path)) / "job-1"
+    entries = [capture(t, cluster.stores[at], place) for at, t in cluster.tasks.items()]
+    for wrong in (entries[1:], [*entries, entries[0]]):
+        with pytest.raises(CorruptData, match=f"task {entries[0].task}"):
+            finished(
+                place,
+                wrong,
+                topology=cluster.topology,
+                partitions=cluster.counts,
+                cut_ms=None,
+                created_ms=0,
+            )
+
+
+@pytest.mark.parametrize("harm", ["cut short", "changed", "removed"])
+def test_a_damaged_file_is_told_by_name(snapshot: Snapshot, harm: str) -> None:
+    part = snapshot.manifest.files[0]
+    path = Path(snapshot.url, part.name)
+    data = path.read_bytes()
+    if harm == "cut short":
+        path.write_bytes(data[:-1])
+    elif harm == "changed":
+        path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    else:
+        path.unlink()
+    with pytest.raises(CorruptData, match=Path(part.name).name):
+        snapshot.verify()
+
+
+def test_a_newer_format_is_refused(snapshot: Snapshot) -> None:
+    path = Path(snapshot.url, MANIFEST_FILE)
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises(CorruptData, match="a newer one has written it"):
+        Snapshot.open(snapshot.url)
+    path.write_bytes(b"{}")
+    with pytest.raises(CorruptData, match="not readable"):
+        Snapshot.open(snapshot.url)
+
+
+def test_the_same_program_may_go_on_under_another_id(snapshot: Snapshot) -> None:
+    snapshot.manifest.check(visits(), COUNTS)
+    other = visits("other")
+    assert fingerprint_of(other) == snapshot.manifest.fingerprint
+    snapshot.manifest.check(other, {**COUNTS, "other-letters-repartition": 3})
+
+
+def test_another_program_is_refused_with_what_differs(snapshot: Snapshot) -> None:
+    with pytest.raises(TopologyError, match="was made by another program"):
+        snapshot.manifest.check(visits(gap="6s"), COUNTS)
+    with pytest.raises(TopologyError, match="calls"):
+        snapshot.manifest.check(visits(named="calls"), COUNTS)
+
+
+@pytest.mark.parametrize("app_id", ["visits-app", "other"])
+def test_other_partition_counts_are_refused(snapshot: Snapshot, app_id: str) -> None:
+    with pytest.raises(TopologyError, match="'words' has 4 partitions"):
+        snapshot.manifest.check(visits(app_id), {**COUNTS, "words": 4})
+    topic = f"{app_id}-letters-repartition"
+    with pytest.raises(TopologyError, match=f"'{topic}' has 2 partitions"):
+        snapshot.manifest.check(visits(app_id), {**COUNTS, topic: 2})
+
+
+def test_a_place_that_needs_a_library_says_so() -> None:
+    with pytest.raises(ConfigError, match="can't be kept at nosuch://"):
+        SnapshotPlace("nosuch://bucket/x")
+
+
+def test_snapshots_lie_beside_the_log_or_the_state() -> None:
+    assert default_place("embedded:./.streamlog/log", "elsewhere") == "./.streamlog/snapshots"
+    assert default_place("kafka://host:9092", "./.streamlog/state") == "./.streamlog/snapshots"
+    assert default_place("embedded:log", "") == "./snapshots"
+
+
+def test_sorted_files_hold_what_was_written(tmp_path: Path) -> None:
+    rows = [(b"%05d" % n, os.urandom(n % 50)) for n in range(1_000)]
+    path = str(tmp_path / "rows.sst")
+    assert write_sorted(rows[0], iter(rows[1:]), path, file_bytes=1 << 20) == len(rows)
+    assert list(read_sorted(path)) == rows
+    assert Path(path).exists()
+
+
+def test_a_manifest_is_the_same_after_reading(snapshot: Snapshot) -> None:
+    assert Manifest.decode(snapshot.manifest.encode()) == snapshot.manifest
