@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from uuid import uuid4
@@ -36,6 +36,8 @@ RENEW_MS = 10_000
 """A claim is written again this often while its run takes its time."""
 SILENT_MS = 30_000
 """An owner that has not done so for so long is gone: its run was interrupted."""
+STOP_WAIT_MS = 30_000
+"""A run that is still at work so long after the request to stop is not waited for."""
 FREQUENT_MS = 10_000
 """Timers of shorter intervals claim nothing, and tell this often what they have run."""
 
@@ -59,7 +61,7 @@ class _Job:
 
 
 class CronScheduler:
-    """Runs timers and crontabs until it is stopped; then lets the running ones finish.
+    """Runs timers and crontabs until it is stopped; then lets the running ones finish, in a while.
 
     `is_leader` tells whether this worker leads the group; what is to run on the leader is
     looked up each time it falls due. A function that raises is logged with its traceback and
@@ -96,13 +98,25 @@ class CronScheduler:
             StreamlogError: the log of what has been run can't be read or written.
         """
         async with self._stack, asyncio.TaskGroup() as tasks:
+            kept: dict[asyncio.Task[None], str] = {}
             for job in self._jobs:
                 keep = self._keep(job) if job.on == "every_worker" else self._keep_led(job)
-                tasks.create_task(keep, name=f"schedule {job.name}")
+                kept[tasks.create_task(keep, name=f"schedule {job.name}")] = job.name
+            if kept:
+                tasks.create_task(self._end_late(kept), name="late schedules")
 
     def stop(self) -> None:
-        """Start nothing new; `run` returns when what runs has finished."""
+        """Start nothing new; `run` returns when what runs has finished, or has had its time."""
         self._stop.set()
+
+    async def _end_late(self, kept: Mapping[asyncio.Task[None], str]) -> None:
+        """A claim that is cut off stays open: the next leader finds that it was interrupted."""
+        await self._stop.wait()
+        _, late = await asyncio.wait(kept, timeout=STOP_WAIT_MS / 1000)
+        for task in late:
+            text = "%s is still at work %d s after the request to stop and is not waited for"
+            logger.warning(text, kept[task], STOP_WAIT_MS // 1000)
+            task.cancel()
 
     async def _keep(self, job: _Job) -> None:
         """Run what every worker runs."""

@@ -32,6 +32,8 @@ ANSWERS_MAX = 1_000
 """On their way at a time; more are dropped, and their askers wait in vain."""
 CLOSE_WAIT_MS = 2_000
 """For answers on their way and the removal of the topic, when the worker ends."""
+LAST_ANSWERS_MS = 2_000
+"""A worker that stops waits no longer for answers: nobody else may be there to give them."""
 
 
 class Replies:
@@ -58,6 +60,7 @@ class Replies:
         self._reading: asyncio.Task[None] | None = None
         self._making = asyncio.Lock()
         self._answers: set[asyncio.Task[None]] = set()
+        self._is_over = False
 
     async def ask(
         self, topic: str, value: bytes | None, *, key: bytes | None, timeout_ms: int
@@ -65,8 +68,10 @@ class Replies:
         """Write a record and wait for the answer.
 
         Raises:
-            RequestTimedOut: it has not come in time.
+            RequestTimedOut: it has not come in time, or the worker stops.
         """
+        if self._is_over:
+            raise RequestTimedOut(f"{topic} is not asked any more: this worker stops")
         ask = Ask(self._place.topic, uuid4().bytes)
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._asked[ask.number] = answer
@@ -78,6 +83,10 @@ class Replies:
                 record = await sent
                 where = f"{topic}-{record.partition} offset {record.offset}"
                 return await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled() or not self._is_over:
+                raise
+            raise RequestTimedOut(f"no answer to {where}: this worker stops") from None
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -98,11 +107,19 @@ class Replies:
             task.add_done_callback(self._answers.discard)
 
     async def close(self) -> None:
-        """Let answers arrive, stop listening, and remove the topic."""
+        """Let answers arrive, stop listening, and remove the topic.
+
+        An ask that is not answered soon fails, and so does every new one.
+        """
         if self._answers:
             await asyncio.wait(self._answers, timeout=CLOSE_WAIT_MS / 1000)
             for task in self._answers:
                 task.cancel()
+        if self._asked:
+            await asyncio.wait(self._asked.values(), timeout=LAST_ANSWERS_MS / 1000)
+        self._is_over = True
+        for answer in self._asked.values():
+            answer.cancel()
         if self._reading is None:
             return
         self._reading.cancel()
@@ -124,6 +141,8 @@ class Replies:
                 await self._log.admin().create_topics([topic])
             except TopicExists:
                 logger.debug("%s is there: from a life before", topic.name)
+            if self._is_over:
+                raise RequestTimedOut(f"{topic.name} is not read any more: this worker stops")
             ready = asyncio.get_running_loop().create_future()
             self._reading = self._group.create_task(self._read(ready), name="replies")
             await ready

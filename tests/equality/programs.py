@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from itertools import count
 from random import Random
 from time import sleep
@@ -27,6 +28,7 @@ from streamlog import (
     count_window,
     hopping,
     kv_store,
+    punctuate,
     session,
     sliding,
     tumbling,
@@ -64,6 +66,8 @@ class Program:
     """Topics of the history with their partitions."""
     tables: set[str] = field(default_factory=set)
     outputs: list[Topic[str, int]] = field(default_factory=list)
+    keeps_time: bool = False
+    """Whether timers wait for stream time, which an empty partition would hold back for ever."""
     told: list[str] = field(default_factory=list)
     """The operators, for who reads of a failure."""
 
@@ -80,6 +84,62 @@ class Trail(Processor[str, int, str, int]):
             self.seen.delete(record.key)
         for number in range(trail % 3):
             self.ctx.forward(record.key, trail % MODULUS + number)
+
+
+class Alarms(Processor[str, int, str, int]):
+    """Forwards what timers find: what each key was given, and how late it is by stream time.
+
+    Timers are set, moved, taken back, and set by those that fire, also for times that have come.
+    """
+
+    seen = kv_store(str, int)
+
+    def process(self, record: Record[str, int]) -> None:
+        trail = folded(self.seen.get(record.key) or 7, record.value)
+        self.seen.put(record.key, trail)
+        due = record.timestamp + timedelta(milliseconds=trail % 130 - 20)
+        if trail % 7 == 0:
+            self.ctx.timers.cancel(record.key, "again")
+        else:
+            self.ctx.timers.set(record.key, due, ("", "again")[trail % 2])
+
+    def on_timer(self, key: str, at: datetime, tag: str) -> None:
+        trail = folded(self.seen.get(key) or 1, _ms(self.ctx.stream_time))
+        if trail % 6 == 0:
+            self.seen.delete(key)
+        else:
+            self.seen.put(key, trail)
+        if tag and trail % 3:
+            self.ctx.timers.set(key, at + timedelta(milliseconds=trail % 60), tag)
+        self.ctx.forward(key, trail)
+
+
+class Rounds(Processor[str, int, str, int]):
+    """Forwards what there is of all keys at every multiple of two intervals of stream time."""
+
+    sums = kv_store(str, int, ttl="900ms")
+
+    def process(self, record: Record[str, int]) -> None:
+        total = folded(self.sums.get(record.key) or 3, record.value)
+        self.sums.put(record.key, total)
+        if total % 9 == 0:
+            self.ctx.forward(record.key, folded(total, _ms(self.ctx.stream_time)))
+
+    @punctuate(every="140ms")
+    def report(self, now: datetime) -> None:
+        for key, total in self.sums.range():
+            self.ctx.forward(key, folded(total, _ms(now)))
+
+    @punctuate(every="350ms")
+    def forget(self, now: datetime) -> None:
+        for key, total in self.sums.range(reverse=True):
+            if (total + _ms(now)) % 4 == 0:
+                self.sums.delete(key)
+                self.ctx.forward(key, total)
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1_000)
 
 
 def folded(a: int, b: int) -> int:
@@ -162,6 +222,7 @@ class _Maker:
             self._record_window,
             self._cogroup,
             self._process,
+            *([self._alarm] * 4),
             self._join_streams,
             self._join_streams,
             self._join_as_of,
@@ -357,6 +418,13 @@ class _Maker:
     def _process(self) -> None:
         self._add(self._keyed().process(Trail, name=self._name("trail")), "process")
 
+    def _alarm(self) -> None:
+        """Clocks of event time: where they stand follows from the records, so what fires does."""
+        kind = self._rng.choice([Alarms, Alarms, Rounds])
+        name = self._name(kind.__name__.lower())
+        self._program.keeps_time = True
+        self._add(self._keyed().process(kind, name=name), name)
+
     def _join(self) -> None:
         table = self._rng.choice(self._tables)
         name = self._name("join")
@@ -460,12 +528,14 @@ def history(seed: int, program: Program) -> list[Fed]:
     for topic, partitions in program.inputs.items():
         is_table = topic in program.tables
         for partition in range(partitions):
-            fed += _partition(rng, topic, partition, is_table=is_table)
+            count = rng.choice([0, 3, 20, 60, 60])
+            if program.keeps_time and rng.random() < 0.9:
+                count = max(count, 3)
+            fed += _partition(rng, topic, partition, count, is_table=is_table)
     return fed
 
 
-def _partition(rng: Random, topic: str, partition: int, *, is_table: bool) -> list[Fed]:
-    count = rng.choice([0, 3, 20, 60, 60])
+def _partition(rng: Random, topic: str, partition: int, count: int, *, is_table: bool) -> list[Fed]:
     disorder_ms = rng.choice([0, 40, 400])
     found = []
     for number in range(count):

@@ -12,8 +12,8 @@ from tests.equality.runs import compare, compare_killed_in_commits
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS = 30 if IS_THOROUGH else 2
 """`make equality` runs 500."""
-KILLED = {1: 124, 2: 195} if IS_THOROUGH else {1: 124}
-"""By the number of the commit: programs with repartitions, state, windows and long histories."""
+KILLED = {1: 580, 2: 59} if IS_THOROUGH else {1: 580}
+"""By the number of the commit: programs with repartitions, windows, timers, and long histories."""
 
 
 @pytest.fixture(scope="module")

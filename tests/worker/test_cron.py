@@ -115,3 +115,36 @@ def test_stop_waits_for_the_run_in_progress() -> None:
 
     asyncio.run(main())
     assert done == [True]
+
+
+def test_a_run_that_does_not_end_is_told_and_cut_off_after_the_stop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cron, "STOP_WAIT_MS", 20)
+    cut: list[str] = []
+
+    async def main() -> None:
+        async def report() -> None:
+            scheduler.stop()
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                cut.append("report")
+                raise
+
+        scheduler = CronScheduler(
+            [Timer("report", report, 1), Timer("quick", nothing, 1)],
+            [],
+            clock=SystemClock(),
+            is_leader=lambda: True,
+        )
+        await scheduler.run()
+
+    async def nothing() -> None:
+        """Ends at once."""
+
+    asyncio.run(main())
+    assert cut == ["report"]
+    assert [r.getMessage() for r in caplog.records] == [
+        "report is still at work 0 s after the request to stop and is not waited for"
+    ]

@@ -14,9 +14,11 @@ from streamlog.client.admin import NewTopic
 from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
 from streamlog.records.batch import Record
+from streamlog.worker import replies as replies_module
 from streamlog.worker.replies import RETENTION_MS, Replies
 from tests.worker.processes import STREAMLOG, attached, running
 
+DEADLINE_MS = 60_000
 APP = """
 from collections.abc import AsyncIterator
 from streamlog import App, Stream
@@ -46,6 +48,7 @@ async def topics(log: Log) -> list[str]:
 
 
 def test_workers_ask_each_other_and_leave_nothing_behind(tmp_path: Path) -> None:
+    # The second one leaves while the first still asks it: that ask is not answered any more.
     (tmp_path / "oracle.py").write_text(APP)
     with running(*WORKER, cwd=tmp_path) as first:
         first.line("answer 1 1$")
@@ -55,9 +58,9 @@ def test_workers_ask_each_other_and_leave_nothing_behind(tmp_path: Path) -> None
             for count in range(1, 9):
                 second.line(rf"answer {count} {count * count}$")
             assert len(attached(f"embedded:{tmp_path / 'log'}", topics)) == 2
-            assert second.stop() == 0
+            assert second.stop() == 0, second.output
         assert len(attached(f"embedded:{tmp_path / 'log'}", topics)) == 1
-        assert first.stop() == 0
+        assert first.stop() == 0, first.output
 
 
 def with_replies(path: Path, story: Callable[[Log, Replies], Awaitable[None]]) -> None:
@@ -77,10 +80,11 @@ def with_replies(path: Path, story: Callable[[Log, Replies], Awaitable[None]]) -
     asyncio.run(main())
 
 
-async def first_of(log: Log, topic: str) -> Record:
+async def first_of(log: Log, topic: str, *, at: int = 0) -> Record:
     place = TopicPartition(topic, 0)
     async with log.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([place])
+        consumer.seek(place, at)
         while not (found := (await consumer.poll(timeout_ms=1_000)).get(place)):
             pass
         return found[0]
@@ -116,6 +120,27 @@ def test_an_ask_that_is_not_answered_in_time_says_where_it_lies(tmp_path: Path) 
         await answered(log, replies)
         with pytest.raises(RequestTimedOut, match=r"no answer to questions.* within 2000 ms"):
             await replies.ask("questions", b"?", key=None, timeout_ms=2_000)
+
+    with_replies(tmp_path / "log", story)
+
+
+def test_an_ask_that_nobody_has_answered_when_the_worker_stops_does_not_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replies_module, "LAST_ANSWERS_MS", 20)
+
+    async def story(log: Log, replies: Replies) -> None:
+        await answered(log, replies)
+        asking = asyncio.create_task(
+            replies.ask("questions", b"?", key=None, timeout_ms=10 * DEADLINE_MS)
+        )
+        await first_of(log, "questions", at=1)
+        async with asyncio.timeout(DEADLINE_MS / 1000):
+            await replies.close()
+            with pytest.raises(RequestTimedOut, match=r"questions-0 offset 1: this worker stops"):
+                await asking
+            with pytest.raises(RequestTimedOut, match="questions is not asked any more"):
+                await replies.ask("questions", b"?", key=None, timeout_ms=10 * DEADLINE_MS)
 
     with_replies(tmp_path / "log", story)
 
