@@ -7,6 +7,8 @@ workers begin with it.
 from streamlog.snapshots.manifest import (
     FilePart,
     Manifest,
+    PendingRecords,
+    StagedRecords,
     StoreFile,
     TaskEntry,
     fingerprint_of,
@@ -17,8 +19,10 @@ from streamlog.snapshots.snapshot import Snapshot
 __all__ = [
     "FilePart",
     "Manifest",
+    "PendingRecords",
     "Snapshot",
     "SnapshotPlace",
+    "StagedRecords",
     "StoreFile",
     "TaskEntry",
     "default_place",

@@ -20,7 +20,9 @@ from streamlog.snapshots.manifest import (
     MANIFEST_FILE,
     FilePart,
     Manifest,
+    PendingRecords,
     Row,
+    StagedRecords,
     StoreFile,
     TaskEntry,
     fingerprint_of,
@@ -115,6 +117,8 @@ def finished(
     cut_ms: int | None,
     created_ms: int,
     outputs: Mapping[tuple[str, int], int] | None = None,
+    pending: Iterable[PendingRecords] = (),
+    staged: Iterable[StagedRecords] = (),
     changelogs: Mapping[tuple[str, int], int] | None = None,
 ) -> Snapshot:
     """The snapshot made of these tasks; from now on it exists.
@@ -127,6 +131,8 @@ def finished(
         cut_ms: the stream time of the cut, if it was one.
         created_ms: by the clock on the wall.
         outputs: end offsets of output topics, if the job's rows were published.
+        pending: records between two stages whose turn had not come, one file per partition.
+        staged: rows for output topics that are to be published by the hand-over.
         changelogs: of a snapshot of live tasks, what of their changelogs it reflects.
 
     Raises:
@@ -152,6 +158,8 @@ def finished(
         partitions={name: n for name, n in sorted(partitions.items()) if _is_read(topology, name)},
         tasks=tuple(tasks),
         outputs=_rows(outputs or {}),
+        pending=tuple(pending),
+        staged=tuple(staged),
         changelogs=_rows(changelogs or {}),
         versions={"streamlog": _version(), "python": platform.python_version()},
     )

@@ -49,6 +49,24 @@ class StoreFile(FilePart, frozen=True, kw_only=True):
     rows: int
 
 
+class StagedRecords(FilePart, frozen=True, kw_only=True):
+    """Records of one partition as record batches, still to be written to the log."""
+
+    topic: str
+    partition: int
+    records: int
+
+
+class PendingRecords(StagedRecords, frozen=True, kw_only=True):
+    """Records of a repartition topic whose turn had not come at the cut.
+
+    Who goes on writes them to the topic, as they are, before anything else. `position` is the
+    offset that the task's progress has for the first of them.
+    """
+
+    position: int
+
+
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What one task has left. Plain data: a task on another machine sends it as JSON."""
 
@@ -111,6 +129,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskEntry, ...]
     outputs: tuple[Row, ...] = ()
     """End offsets of the output topics, as of the publication of the job's rows, if it did that."""
+    pending: tuple[PendingRecords, ...] = ()
+    """What waits at the cut between two stages."""
+    staged: tuple[StagedRecords, ...] = ()
+    """Rows of the job for its output topics that were not published: the hand-over does it.
+    Several of one partition in their order."""
     changelogs: tuple[Row, ...] = ()
     """Of a snapshot of live tasks: the offsets of their changelogs that it reflects."""
     versions: dict[str, str] = {}
@@ -145,7 +168,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             found += entry.files
             if entry.progress is not None:
                 found.append(entry.progress)
-        return found
+        return [*found, *self.pending, *self.staged]
 
     def encode(self) -> bytes:
         """As JSON, for people to read as well."""
