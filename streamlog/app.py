@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from streamlog.app_settings import (
     Guarantee,
@@ -56,6 +56,7 @@ from streamlog.topology import GlobalTable as GlobalDefinition
 
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
+    from streamlog.history.job import BackfillJob
     from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
     from streamlog.worker.program import Program
@@ -397,6 +398,55 @@ class App(Duties):
         from streamlog.testing import Simulation  # noqa: PLC0415 - for tests only
 
         return Simulation(self._rehearsal(start, partitions, 3), seed=seed, runs=runs)
+
+    def backfill(
+        self,
+        *,
+        since: When | Literal["earliest"] = "earliest",
+        until: When | Literal["now"] = "now",
+        engine: Literal["local"] = "local",
+        outputs: Literal["discard", "stage"] = "discard",
+        job_id: str | None = None,
+        directory: str | None = None,
+        progress: bool | None = None,
+    ) -> BackfillJob:
+        """The history of the streams and tables over what the log holds, as a job to be run.
+
+        The same topology, the same rows as live workers give, and a snapshot of where it all came
+        to, for live workers to go on from. Nothing runs before `run`; `explain` says what will.
+
+        Args:
+            since: where streams begin: the first record that is not older. Tables are always
+                taken from their beginning.
+            until: where it ends: before the first record of each partition whose stream time is
+                not earlier. "now": as far as all streams have come. Text without a time zone, such
+                as "2024-01-31", is in the app's.
+            engine: "local": in this process.
+            outputs: what becomes of the rows: they are dropped, or staged in files.
+            job_id: of the job and its snapshot; a new one by default.
+            directory: where snapshots are kept, or an fsspec URL; beside the log by default.
+            progress: show bars; by default if a person watches.
+
+        Raises:
+            TopologyError: the topology can't be built.
+        """
+        from streamlog.history.job import Backfill, BackfillJob  # noqa: PLC0415 - brings the log in
+
+        return BackfillJob(
+            Backfill(
+                program=self.program(),
+                log_url=self.log,
+                security=self.security,
+                since=since,
+                until=until,
+                engine=engine,
+                outputs=outputs,
+                timezone=self.timezone,
+                job_id=job_id,
+                directory=directory,
+                progress=progress,
+            )
+        )
 
     def _rehearsal(self, start: When, partitions: int | None, default: int) -> Rehearsal:
         from streamlog.client.partitioner import partition_of_key  # noqa: PLC0415 - for tests only

@@ -55,9 +55,9 @@ NAMES = [
 
 METHODS = {
     App: [
-        "agent", "agents", "command", "commands", "crontab", "crontabs", "global_table", "main",
-        "page", "pages", "program", "simulate", "stream", "table", "task", "tasks", "test", "timer",
-        "timers", "topic", "topics", "topology",
+        "agent", "agents", "backfill", "command", "commands", "crontab", "crontabs",
+        "global_table", "main", "page", "pages", "program", "simulate", "stream", "table",
+        "task", "tasks", "test", "timer", "timers", "topic", "topics", "topology",
     ],
     Snapshot: [
         "entry", "files", "id", "offsets", "open", "progress", "remove", "rows", "url", "verify",

@@ -20,10 +20,11 @@ from typing import Any, Protocol
 from streamlog.errors import CorruptData, TopologyError, UsageError
 from streamlog.processing.async_values import AsyncMapValuesStep
 from streamlog.processing.calls import CallResult
+from streamlog.processing.cut_input import CutInput, TimeSpan
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.inherited import INPUTS, SECTION, Era, inherited
-from streamlog.processing.merged import MergedInput
+from streamlog.processing.merged import BUFFER_BYTES, MergedInput
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
@@ -93,6 +94,8 @@ class Task:
         pause: Pause = no_pause,
         caches: CacheBudget | None = None,
         global_tables: GlobalTables | None = None,
+        history: Mapping[str, TimeSpan] | None = None,
+        merge_buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         """A task that goes on where its state ends.
 
@@ -108,6 +111,8 @@ class Task:
             pause: waits before a record is tried again (see `failures`).
             caches: what the tasks of a process may cache of their states, together.
             global_tables: those of the app, as the runner reads them.
+            history: which time of the topics that it reads is taken, and no more; None: all.
+            merge_buffer_bytes: what may wait for an earlier record, per repartition topic.
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -120,6 +125,8 @@ class Task:
         self.subtopology = subtopology
         self._partitions = partitions
         self._merges = merges
+        self._history = history
+        self._merge_buffer_bytes = merge_buffer_bytes
         self._owner = 0 if store is None else changelog_offset(store)
         """Grows with every owner of the state, as each writes to the changelog."""
         self._store = StoreTransaction(store if store is not None else MemoryStore(), budget=caches)
@@ -161,6 +168,12 @@ class Task:
             for place, entry in self._queue.inputs.items()
             if entry.position is not None
         }
+
+    @property
+    def cuts(self) -> dict[TopicPartition, int]:
+        """Where inputs were cut (`history`): of each its first offset beyond the end."""
+        inputs = self._queue.inputs.values()
+        return {e.place: e.cut for e in inputs if isinstance(e, CutInput) and e.cut is not None}
 
     @property
     def buffered(self) -> dict[TopicPartition, int]:
@@ -427,6 +440,9 @@ class Task:
 
     def _new_input(self, topic: TopicSpec) -> Input:
         rank = self.subtopology.inputs.index(topic.name)
+        if not topic.internal and self._history is not None:
+            span = self._history.get(topic.name, TimeSpan())
+            return CutInput(topic, self.id.partition, rank, span=span)
         if not topic.internal:
             return Input(topic, self.id.partition, rank)
         sources = [
@@ -445,6 +461,7 @@ class Task:
                 sources=sources,
                 collector=self._collector,
                 idle_after_ms=idle_after_ms,
+                buffer_bytes=self._merge_buffer_bytes,
             )
         return RepartitionInput(
             topic,

@@ -19,13 +19,13 @@ from functools import partial
 from typing import TypeAlias
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.partitioner import partitions_of_keys
 from streamlog.client.producer import Producer
 from streamlog.client.sender import RecordMetadata
 from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.parted import parted
 from streamlog.processing.task import Task
 from streamlog.records.batch import Record
 from streamlog.records.columns import FieldColumns
@@ -82,21 +82,9 @@ class SinkRoutes:
 
     async def parted(self, batches: Iterable[SinkBatch]) -> dict[TopicPartition, FieldColumns]:
         """The records by partition, in their order."""
-        together: defaultdict[TopicPartition, FieldColumns] = defaultdict(FieldColumns)
-        for batch in batches:
-            count = await self._count(batch.topic)
-            columns = FieldColumns()
-            if count == 1 or batch.partition is not None:
-                columns = together[TopicPartition(batch.topic, batch.partition or 0)]
-            columns.extend(batch.timestamps, batch.keys, batch.values, batch.headers)
-            if count == 1 or batch.partition is not None:
-                continue
-            parts = columns.parted(partitions_of_keys(batch.routes(), count), count)
-            for partition, part in enumerate(parts):
-                if part is not None:
-                    many = together[TopicPartition(batch.topic, partition)]
-                    many.extend(part.timestamps, part.keys, part.values, part.headers)
-        return together
+        batches = list(batches)
+        counts = {batch.topic: await self._count(batch.topic) for batch in batches}
+        return {TopicPartition(*at): many for at, many in parted(batches, counts).items()}
 
     async def _count(self, topic: str) -> int:
         if topic not in self._partitions:

@@ -1,0 +1,250 @@
+"""BackfillJob: the history of an app, from what was asked for to a snapshot of where it came to.
+
+What to run is planned against the log when it is asked for first, and stays: what is appended later
+is for the live workers. Rule of the file: nothing that others see changes before the run is over.
+Not done here: which engine runs the plan (`local`), and what live workers do with the snapshot.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+from streamlog.clock import Clock, SystemClock
+from streamlog.dsl.topic import Topic
+from streamlog.durations import When, when_ms
+from streamlog.errors import ConfigError, UsageError
+from streamlog.history.bars import Bars
+from streamlog.history.comparison import Comparison, compared
+from streamlog.history.finished import FinishedRun
+from streamlog.history.horizon import horizon
+from streamlog.history.local import LocalRun, Surroundings, with_ends
+from streamlog.history.outputs import StagedOutputs
+from streamlog.history.plan import EngineName, Outputs, Plan, planned
+from streamlog.history.readers import LogReader
+from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.outbox import Drop
+from streamlog.snapshots import Snapshot, SnapshotPlace, default_place
+from streamlog.snapshots.capture import finished
+from streamlog.tables.rocksdb import RocksBudget, RocksStore
+from streamlog.transport.security import Security
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
+from streamlog.worker.program import EXACTLY_ONCE, Program
+
+Since: TypeAlias = When | Literal["earliest"]
+Until: TypeAlias = When | Literal["now"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """What was asked for."""
+
+    program: Program
+    log_url: str
+    security: Security | None
+    since: Since
+    until: Until
+    engine: EngineName
+    outputs: Outputs
+    timezone: str
+    """Of times that are given as text without one."""
+    job_id: str | None
+    directory: str | None
+    progress: bool | None
+
+
+class BackfillJob:
+    """The history of an app, to be run; made by `App.backfill`."""
+
+    def __init__(self, backfill: Backfill, *, clock: Clock | None = None) -> None:
+        self._asked = backfill
+        self._clock = clock or SystemClock()
+        self._plan: Plan | None = None
+        self._run: FinishedRun | None = None
+        program = backfill.program
+        self.id = backfill.job_id or f"{program.app_id}-{uuid4().hex[:12]}"
+        """Of the job, and of its snapshot."""
+        self._place = SnapshotPlace(
+            backfill.directory or default_place(backfill.log_url, program.state_dir)
+        )
+        self._directory = Path(program.state_dir) / ".history" / program.app_id / self.id
+
+    def __repr__(self) -> str:
+        return f"<BackfillJob {self.id} of {self._asked.program.app_id}>"
+
+    @property
+    def plan(self) -> Plan:
+        """What is run; asks the log the first time.
+
+        Raises:
+            TopologyError: a history of this app would not be what a live run gives.
+            StreamlogError: the log can't be read.
+        """
+        if self._plan is None:
+            with self._reader() as reader:
+                self._plan = self._planned(reader)
+        return self._plan
+
+    def explain(self) -> str:
+        """The plan as text: stages, what runs them, and what their rows will be equal to.
+
+        Raises:
+            TopologyError, StreamlogError: as `plan`.
+        """
+        return self.plan.explain()
+
+    def run(self) -> Snapshot:
+        """Run it; the snapshot is what live workers can go on from.
+
+        A job that failed, or was killed, leaves nothing that counts, and may be run again.
+
+        Raises:
+            ProcessingError: a record can't be read, or a function failed on it; tells the topic,
+                partition, offset and node.
+            TopologyError: a history of this app would not be what a live run gives.
+            UsageError: called by code that runs on an event loop.
+            StreamlogError: the log can't be read, or the disk refused.
+        """
+        plan = self.plan
+        try:
+            with self._reader() as reader:
+                done = self._ran(plan, reader)
+                snapshot = self._snapshot(plan, done)
+        except BaseException:
+            (self._place / self.id).remove()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+        self._run = done
+        return snapshot
+
+    @property
+    def outputs(self) -> StagedOutputs:
+        """The rows that it has staged.
+
+        Raises:
+            UsageError: it was told to discard them.
+            CorruptData: it has not come to its end.
+        """
+        if self._asked.outputs == "discard":
+            raise UsageError("the rows were discarded: run the history with outputs='stage'")
+        return StagedOutputs.open(str(self._directory / "outputs"))
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows were written, by topic; of repartition topics, with their time marks."""
+        return _summed(task.figures.rows for task in self._done.tasks)
+
+    @property
+    def drops(self) -> list[Drop]:
+        """What was left out, by operator and reason."""
+        found = _summed(task.figures.drops for task in self._done.tasks)
+        return [Drop(node, reason, count) for (node, reason), count in sorted(found.items())]
+
+    def compare(self, topic: Topic[Any, Any]) -> Comparison:
+        """The staged rows of a topic against those in the log, partition by partition.
+
+        Raises:
+            UsageError: nothing was staged, or not for this topic.
+            StreamlogError: the log can't be read.
+        """
+        with self._reader() as reader:
+            return compared(topic, self.outputs, reader)
+
+    def discard(self) -> None:
+        """Remove what it has staged. The snapshot stays: see `Snapshot.remove`."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    @property
+    def _done(self) -> FinishedRun:
+        if self._run is None:
+            raise UsageError("the history has not been run")
+        return self._run
+
+    def _reader(self) -> LogReader:
+        return LogReader(self._asked.log_url, self._asked.security)
+
+    def _planned(self, reader: LogReader) -> Plan:
+        asked, program = self._asked, self._asked.program
+        counts = {name: spec.partitions or 1 for name, spec in program.topics.items()}
+        read = {topic for sub in program.topology.subtopologies for topic in sub.topics}
+        there = reader.partitions()
+        counts = {name: n for name, n in counts.items() if name not in read} | there
+        since_ms, until_ms = UNKNOWN_MS, FAR_MS
+        if asked.since != "earliest":
+            since_ms = _moment_ms(asked.since, asked.timezone)
+        if asked.until != "now":
+            until_ms = _moment_ms(asked.until, asked.timezone)
+        if since_ms >= until_ms:
+            raise ConfigError(f"the history ends ({asked.until}) before it begins ({asked.since})")
+        plan = planned(
+            program.topology,
+            counts,
+            span=TimeSpan(since_ms=since_ms, until_ms=until_ms),
+            engine=asked.engine,
+            outputs=asked.outputs,
+            agents=[agent.name for agent in program.agents],
+            arrival_order=program.guarantee != EXACTLY_ONCE,
+        )
+        plan = with_ends(plan, reader)
+        if asked.until != "now":
+            return plan
+        come_to = horizon(plan, reader)
+        spans = {name: replace(span, until_ms=come_to.time_ms) for name, span in plan.spans.items()}
+        return replace(plan, spans=spans, notes=(*plan.notes, f"until now: {come_to}"))
+
+    def _ran(self, plan: Plan, reader: LogReader) -> FinishedRun:
+        budget = RocksBudget(self._asked.program.state_memory_bytes)
+        total = sum(end - start for start, end in plan.ends.values())
+        with Bars(total, shown=self._asked.progress) as bars:
+            surroundings = Surroundings(
+                reader=reader,
+                directory=self._directory,
+                place=self._place / self.id,
+                now_ms=self._clock.wall_ms(),
+                open_store=lambda path: RocksStore.open(path, budget=budget),
+                on_read=bars.read,
+            )
+            done = LocalRun(plan, surroundings).run()
+        shutil.rmtree(self._directory / "shuffles", ignore_errors=True)
+        if plan.outputs != "discard":
+            StagedOutputs(str(self._directory / "outputs"), done.outputs).save()
+        return done
+
+    def _snapshot(self, plan: Plan, done: FinishedRun) -> Snapshot:
+        return finished(
+            self._place / self.id,
+            [task.entry for task in done.tasks],
+            topology=plan.topology,
+            partitions=plan.counts,
+            cut_ms=plan.until_ms if plan.until_ms < FAR_MS else None,
+            created_ms=self._clock.wall_ms(),
+            pending=[records for task in done.tasks for records in task.pending],
+        )
+
+
+def _moment_ms(at: When, timezone: str) -> int:
+    """As `when_ms`; text without a time zone, such as a date, is in the app's.
+
+    Raises:
+        ConfigError: it is no time.
+    """
+    if isinstance(at, str):
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(at.strip())
+            return when_ms(moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(timezone)))
+    return when_ms(at)
+
+
+def _summed(counters: Iterable[Any]) -> dict[Any, int]:
+    found: dict[Any, int] = {}
+    for counter in counters:
+        for name, count in counter.items():
+            found[name] = found.get(name, 0) + count
+    return found

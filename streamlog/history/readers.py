@@ -1,0 +1,198 @@
+"""LogReader: partitions of a log, one at a time, from one offset to another.
+
+As a worker reads them: committed records only, with the time marks between them, and whatever
+lies between two records (ends of transactions, what compaction has left out) is passed over.
+Synchronous on the outside: whoever runs a history owns the loop on which the log lives, and it
+turns while there is something to wait for. Not done here: what is taken of it (`cut_input`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
+from streamlog.errors import RequestTimedOut, UsageError
+from streamlog.history.task_run import Arrival
+from streamlog.log import Log
+from streamlog.records.columns import RecordColumns
+from streamlog.transport.security import Security
+
+POLL_RECORDS = 5_000
+"""Of a partition at a time."""
+POLL_MS = 500
+STALLED_POLLS_MAX = 120
+"""A log that says it has more and gives nothing for a minute is not waited for."""
+FETCH_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
+"""What a coroutine gives."""
+
+
+class LogReader:
+    """An open log and the loop it lives on; a context manager."""
+
+    def __init__(self, url: str, security: Security | None = None) -> None:
+        """`url` and `security` are those of the app."""
+        self._opening = (url, security)
+        self._runner = asyncio.Runner()
+        self._log: Log | None = None
+
+    def __enter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            UsageError: an event loop is running here already.
+            StreamlogError: there is no such log.
+        """
+        if _in_loop():
+            raise UsageError(
+                "a history is run by a thread of its own and waits for it: in async code call "
+                "`await asyncio.to_thread(job.run)`"
+            )
+        url, security = self._opening
+        try:
+            self._log = self.run(_opened(url, security))
+        except BaseException:
+            self._runner.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        log, self._log = self._log, None
+        try:
+            if log is not None:
+                self.run(log.close())
+        finally:
+            self._runner.close()
+
+    @property
+    def log(self) -> Log:
+        """The log.
+
+        Raises:
+            UsageError: it is not open.
+        """
+        if self._log is None:
+            raise UsageError("the log is read inside `with LogReader(...) as reader:` only")
+        return self._log
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for something on the loop of the log."""
+        return self._runner.run(work)
+
+    def partitions(self) -> dict[str, int]:
+        """How many partitions each topic has."""
+        return {t.name: t.partitions for t in self.run(self.log.admin().list_topics())}
+
+    def bounds(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """First offset and end, of what is committed, of each."""
+
+        async def ask() -> dict[TopicPartition, tuple[int, int]]:
+            async with self._consumer() as consumer:
+                begins = await consumer.begin_offsets(partitions)
+                ends = await consumer.end_offsets(partitions)
+            return {at: (begins[at], ends[at]) for at in partitions}
+
+        return self.run(ask())
+
+    def starts(
+        self, partitions: Collection[TopicPartition], since_ms: int
+    ) -> dict[TopicPartition, int | None]:
+        """Where the first record stands that is not older; None: there is none."""
+
+        async def ask() -> dict[TopicPartition, int | None]:
+            async with self._consumer() as consumer:
+                found = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+            return {at: None if place is None else place.offset for at, place in found.items()}
+
+        return self.run(ask())
+
+    def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> Generator[Arrival, None, None]:
+        """What the partition holds from one offset up to another.
+
+        Raises:
+            RequestTimedOut: the log does not give what it said to have.
+        """
+        if start >= end:
+            return
+        consumer = self._consumer()
+        self.run(consumer.__aenter__())
+        try:
+            consumer.assign([partition])
+            consumer.seek(partition, start)
+            yield from self._polls(consumer, partition, end)
+        finally:
+            self.run(consumer.close())
+
+    def producer(self, **options: Any) -> Producer:  # noqa: ANN401 - those of `Log.producer`
+        """A producer of the log, to be opened and closed by `run`."""
+        return self.log.producer(**options)
+
+    def _polls(self, consumer: Consumer, partition: TopicPartition, end: int) -> Iterator[Arrival]:
+        stalled, before = 0, -1
+        while (position := self.run(consumer.position(partition))) < end:
+            stalled = stalled + 1 if position == before else 0
+            before = position
+            if stalled > STALLED_POLLS_MAX:
+                raise RequestTimedOut(
+                    f"{partition.topic}-{partition.partition} gave nothing for "
+                    f"{stalled * POLL_MS // 1000} s at offset {position}, though it holds "
+                    f"{end - position} more: a transaction may be open in it, or its broker ill"
+                )
+            polled = self.run(consumer.poll_columns(timeout_ms=POLL_MS, max_records=POLL_RECORDS))
+            records = polled.get(partition)
+            marks = consumer.time_marks().get(partition, [])
+            if records is not None or marks:
+                yield _before(Arrival(RecordColumns() if records is None else records, marks), end)
+
+    def _consumer(self) -> Consumer:
+        return self.log.consumer(
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            time_marks=True,
+            max_partition_fetch_bytes=FETCH_BYTES,
+        )
+
+
+def read_all(
+    reader: LogReader, partitions: Iterable[TopicPartition]
+) -> Iterator[tuple[str, Arrival]]:
+    """All that these hold now, with the topic's name."""
+    bounds = reader.bounds(list(partitions))
+    for partition, (start, end) in bounds.items():
+        for arrival in reader.read(partition, start, end):
+            yield partition.topic, arrival
+
+
+async def _opened(url: str, security: Security | None) -> Log:
+    return await Log.open(url, create=False, security=security).__aenter__()
+
+
+def _before(arrival: Arrival, end: int) -> Arrival:
+    records, marks = arrival
+    offsets = records.offsets
+    if len(offsets) and offsets[-1] >= end:
+        records = records[: sum(offset < end for offset in offsets)]
+    return Arrival(records, [mark for mark in marks if mark.offset < end])
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

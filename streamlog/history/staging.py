@@ -1,0 +1,297 @@
+"""Staging: files of what a stage has written, for the next one or to be published.
+
+Each task writes files of its own, so that nobody waits for anybody and a task that is done again
+begins them anew. What goes through a repartition topic is kept apart by source: there it is in
+order, and the partition is the merge of its sources by (stream time, rank of the source, place),
+which is the order in which a live task takes it. Time marks are a part of it. Rule of the file:
+record batches, as in a log. Not done here: who publishes what is staged.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from streamlog.errors import CorruptData, LogDirectoryError
+from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.parted import parted
+from streamlog.processing.provenance import (
+    MARK,
+    RECORD_BYTES,
+    Mark,
+    identity,
+    pack_mark,
+    unpack_mark,
+    unpack_record,
+)
+from streamlog.record import Headers
+from streamlog.records.batch import Record, RecordBatch, split_batches
+from streamlog.records.builder import encode_columns
+from streamlog.records.columns import FieldColumns, RecordColumns
+from streamlog.topology import Subtopology
+from streamlog.windows.emit import UNKNOWN_MS, Source
+
+BATCH_RECORDS = 2_000
+"""Records in a batch of a file, at most; so many of each source are in memory when merged."""
+BATCH_BYTES = 512 * 1024
+"""A file is written in pieces of about this size."""
+MERGED_RECORDS = 5_000
+"""Records that the merge gives at a time, at most."""
+
+_Entry: TypeAlias = tuple[int, int, int, int, bytes | None, bytes | None, Headers]
+"""Turn, rank of the source, place in it; timestamp, key, value, headers."""
+_order_of = itemgetter(0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A staged file of whole record batches."""
+
+    path: str
+    record_count: int
+    size_bytes: int
+    crc32c: int
+    """Of the whole file."""
+
+
+class SegmentWriter:
+    """A staged file in the making; begins anew whatever was there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows = FieldColumns()
+        self._row_bytes = 0
+        self._count = self._size_bytes = self._crc = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+
+    def append(self, columns: FieldColumns) -> None:
+        """Add records.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        self._rows.extend(columns.timestamps, columns.keys, columns.values, columns.headers)
+        self._row_bytes += columns.size_bytes()
+        if self._row_bytes >= BATCH_BYTES or len(self._rows) >= BATCH_RECORDS:
+            self._write()
+
+    def finish(self, *, is_durable: bool = True) -> Segment:
+        """All is written; what is `durable` survives the machine.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        self._write(syncs=is_durable)
+        return Segment(str(self._path), self._count, self._size_bytes, self._crc)
+
+    def _write(self, *, syncs: bool = False) -> None:
+        rows, self._rows, self._row_bytes = self._rows, FieldColumns(), 0
+        try:
+            with self._path.open("ab") as file:
+                for start in range(0, len(rows), BATCH_RECORDS):
+                    data = encode_columns(rows.part(start, start + BATCH_RECORDS))
+                    self._crc = crc32c(data, self._crc)
+                    self._size_bytes += len(data)
+                    file.write(data)
+                if syncs:
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise LogDirectoryError(
+                f"{self._path} can't be written: {error.strerror}; the history needs room for "
+                "what its stages write: choose another directory or make room"
+            ) from error
+        self._count += len(rows)
+
+
+def read_segment(path: str) -> Iterator[RecordBatch]:
+    """The batches of a staged file.
+
+    Raises:
+        CorruptData: they are damaged.
+    """
+    with Path(path).open("rb") as file:
+        while header := file.read(12):
+            length = int.from_bytes(header[8:12], "big")
+            data = header + file.read(length)
+            if len(data) != len(header) + length:
+                raise CorruptData(f"{path} ends within a batch: run the history again")
+            for batch in split_batches(data):
+                batch.check_crc()
+                yield batch
+
+
+def write_segment(path: str, pieces: Iterable[RecordColumns]) -> Segment:
+    """A file of these records.
+
+    Raises:
+        LogDirectoryError: the disk refused.
+    """
+    writer = SegmentWriter(Path(path))
+    for piece in pieces:
+        columns = FieldColumns()
+        columns.extend(piece.timestamps, piece.keys, piece.values, piece.headers)
+        writer.append(columns)
+    return writer.finish()
+
+
+def behind(pieces: Iterable[RecordColumns], position: int) -> Iterator[RecordColumns]:
+    """The records from an offset on."""
+    for piece in pieces:
+        if len(piece) and piece.offsets[-1] >= position:
+            part: RecordColumns = piece[max(position - piece.offsets[0], 0) :]
+            yield part
+
+
+def sources_of(sub: Subtopology, topic: str, counts: Mapping[str, int]) -> list[Source]:
+    """Who writes into a repartition topic that a sub-topology reads, by rank."""
+    return [
+        (feeder.name, partition)
+        for feeder in sub.feeders[topic]
+        for partition in range(feeder.partitions(counts))
+    ]
+
+
+@dataclass(slots=True)
+class Shuffle:
+    """A repartition topic between two stages."""
+
+    topic: str
+    partitions: int
+    ranks: dict[bytes, int]
+    """Of the sources, by identity."""
+    directory: Path
+    segments: dict[tuple[int, int], Segment]
+    """By partition and rank of the source: what has been written."""
+
+    @classmethod
+    def of(
+        cls, sub: Subtopology, topic: str, counts: Mapping[str, int], directory: Path
+    ) -> Shuffle:
+        """The one in front of a sub-topology; nothing is written yet."""
+        sources = sources_of(sub, topic, counts)
+        ranks = {identity(source): rank for rank, source in enumerate(sources)}
+        return cls(topic, counts[topic], ranks, directory / topic, {})
+
+    def end(self, partition: int) -> int:
+        """How many records a partition has, time marks included."""
+        found = [s.record_count for (at, _), s in self.segments.items() if at == partition]
+        return sum(found)
+
+    def read(self, partition: int) -> Iterator[RecordColumns]:
+        """A partition, merged; offsets count from 0."""
+        segments = {
+            rank: segment for (at, rank), segment in self.segments.items() if at == partition
+        }
+        return merged({rank: read_segment(each.path) for rank, each in segments.items()})
+
+
+class ShuffleWriter:
+    """What one task writes into the repartition topics behind it."""
+
+    def __init__(self, shuffles: Mapping[str, Shuffle]) -> None:
+        self._shuffles = shuffles
+        self._counts = {name: shuffle.partitions for name, shuffle in shuffles.items()}
+        self._writers: dict[tuple[str, int, int], SegmentWriter] = {}
+
+    def write(self, batch: SinkBatch) -> None:
+        """Add what a task has sent to a repartition topic: records of one source, or a mark."""
+        if not batch.keys:
+            return
+        rank = self._shuffles[batch.topic].ranks[source_in(batch)]
+        for (topic, partition), columns in parted([batch], self._counts).items():
+            self._writer(topic, partition, rank).append(columns)
+
+    def tell(self, source: Source, mark: Mark) -> None:
+        """A mark into all partitions of the topics that have this source."""
+        own = identity(source)
+        fields = (max(mark.time_ms, 0), None, None, ((MARK, pack_mark(mark, own)),))
+        for topic, shuffle in self._shuffles.items():
+            for partition in range(shuffle.partitions if own in shuffle.ranks else 0):
+                writer = self._writer(topic, partition, shuffle.ranks[own])
+                writer.append(FieldColumns.of([fields]))
+
+    def _writer(self, topic: str, partition: int, rank: int) -> SegmentWriter:
+        place = (topic, partition, rank)
+        if place not in self._writers:
+            path = self._shuffles[topic].directory / str(partition) / f"{rank}.batches"
+            self._writers[place] = SegmentWriter(path)
+        return self._writers[place]
+
+    def finish(self) -> None:
+        """All is written: the stage behind may read it."""
+        for (topic, partition, rank), writer in self._writers.items():
+            self._shuffles[topic].segments[partition, rank] = writer.finish(is_durable=False)
+
+
+def source_in(batch: SinkBatch) -> bytes:
+    """The identity of the source that all records of a batch for a repartition topic come from."""
+    name, data = (batch.headers or [()])[0][-1]
+    if data is None:
+        raise CorruptData(f"a record for {batch.topic} does not say where it came from")
+    return unpack_mark(data)[1] if name == MARK else data[RECORD_BYTES:]
+
+
+def merged(sources: Mapping[int, Iterable[RecordBatch]]) -> Iterator[RecordColumns]:
+    """The batches of sources, by rank, in the order of (turn, rank, place); offsets from 0."""
+    runs = [_Run(rank, iter(batches)) for rank, batches in sorted(sources.items())]
+    offset = 0
+    while runs := [run for run in runs if run.load()]:
+        bound = min(run.last for run in runs)
+        entries = sorted((e for run in runs for e in run.take(bound)), key=_order_of)
+        for start in range(0, len(entries), MERGED_RECORDS):
+            columns = RecordColumns()
+            for _, _, _, timestamp_ms, key, value, headers in entries[
+                start : start + MERGED_RECORDS
+            ]:
+                columns.add(offset, timestamp_ms, key, value, headers)
+                offset += 1
+            yield columns
+
+
+class _Run:
+    """The entries of one source, some at a time."""
+
+    def __init__(self, rank: int, batches: Iterator[RecordBatch]) -> None:
+        self._rank = rank
+        self._batches = batches
+        self._entries: list[_Entry] = []
+        self._turn_ms = UNKNOWN_MS
+        self._place = 0
+
+    @property
+    def last(self) -> tuple[int, int, int]:
+        """The order of the last entry at hand: what comes later is behind it."""
+        return self._entries[-1][:3]
+
+    def load(self) -> bool:
+        """Have some at hand; whether there are any."""
+        while not self._entries:
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            self._entries = [self._entry(record) for record in batch.records()]
+        return True
+
+    def take(self, bound: tuple[int, int, int]) -> Sequence[_Entry]:
+        """Those up to this order, which are at hand no more."""
+        high = bisect_right(self._entries, bound, key=_order_of)
+        taken, self._entries = self._entries[:high], self._entries[high:]
+        return taken
+
+    def _entry(self, record: Record) -> _Entry:
+        _, timestamp_ms, key, value, headers = record
+        name, found = headers[-1]
+        data = found or b""
+        turn_ms = unpack_mark(data)[0].turn_ms if name == MARK else unpack_record(data)[0]
+        self._turn_ms = max(self._turn_ms, turn_ms)
+        self._place += 1
+        return (self._turn_ms, self._rank, self._place, timestamp_ms, key, value, headers)

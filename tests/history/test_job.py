@@ -1,0 +1,174 @@
+"""Jobs over the log of an app that has run live: the same rows, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from streamlog import App, Emit, Windowed, tumbling
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.client.consumer import Consumer
+from streamlog.errors import ConfigError, ProcessingError, TopologyError, UsageError
+from streamlog.log import Log
+from streamlog.worker.worker import Worker
+
+ORDERS = [(f"shop{n % 3}", n % 7, 1_000_000 + n * 250) for n in range(600)]
+NO_MARKS = {"mark.quiet.ms": "-1"}
+
+
+class Till:
+    """An app over orders, with a repartition and windows that close."""
+
+    def __init__(self, directory: Path, scale: int = 1) -> None:
+        self.url = f"embedded:{directory / 'log'}"
+        self.app = App(
+            "till", log=self.url, state_dir=str(directory / "state"), commit_interval="20ms"
+        )
+        self.orders = self.app.topic("orders", key=str, value=int, partitions=3)
+        self.sums = self.app.topic("sums", key=Windowed[str], value=int, partitions=2)
+        self.scaled = self.app.topic("scaled", key=str, value=int, partitions=2)
+        orders = self.app.stream(self.orders)
+        orders.map_values(lambda v: v * scale).to(self.scaled)
+        by_digit = orders.group_by(lambda _, v: f"digit {v}", name="by-digit")
+        windows = by_digit.windowed(tumbling("10s", grace="1s")).emit(Emit.CLOSE)
+        windows.reduce(lambda a, b: a * 3 + b, name="folded").changes().to(self.sums)
+
+    async def fill(self) -> None:
+        names = {"orders": 3, "sums": 2, "scaled": 2}
+        async with Log.open(self.url) as log:
+            await log.admin().create_topics(
+                [NewTopic(name, count, configs=NO_MARKS) for name, count in names.items()]
+            )
+            async with log.producer() as producer:
+                for key, value, at_ms in ORDERS:
+                    raw_key, raw_value = self.orders.encoded(key, value)
+                    await producer.send("orders", raw_value, key=raw_key, timestamp_ms=at_ms)
+                await producer.flush()
+
+    async def live(self) -> None:
+        """A worker, until it has read all and the last window has closed that will."""
+        stop = asyncio.Event()
+        worker = Worker(self.app.program(), log_url=self.url, announce=lambda _start: None)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(worker.run(stop))
+            async with asyncio.timeout(60), Log.attach(self.url, timeout_ms=30_000) as log:
+                wanted = self.driven()
+                async with self.reading(log) as consumer:
+                    while wanted > 0:
+                        wanted -= sum(map(len, (await consumer.poll(timeout_ms=500)).values()))
+                stop.set()
+
+    def driven(self) -> int:
+        """How many rows the driver writes."""
+        with self.app.test() as t:
+            for key, value, at_ms in ORDERS:
+                t.input(self.orders).send(value, key=key, at=at_ms)
+            return len(t.output(self.sums).records) + len(t.output(self.scaled).records)
+
+    @asynccontextmanager
+    async def reading(self, log: Log) -> AsyncIterator[Consumer]:
+        places = [TopicPartition(name, n) for name in ("sums", "scaled") for n in range(2)]
+        async with log.consumer(
+            auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer:
+            consumer.assign(places)
+            yield consumer
+
+
+@pytest.fixture
+def till(tmp_path: Path) -> Till:
+    till = Till(tmp_path)
+    asyncio.run(till.fill())
+    return till
+
+
+def test_a_history_gives_the_rows_of_the_live_app(till: Till) -> None:
+    asyncio.run(till.live())
+    job = till.app.backfill(outputs="stage", until="2100-01-01")
+    snapshot = job.run()
+    assert sum(snapshot.offsets.values()) == len(ORDERS)
+    for topic in (till.scaled, till.sums):
+        comparison = job.compare(topic)
+        assert comparison, str(comparison)
+        assert "equal" in str(comparison)
+    assert job.rows["scaled"] == len(ORDERS)
+
+
+def test_a_history_of_another_program_differs_and_says_where(till: Till, tmp_path: Path) -> None:
+    asyncio.run(till.live())
+    job = Till(tmp_path, scale=2).app.backfill(outputs="stage", until="2100-01-01")
+    job.run()
+    comparison = job.compare(till.scaled)
+    assert not comparison
+    assert "only in the history: 'shop" in str(comparison)
+
+
+def test_now_is_where_all_streams_have_come_to(till: Till) -> None:
+    job = till.app.backfill()
+    assert "has come to 1970-01-01T00:" in job.explain()
+    snapshot = job.run()
+    assert sum(snapshot.offsets.values()) < len(ORDERS)
+    assert snapshot.manifest.cut_ms == min(
+        max(at for key, _, at in ORDERS if key == shop) for shop in ("shop0", "shop1", "shop2")
+    )
+
+
+def test_since_leaves_out_what_is_older(till: Till) -> None:
+    job = till.app.backfill(since=1_000_000 + 300 * 250, until="2100-01-01", outputs="stage")
+    job.run()
+    assert job.outputs.counts()["scaled"] == 300
+
+
+def test_a_function_that_raises_is_told_with_its_record(tmp_path: Path) -> None:
+    till = Till(tmp_path)
+    asyncio.run(till.fill())
+
+    def breaks(value: int) -> int:
+        return 1 // (value - 6)
+
+    till.app.stream(till.orders).map_values(breaks, name="inverse").to(till.scaled)
+    job = till.app.backfill(until="2100-01-01", outputs="stage")
+    with pytest.raises(ProcessingError, match="inverse") as raised:
+        job.run()
+    assert raised.value.topic == "orders"
+    assert raised.value.offset >= 0
+    assert not (tmp_path / "snapshots" / job.id).exists()
+    with pytest.raises(UsageError, match="not been run"):
+        _ = job.rows
+
+
+def test_a_missing_topic_is_told_by_name(tmp_path: Path) -> None:
+    till = Till(tmp_path)
+
+    async def make() -> None:
+        async with Log.open(till.url):
+            pass
+
+    asyncio.run(make())
+    with pytest.raises(TopologyError, match="'orders' is read by 'till' but is not there"):
+        till.app.backfill().run()
+
+
+def test_a_history_can_not_end_before_it_begins(till: Till) -> None:
+    with pytest.raises(ConfigError, match=r"ends .* before it begins"):
+        till.app.backfill(since="2024-01-02", until="2024-01-01").explain()
+
+
+def test_code_on_an_event_loop_is_told_to_use_a_thread(till: Till) -> None:
+    async def call() -> None:
+        till.app.backfill().run()
+
+    with pytest.raises(UsageError, match=r"asyncio\.to_thread"):
+        asyncio.run(call())
+
+
+def test_rows_that_were_discarded_can_not_be_compared(till: Till) -> None:
+    job = till.app.backfill(until="2100-01-01")
+    job.run()
+    with pytest.raises(UsageError, match="outputs='stage'"):
+        job.compare(till.sums)

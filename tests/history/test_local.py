@@ -1,0 +1,93 @@
+"""Random programs: a history run stage by stage writes what the driver writes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streamlog.client.admin import NewTopic
+from streamlog.history.finished import FinishedRun
+from streamlog.history.local import LocalRun, Surroundings, with_ends
+from streamlog.history.plan import planned
+from streamlog.history.readers import LogReader
+from streamlog.history.staging import read_segment
+from streamlog.log import Log
+from streamlog.processing.cut_input import TimeSpan
+from streamlog.snapshots import SnapshotPlace
+from streamlog.tables.memory import MemoryStore
+from tests.equality.programs import SPAN_MS, Fed, Program, build, history
+from tests.equality.runs import NO_MARKS, Results, driven, text, whole
+
+SEEDS = 300 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 8
+NOW_MS = 1_735_689_600_000
+
+
+async def fill(url: str, program: Program, fed: list[Fed]) -> None:
+    async with Log.open(url) as log:
+        await log.admin().create_topics(
+            [NewTopic(name, count, configs=NO_MARKS) for name, count in program.inputs.items()]
+        )
+        async with log.producer() as producer:
+            for each in fed:
+                await producer.send(
+                    each.topic,
+                    None if each.value is None else whole.dumps(each.value),
+                    key=None if each.key is None else text.dumps(each.key),
+                    timestamp_ms=each.timestamp_ms,
+                    partition=each.partition,
+                )
+            await producer.flush()
+
+
+def run_history(
+    url: str, program: Program, directory: Path, span: TimeSpan | None = None
+) -> FinishedRun:
+    counts = {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
+    with LogReader(url) as reader:
+        plan = planned(program.app.topology(), counts, span=span or TimeSpan(), outputs="stage")
+        surroundings = Surroundings(
+            reader=reader,
+            directory=directory / "history",
+            place=SnapshotPlace(str(directory / "snapshots" / "one")),
+            now_ms=NOW_MS,
+            open_store=lambda _path: MemoryStore(),
+        )
+        return LocalRun(with_ends(plan, reader), surroundings).run()
+
+
+def rows_of(run: FinishedRun, program: Program) -> Results:
+    return {
+        at: Counter(
+            (place[1], r.key, r.value, r.timestamp_ms, tuple(r.headers))
+            for place, segments in run.outputs.items()
+            if place[0] == topic.name
+            for segment in segments
+            for batch in read_segment(segment.path)
+            for r in batch.records()
+        )
+        for at, topic in enumerate(program.outputs)
+    }
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 4))
+def test_a_history_writes_what_the_driver_writes(tmp_path: Path, first: int) -> None:
+    warnings.simplefilter("ignore", UserWarning)
+    for seed in range(first, first + 4):
+        url = f"embedded:{tmp_path / str(seed)}"
+        program = build(seed, "driver")
+        fed = history(seed, program)
+        expected = driven(program, fed)
+        asyncio.run(fill(url, program, fed))
+        whole_run = run_history(url, program, tmp_path)
+        found = rows_of(whole_run, program)
+        assert found == expected, f"seed {seed}: {program.told}"
+        until_ms = 1_000_000 + Random(seed).randrange(SPAN_MS)
+        cut = run_history(url, program, tmp_path, TimeSpan(until_ms=until_ms))
+        for at, rows in rows_of(cut, program).items():
+            assert rows <= expected[at], f"seed {seed}, cut at {until_ms}: {program.told}"
