@@ -12,7 +12,6 @@ transaction has not committed (`transaction`).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
@@ -20,6 +19,8 @@ from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
 from streamlog.tables.changelog import OFFSET_KEY, WRITE_KEYS_MAX
+from streamlog.tables.scans import Scans
+from streamlog.tables.sorted_keys import SortedKeys
 from streamlog.tables.store import Change, KeyValueStore
 from streamlog.tables.transaction import ENTRY_BYTES, overlaid
 
@@ -58,8 +59,8 @@ class DeferredStore:
     """A KeyValueStore that writes to the one beneath when enough has come together."""
 
     __slots__ = (
-        "_budget", "_order", "_records", "_sampled", "_sampled_bytes", "_size_bytes", "_store",
-        "_waiting",
+        "_budget", "_keys", "_records", "_sampled", "_sampled_bytes", "_scans", "_size_bytes",
+        "_store", "_waiting",
     )  # fmt: skip
 
     def __init__(self, store: KeyValueStore, budget: WaitingBudget | None = None) -> None:
@@ -67,8 +68,8 @@ class DeferredStore:
         self._store = store
         self._budget = budget or WaitingBudget()
         self._waiting: dict[bytes, bytes | None] = {}
-        self._order: list[bytes] | None = []
-        """The keys that wait, by size, if somebody has asked for that."""
+        self._keys = SortedKeys()
+        self._scans: Scans[bytes | None] = Scans()
         self._sampled = self._sampled_bytes = 0
         self._size_bytes = self._records = 0
 
@@ -87,14 +88,8 @@ class DeferredStore:
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `low` up to but not including `high`, in order, as they are now."""
-        if self._order is None:
-            self._order = sorted(self._waiting)
-        first = bisect_left(self._order, low)
-        last = len(self._order) if high is None else bisect_left(self._order, high, first)
-        waiting = self._waiting
-        changed = [(key, waiting[key]) for key in self._order[first:last]]
-        stored = self._store.range(low, high)
-        return overlaid(stored, changed) if changed else stored
+        waiting = self._scans.begin(self._keys.range(low, high), self._waiting)
+        return overlaid(self._store.range(low, high), waiting)
 
     def delete_range(self, low: bytes, high: bytes | None = None) -> None:
         """Remove the keys from `low` up to but not including `high`."""
@@ -105,10 +100,10 @@ class DeferredStore:
         """Take in the changes; if they end a commit, the store may be written."""
         fresh = list(changes)
         waiting = self._waiting
-        before = len(waiting)
+        if self._scans.are_open:
+            self._scans.settle()
+        self._keys.add_all(dict.fromkeys(key for key, _ in fresh if key not in waiting))
         waiting.update(fresh)
-        if len(waiting) != before:
-            self._order = None
         self._records += len(fresh)
         self._count(fresh[::SAMPLE])
         is_much = self._budget.used_bytes > self._budget.bound_bytes
@@ -147,7 +142,8 @@ class DeferredStore:
         self._size_bytes = size_bytes
 
     def _forget(self) -> None:
+        self._scans.settle()
         self._waiting.clear()
-        self._order = []
+        self._keys.clear()
         self._budget.used_bytes -= self._size_bytes
         self._size_bytes = self._records = 0

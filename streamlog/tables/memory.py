@@ -2,9 +2,8 @@
 
 A dictionary with its keys in order beside it. It is what the test driver and every model
 test run on, and holds to the same contract as the store on disk, closing included. Rule of
-the file: a scan is a copy of what it shows, taken when it is asked for; its cost is that of
-the range that was asked for. Not done here: bounds (state in memory is as large as its
-keys), and survival of the process: that is the changelog's business.
+the file: the cost of a scan is that of what is read of it. Not done here: bounds (state in
+memory is as large as its keys), and survival of the process: that is the changelog's business.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from streamlog.errors import UsageError
+from streamlog.tables.scans import Scans
 from streamlog.tables.sorted_keys import SortedKeys
 from streamlog.tables.store import Change
 
@@ -19,11 +19,12 @@ from streamlog.tables.store import Change
 class MemoryStore:
     """A KeyValueStore in memory."""
 
-    __slots__ = ("_closed", "_keys", "_values")
+    __slots__ = ("_closed", "_keys", "_scans", "_values")
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
         self._keys = SortedKeys()
+        self._scans: Scans[bytes] = Scans()
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
@@ -33,22 +34,21 @@ class MemoryStore:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""
-        self._check_open()
+        self._begin_change()
         if key not in self._values:
             self._keys.add(key)
         self._values[key] = value
 
     def delete(self, key: bytes) -> None:
         """Remove one key, if it is there."""
-        self._check_open()
+        self._begin_change()
         if self._values.pop(key, None) is not None:
             self._keys.remove(key)
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `low` up to but not including `high`, in order, as they are now."""
         self._check_open()
-        values = self._values
-        return iter([(key, values[key]) for key in self._keys.range(low, high)])
+        return self._scans.begin(self._keys.range(low, high), self._values)
 
     def delete_range(self, low: bytes, high: bytes | None = None) -> None:
         """Remove the keys from `low` up to but not including `high`."""
@@ -69,8 +69,14 @@ class MemoryStore:
     def close(self) -> None:
         """Forget everything."""
         self._closed = True
+        self._scans.settle()
         self._values = {}
         self._keys.clear()
+
+    def _begin_change(self) -> None:
+        self._check_open()
+        if self._scans.are_open:
+            self._scans.settle()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Final, Literal, TypeAlias
 
 from streamlog.records.columns import total_bytes
 from streamlog.tables.cache_budget import CacheBudget
 from streamlog.tables.changelog import apply_records
+from streamlog.tables.scans import Scans
 from streamlog.tables.sorted_keys import SortedKeys
 from streamlog.tables.store import Change, KeyValueStore
 
@@ -42,7 +44,9 @@ _Found: TypeAlias = bytes | Literal[_Missing.MISSING] | None
 class StoreTransaction:
     """A KeyValueStore whose writes stay pending until they are committed or rolled back."""
 
-    __slots__ = ("_budget", "_cache", "_given", "_keys", "_pending", "_store", "size_bytes")
+    __slots__ = (
+        "_budget", "_cache", "_given", "_keys", "_pending", "_scans", "_store", "size_bytes",
+    )  # fmt: skip
 
     size_bytes: int
     """What the pending changes take in memory, by estimate."""
@@ -63,6 +67,7 @@ class StoreTransaction:
         self._given: list[Change] | None = None
         """What `changes` gave last, as long as nothing has been changed since."""
         self._keys = SortedKeys()
+        self._scans: Scans[bytes | None] = Scans()
         self._cache = _Cache(cache_bytes)
         self._budget = budget
         if budget is not None:
@@ -88,6 +93,8 @@ class StoreTransaction:
         self._change(key, None)
 
     def _change(self, key: bytes, value: bytes | None) -> None:
+        if self._scans.are_open:
+            self._scans.settle()
         self._given = None
         old: _Found = self._pending.get(key, _MISSING)
         if old is _MISSING:
@@ -101,10 +108,8 @@ class StoreTransaction:
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `low` up to but not including `high`, in order, pending changes included."""
-        pending = self._pending
-        changed = [(key, pending[key]) for key in self._keys.range(low, high)]
-        stored = self._store.range(low, high)
-        return overlaid(stored, changed) if changed else stored
+        changed = self._scans.begin(self._keys.range(low, high), self._pending)
+        return overlaid(self._store.range(low, high), changed)
 
     def stored(self, key: bytes) -> bytes | None:
         """The value as of the last commit, whatever has been changed since."""
@@ -127,6 +132,8 @@ class StoreTransaction:
     def write(self, changes: Iterable[Change]) -> None:
         """Take in the changes in their order, pending."""
         fresh = dict(changes)
+        if self._scans.are_open:
+            self._scans.settle()
         self._given = None
         if not self._pending:
             self._pending = fresh
@@ -160,6 +167,7 @@ class StoreTransaction:
         `records` are earlier `changes()` with the progress behind them, just as they were
         sent. A key that has been written again since then stays pending.
         """
+        self._scans.settle()
         apply_records(self._store, records, next_offset=next_offset)
         self._cache.renew(records)
         if self._are_given(records):
@@ -186,6 +194,7 @@ class StoreTransaction:
         Not to be used while records are under way to the changelog: whether they arrived is
         for a restoration to find out.
         """
+        self._scans.settle()
         self._given = None
         self._pending.clear()
         self._keys.clear()
@@ -198,9 +207,16 @@ def _size_bytes(changes: Mapping[bytes, bytes | None]) -> int:
 
 
 def overlaid(
-    stored: Iterator[tuple[bytes, bytes]], changed: list[Change]
+    stored: Iterator[tuple[bytes, bytes]], changed: Iterator[Change]
 ) -> Iterator[tuple[bytes, bytes]]:
     """Stored pairs with the changed ones in their places; both ascending by key."""
+    first = next(changed, None)
+    return stored if first is None else _merged(stored, chain((first,), changed))
+
+
+def _merged(
+    stored: Iterator[tuple[bytes, bytes]], changed: Iterator[Change]
+) -> Iterator[tuple[bytes, bytes]]:
     below = next(stored, None)
     for key, value in changed:
         while below is not None and below[0] < key:
