@@ -106,13 +106,13 @@ METHODS = {
 
 ADMIN = [
     "abort_transaction", "alter_client_quotas", "alter_configs", "alter_group_offsets",
-    "alter_partition_reassignments", "create_acls", "create_partitions", "create_topics",
-    "delete_acls", "delete_group_offsets", "delete_groups", "delete_records", "delete_topics",
-    "describe_acls", "describe_client_quotas", "describe_cluster", "describe_configs",
-    "describe_groups", "describe_log_dirs", "describe_producers", "describe_topics",
-    "describe_transactions", "elect_leaders", "group_offsets", "list_config_resources",
-    "list_groups", "list_partition_reassignments", "list_topics", "list_transactions",
-    "list_users", "remove_user", "set_password",
+    "alter_partition_reassignments", "can_publish", "create_acls", "create_partitions",
+    "create_topics", "delete_acls", "delete_group_offsets", "delete_groups", "delete_records",
+    "delete_topics", "describe_acls", "describe_client_quotas", "describe_cluster",
+    "describe_configs", "describe_groups", "describe_log_dirs", "describe_producers",
+    "describe_topics", "describe_transactions", "drop_staged", "elect_leaders", "group_offsets",
+    "list_config_resources", "list_groups", "list_partition_reassignments", "list_topics",
+    "list_transactions", "list_users", "publish", "remove_user", "set_password", "stage",
 ]  # fmt: skip
 
 

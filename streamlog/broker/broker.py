@@ -29,6 +29,8 @@ from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
 from streamlog.broker.marking import Marking
 from streamlog.broker.partition_requests import PartitionRequests
+from streamlog.broker.publications import PUBLICATIONS_TOPIC
+from streamlog.broker.publishing import Coordinators, Publishing
 from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replica_requests import ReplicaRequests
 from streamlog.broker.replication.group_flush import GroupFlush
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 
     from streamlog.broker.storage.files import Files
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, PUBLICATIONS_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +127,14 @@ class Broker:
             internal_topics=INTERNAL_TOPICS,
             inherited_source=self._configs.inherited_source,
         )
-        self._users = UserRequests(directory)
-        self._acls = AclRequests(directory)
+        self._users, self._acls = UserRequests(directory), AclRequests(directory)
         self._authorized = Authorized(self._acls, self._partitions)
         self._upkeep = Upkeep(directory, self._partitions, clock=clock, on_job_done=self._arm)
         self._deletions = Deletions(
             self._admin, self._upkeep, forget_topic=self._coordinator.forget_topic
         )
+        coordinators = Coordinators(self._transactions, self._transacting, self._groups)
+        self._publishing = Publishing(directory, self._partitions, coordinators, clock=clock)
         self._handlers = self._table()
 
     @classmethod
@@ -221,6 +224,7 @@ class Broker:
         gone = ConnectionLost("the broker was stopped")
         self._fetches.stop(gone)
         self._deletions.stop(gone)
+        self._publishing.stop(gone)
         self._flush.close()
         self._coordinator.stop(gone)
         self._transactions.stop(gone)
@@ -296,6 +300,7 @@ class Broker:
             CreateTopicsRequest: lambda request, _: admin.create_topics(request),
             **durable.handlers(),
             **self._deletions.handlers(),
+            **self._publishing.handlers(),
             **self._transacting.handlers(),
             **self._groups.handlers(self._arm),
             **configs.handlers(self._listener),

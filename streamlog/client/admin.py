@@ -24,6 +24,7 @@ from streamlog.client.group_admin import (
     GroupListing,
     GroupMemberDescription,
 )
+from streamlog.client.publish_admin import Publication, PublishAdmin, PublishedRange
 from streamlog.client.quota_admin import ClientQuota, QuotaAdmin
 from streamlog.client.replica_admin import (
     BrokerDescription,
@@ -57,6 +58,8 @@ __all__ = [
     "LogDir",
     "NewTopic",
     "ProducerDescription",
+    "Publication",
+    "PublishedRange",
     "Reassignment",
     "Subtract",
     "TopicDescription",
@@ -74,6 +77,7 @@ class Admin(
     AclAdmin,
     UserAdmin,
     QuotaAdmin,
+    PublishAdmin,
 ):
     """Manages a log, over the connections of whoever made it, which it leaves open."""
 

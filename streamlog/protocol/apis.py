@@ -1,7 +1,8 @@
 """The APIs that are served, by key: the one list of what this release speaks.
 
 A broker advertises it in ApiVersions and dispatches by it, a client negotiates with it. An API
-or a version that is not here is neither answered nor asked for. Kafka assigns the keys.
+or a version that is not here is neither answered nor asked for. Kafka assigns the keys, but for
+those of our own.
 """
 
 from __future__ import annotations
@@ -86,6 +87,14 @@ from streamlog.protocol.messages.partitions import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from streamlog.protocol.messages.publishing import (
+    DropStagedRequest,
+    DropStagedResponse,
+    PublishRequest,
+    PublishResponse,
+    StageRequest,
+    StageResponse,
+)
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -144,6 +153,9 @@ from streamlog.protocol.messages.transactions import (
 from streamlog.protocol.schema import Message
 
 API_VERSIONS_KEY: Final = 18
+OWN_KEY: Final = 20_000
+"""APIs of our own have keys from here on, far from those of Kafka and of its vendors; clients that
+do not know a key that is advertised step over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +254,9 @@ _SERVED: Final = (
     _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     _api(74, ListConfigResourcesRequest, ListConfigResourcesResponse),
     _api(75, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
+    _api(OWN_KEY, PublishRequest, PublishResponse),
+    _api(OWN_KEY + 1, StageRequest, StageResponse),
+    _api(OWN_KEY + 2, DropStagedRequest, DropStagedResponse),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

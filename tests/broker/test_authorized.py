@@ -80,6 +80,17 @@ from streamlog.protocol.messages.partitions import (
     CreatePartitionsTopic,
     DescribeLogDirsRequest,
 )
+from streamlog.protocol.messages.publishing import (
+    DropStagedRequest,
+    PublishGroup,
+    PublishOffset,
+    PublishOffsetTopic,
+    PublishPartition,
+    PublishRequest,
+    PublishResponse,
+    PublishTopic,
+    StageRequest,
+)
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
@@ -297,6 +308,12 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     (lambda: InitProducerIdRequest(transactional_id=None), (*C, OP.IDEMPOTENT_WRITE)),
     (lambda: InitProducerIdRequest(transactional_id="x"), (TRANSACTION, "x", OP.WRITE)),
     (lambda: EndTxnRequest(transactional_id="x"), (TRANSACTION, "x", OP.WRITE)),
+    (lambda: PublishRequest(job_id="x"), (TRANSACTION, "x", OP.WRITE)),
+    (
+        lambda: StageRequest(job_id="x", name="a", is_last=True, records=batch(b"x")),
+        (TRANSACTION, "x", OP.WRITE),
+    ),
+    (lambda: DropStagedRequest(job_id="x"), (TRANSACTION, "x", OP.WRITE)),
     (
         lambda: DescribeTransactionsRequest(transactional_ids=["x"]),
         (TRANSACTION, "x", OP.DESCRIBE),
@@ -415,6 +432,37 @@ def test_the_matrix(make: Callable[[], Message], need: Need) -> None:
         await allow(broker, need)
         assert refused in codes(await asked(broker, make(), principal="User:bob")), "another user"
         assert refused not in codes(await asked(broker, make()))
+
+    node().run(story)
+
+
+def test_a_publication_needs_its_id_its_topics_and_its_group() -> None:
+    def publishing() -> PublishRequest:
+        offsets = [PublishOffsetTopic(name="u", partitions=[PublishOffset(committed_offset=0)])]
+        places = [PublishPartition(records=batch(b"x"))]
+        return PublishRequest(
+            job_id="x",
+            topics=[PublishTopic(name="t", partitions=places)],
+            groups=[PublishGroup(group_id="g", topics=offsets)],
+        )
+
+    async def refusal(broker: Broker) -> int:
+        answer = await asked(broker, publishing())
+        assert isinstance(answer, PublishResponse)
+        return answer.error_code
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        create(broker, "u")
+        for need, without in [
+            ((TRANSACTION, "x", OP.WRITE), TRANSACTION),
+            ((*T, OP.WRITE), TOPIC),
+            ((GROUP, "g", OP.READ), GROUP),
+            ((TOPIC, "u", OP.READ), TOPIC),
+        ]:
+            assert await refusal(broker) == REFUSED[without]
+            await allow(broker, need)
+        assert await refusal(broker) == 0
 
     node().run(story)
 

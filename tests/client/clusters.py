@@ -41,6 +41,9 @@ NOT_ON_MOCK: dict[str, dict[str, str]] = {
     "test_replica_admin": {
         EVERY_TEST: NO_ADMIN,
     },
+    "test_publish_admin": {
+        EVERY_TEST: "publications are streamlog's own",
+    },
     "test_transaction_admin": {
         EVERY_TEST: NO_ADMIN,
     },
@@ -96,6 +99,9 @@ AT_ONCE = "it asks at once for what a broker of Kafka hears of a moment later, f
 FIXED = "Kafka has num.partitions only when it starts"
 
 NOT_ON_KAFKA: dict[str, dict[str, str]] = {
+    "test_publish_admin": {
+        EVERY_TEST: "publications are streamlog's own",
+    },
     "test_admin": {
         "test_a_refusal_has_all_of_them": AT_ONCE,
         "test_internal_topics_are_listed_on_demand": "Kafka has more of them, by and by",

@@ -62,6 +62,9 @@ ADVERTISED = {
     "ListPartitionReassignments": (46, 0, 0, 0),
     "ListConfigResources": (74, 0, 1, 0),
     "DescribeTopicPartitions": (75, 0, 0, 0),
+    "Publish": (20_000, 0, 0, 0),
+    "Stage": (20_001, 0, 0, 0),
+    "DropStaged": (20_002, 0, 0, 0),
 }
 
 

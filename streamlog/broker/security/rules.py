@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from streamlog.broker.security import group_rules, page_rules, topic_rules, transaction_rules
+from streamlog.broker.security import (
+    group_rules,
+    page_rules,
+    publishing_rules,
+    topic_rules,
+    transaction_rules,
+)
 from streamlog.broker.security.access import GO_ON, Access, Verdict, split
 from streamlog.protocol.acls import Operation
 from streamlog.protocol.error_codes import ErrorCode
@@ -57,6 +63,11 @@ from streamlog.protocol.messages.partitions import (
     CreatePartitionsTopicResult,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+)
+from streamlog.protocol.messages.publishing import (
+    DropStagedRequest,
+    PublishRequest,
+    StageRequest,
 )
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
@@ -343,4 +354,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
         Operation.DESCRIBE_CONFIGS, lambda _: ListConfigResourcesResponse(error_code=DENIED)
     ),
     DescribeTopicPartitionsRequest: page_rules.describe_topic_partitions,
+    PublishRequest: publishing_rules.publish,
+    StageRequest: publishing_rules.stage,
+    DropStagedRequest: publishing_rules.drop,
 }

@@ -49,6 +49,7 @@ from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.producer_ids import ProducerIds
 from streamlog.broker.storage.roll_budget import RollBudget
 from streamlog.broker.storage.segment import SegmentEnd
+from streamlog.broker.storage.staging import Staging
 from streamlog.broker.storage.topic_state import (
     TopicState,
     check_partition_count,
@@ -81,6 +82,8 @@ class LogDirectory:
         self.directory_id = ""
         self.rolls: RollBudget[PartitionLog] = RollBudget()
         """Who of its logs may begin a segment, when many of them are due."""
+        self.staging = Staging(files, path)
+        """Files of jobs that are in no log yet."""
         self._files = files
         self._given_config = config
         self._config = config
