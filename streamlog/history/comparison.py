@@ -16,10 +16,11 @@ from typing import Any, TypeAlias
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.topic import Topic
 from streamlog.errors import StreamlogError, UsageError
-from streamlog.history.outputs import StagedOutputs
 from streamlog.history.readers import LogReader
+from streamlog.history.staging import read_segment
 from streamlog.record import Headers
 from streamlog.records.batch import Record
+from streamlog.snapshots import Snapshot
 
 SHOWN_MAX = 5
 """Rows that differ that are shown of each partition, each way."""
@@ -72,11 +73,11 @@ class Comparison:
         return "\n".join(lines)
 
 
-def compared(topic: Topic[Any, Any], staged: StagedOutputs, reader: LogReader) -> Comparison:
-    """Compare a topic.
+def compared(topic: Topic[Any, Any], snapshot: Snapshot, reader: LogReader) -> Comparison:
+    """Compare a topic with the rows that are staged in a snapshot.
 
     Raises:
-        UsageError: the log has no such topic.
+        UsageError: the log has no such topic, or nothing was staged for it.
         CorruptData: what was staged is damaged.
         StreamlogError: the log can't be read.
     """
@@ -86,14 +87,28 @@ def compared(topic: Topic[Any, Any], staged: StagedOutputs, reader: LogReader) -
             f"the log has no topic {topic.name!r}: no live app has published there, so there is "
             "nothing to compare with"
         )
-    numbers = sorted({*range(count), *staged.partitions(topic.name)})
-    return Comparison(topic.name, tuple(_partition(topic, staged, reader, n) for n in numbers))
+    return Comparison(
+        topic.name, tuple(_partition(topic, snapshot, reader, number) for number in range(count))
+    )
+
+
+def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[Record]:
+    """The rows that are staged for a partition, task by task; offsets mean nothing.
+
+    Raises:
+        CorruptData: a file is missing, or damaged.
+    """
+    for part in snapshot.manifest.staged:
+        if (part.topic, part.partition) == (topic, partition):
+            with snapshot.place.checked(part) as path:
+                for batch in read_segment(path):
+                    yield from batch.records()
 
 
 def _partition(
-    topic: Topic[Any, Any], staged: StagedOutputs, reader: LogReader, partition: int
+    topic: Topic[Any, Any], snapshot: Snapshot, reader: LogReader, partition: int
 ) -> PartitionComparison:
-    wanted = Counter(map(_fields, staged.records(topic.name, partition)))
+    wanted = Counter(map(_fields, staged_rows(snapshot, topic.name, partition)))
     total = wanted.total()
     live_only: list[Record] = []
     later: list[Record] = []
@@ -119,7 +134,7 @@ def _partition(
 
 def _live(reader: LogReader, place: TopicPartition) -> Iterator[Record]:
     for at, (start, end) in reader.bounds([place]).items():
-        for records, _ in reader.read(at, start, end):
+        for records, *_ in reader.read(at, start, end):
             yield from records
 
 

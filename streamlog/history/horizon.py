@@ -63,7 +63,7 @@ def _come_to(
         raw = serde_for(bytes)
         topic = replace(topic, key=raw, value=raw)
     entry = CutInput(topic, place.partition, 0, span=TimeSpan())
-    for records, marks in reader.read(place, *bounds):
+    for records, marks, _ in reader.read(place, *bounds):
         entry.arrive(records, marks)
         while entry.head() is not None:
             entry.take(None, None)

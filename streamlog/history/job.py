@@ -7,8 +7,7 @@ Not done here: which engine runs the plan (`local`), and what live workers do wi
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,14 +22,12 @@ from streamlog.durations import When, when_ms
 from streamlog.errors import ConfigError, UsageError
 from streamlog.history.bars import Bars
 from streamlog.history.comparison import Comparison, compared
-from streamlog.history.finished import FinishedRun
+from streamlog.history.finished import FinishedTask, summed
 from streamlog.history.horizon import horizon
 from streamlog.history.local import LocalRun, Surroundings, with_ends
-from streamlog.history.outputs import StagedOutputs
 from streamlog.history.plan import EngineName, Outputs, Plan, planned
 from streamlog.history.readers import LogReader
 from streamlog.processing.cut_input import TimeSpan
-from streamlog.processing.outbox import Drop
 from streamlog.snapshots import Snapshot, SnapshotPlace, default_place
 from streamlog.snapshots.capture import finished
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
@@ -67,7 +64,8 @@ class BackfillJob:
         self._asked = backfill
         self._clock = clock or SystemClock()
         self._plan: Plan | None = None
-        self._run: FinishedRun | None = None
+        self._finished: list[FinishedTask] | None = None
+        self._snapshot: Snapshot | None = None
         program = backfill.program
         self.id = backfill.job_id or f"{program.app_id}-{uuid4().hex[:12]}"
         """Of the job, and of its snapshot."""
@@ -115,57 +113,53 @@ class BackfillJob:
         plan = self.plan
         try:
             with self._reader() as reader:
-                done = self._ran(plan, reader)
-                snapshot = self._snapshot(plan, done)
+                finished = self._ran(plan, reader)
+                snapshot = self._made(plan, finished)
         except BaseException:
             (self._place / self.id).remove()
-            shutil.rmtree(self._directory, ignore_errors=True)
             raise
-        self._run = done
+        self._finished, self._snapshot = finished, snapshot
         return snapshot
 
     @property
-    def outputs(self) -> StagedOutputs:
-        """The rows that it has staged.
+    def rows(self) -> dict[str, int]:
+        """How many rows were written, by topic; of repartition topics, with their time marks.
 
         Raises:
-            UsageError: it was told to discard them.
-            CorruptData: it has not come to its end.
+            UsageError: the history has not been run.
         """
-        if self._asked.outputs == "discard":
-            raise UsageError("the rows were discarded: run the history with outputs='stage'")
-        return StagedOutputs.open(str(self._directory / "outputs"))
+        return summed(count for task in self._tasks for count in task.rows)
 
     @property
-    def rows(self) -> dict[str, int]:
-        """How many rows were written, by topic; of repartition topics, with their time marks."""
-        return _summed(task.figures.rows for task in self._done.tasks)
+    def drops(self) -> dict[tuple[str, str], int]:
+        """Records that were left out, by operator and reason: "late", "null key", ...
 
-    @property
-    def drops(self) -> list[Drop]:
-        """What was left out, by operator and reason."""
-        found = _summed(task.figures.drops for task in self._done.tasks)
-        return [Drop(node, reason, count) for (node, reason), count in sorted(found.items())]
+        Raises:
+            UsageError: the history has not been run.
+        """
+        found: dict[tuple[str, str], int] = {}
+        for task in self._tasks:
+            for node, reason, count in task.drops:
+                found[node, reason] = found.get((node, reason), 0) + count
+        return found
 
     def compare(self, topic: Topic[Any, Any]) -> Comparison:
         """The staged rows of a topic against those in the log, partition by partition.
 
         Raises:
-            UsageError: nothing was staged, or not for this topic.
+            UsageError: nothing was staged, or the log has no such topic.
             StreamlogError: the log can't be read.
         """
+        if self._asked.outputs == "discard" or self._snapshot is None:
+            raise UsageError("no rows are staged: run the history with outputs='stage'")
         with self._reader() as reader:
-            return compared(topic, self.outputs, reader)
-
-    def discard(self) -> None:
-        """Remove what it has staged. The snapshot stays: see `Snapshot.remove`."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+            return compared(topic, self._snapshot, reader)
 
     @property
-    def _done(self) -> FinishedRun:
-        if self._run is None:
+    def _tasks(self) -> list[FinishedTask]:
+        if self._finished is None:
             raise UsageError("the history has not been run")
-        return self._run
+        return self._finished
 
     def _reader(self) -> LogReader:
         return LogReader(self._asked.log_url, self._asked.security)
@@ -199,7 +193,7 @@ class BackfillJob:
         spans = {name: replace(span, until_ms=come_to.time_ms) for name, span in plan.spans.items()}
         return replace(plan, spans=spans, notes=(*plan.notes, f"until now: {come_to}"))
 
-    def _ran(self, plan: Plan, reader: LogReader) -> FinishedRun:
+    def _ran(self, plan: Plan, reader: LogReader) -> list[FinishedTask]:
         budget = RocksBudget(self._asked.program.state_memory_bytes)
         total = sum(end - start for start, end in plan.ends.values())
         with Bars(total, shown=self._asked.progress) as bars:
@@ -211,21 +205,18 @@ class BackfillJob:
                 open_store=lambda path: RocksStore.open(path, budget=budget),
                 on_read=bars.read,
             )
-            done = LocalRun(plan, surroundings).run()
-        shutil.rmtree(self._directory / "shuffles", ignore_errors=True)
-        if plan.outputs != "discard":
-            StagedOutputs(str(self._directory / "outputs"), done.outputs).save()
-        return done
+            return LocalRun(plan, surroundings).run()
 
-    def _snapshot(self, plan: Plan, done: FinishedRun) -> Snapshot:
+    def _made(self, plan: Plan, tasks: Sequence[FinishedTask]) -> Snapshot:
         return finished(
             self._place / self.id,
-            [task.entry for task in done.tasks],
+            [task.entry for task in tasks],
             topology=plan.topology,
             partitions=plan.counts,
             cut_ms=plan.until_ms if plan.until_ms < FAR_MS else None,
             created_ms=self._clock.wall_ms(),
-            pending=[records for task in done.tasks for records in task.pending],
+            pending=[records for task in tasks for records in task.pending],
+            staged=[records for task in tasks for records in task.staged],
         )
 
 
@@ -240,11 +231,3 @@ def _moment_ms(at: When, timezone: str) -> int:
             moment = datetime.fromisoformat(at.strip())
             return when_ms(moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(timezone)))
     return when_ms(at)
-
-
-def _summed(counters: Iterable[Any]) -> dict[Any, int]:
-    found: dict[Any, int] = {}
-    for counter in counters:
-        for name, count in counter.items():
-            found[name] = found.get(name, 0) + count
-    return found

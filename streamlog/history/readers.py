@@ -183,7 +183,7 @@ async def _opened(url: str, security: Security | None) -> Log:
 
 
 def _before(arrival: Arrival, end: int) -> Arrival:
-    records, marks = arrival
+    records, marks = arrival.records, arrival.marks
     offsets = records.offsets
     if len(offsets) and offsets[-1] >= end:
         records = records[: sum(offset < end for offset in offsets)]

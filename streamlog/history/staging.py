@@ -143,14 +143,6 @@ def write_segment(path: str, pieces: Iterable[RecordColumns]) -> Segment:
     return writer.finish()
 
 
-def behind(pieces: Iterable[RecordColumns], position: int) -> Iterator[RecordColumns]:
-    """The records from an offset on."""
-    for piece in pieces:
-        if len(piece) and piece.offsets[-1] >= position:
-            part: RecordColumns = piece[max(position - piece.offsets[0], 0) :]
-            yield part
-
-
 def sources_of(sub: Subtopology, topic: str, counts: Mapping[str, int]) -> list[Source]:
     """Who writes into a repartition topic that a sub-topology reads, by rank."""
     return [
@@ -204,8 +196,6 @@ class ShuffleWriter:
 
     def write(self, batch: SinkBatch) -> None:
         """Add what a task has sent to a repartition topic: records of one source, or a mark."""
-        if not batch.keys:
-            return
         rank = self._shuffles[batch.topic].ranks[source_in(batch)]
         for (topic, partition), columns in parted([batch], self._counts).items():
             self._writer(topic, partition, rank).append(columns)

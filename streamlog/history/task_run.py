@@ -8,10 +8,10 @@ where the inputs come from (`readers`, `staging`), and where the state lies (`fi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.outbox import Outbox, SinkBatch
@@ -32,15 +32,22 @@ class Arrival(NamedTuple):
 
     records: RecordColumns
     marks: Sequence[TimeMark] = ()
+    is_last: bool = False
+    """Nothing of this partition follows."""
+
+
+Arrivals: TypeAlias = Generator[Mapping[TopicPartition, Arrival], None, None]
 
 
 @dataclass(slots=True)
-class Share:
-    """What a task is to read of one partition."""
+class Feed:
+    """What gives a task the records of some of its inputs, in order."""
 
-    start: int
-    end: int
-    arrivals: Generator[Arrival, None, None]
+    bounds: Mapping[TopicPartition, tuple[int, int | None]]
+    """By partition where it begins, and where it ends; None: an arrival will say so."""
+    arrivals: Arrivals
+    is_staged: bool = False
+    """What comes was staged by an earlier stage, and is no log's."""
 
 
 class Effects(Protocol):
@@ -96,7 +103,7 @@ class TaskRun:
     def __init__(
         self,
         task: Task,
-        shares: Mapping[TopicPartition, Share],
+        feeds: Sequence[Feed],
         effects: Effects,
         *,
         until_ms: int,
@@ -107,7 +114,7 @@ class TaskRun:
 
         Args:
             task: to be run; its `history` says what it takes of its inputs.
-            shares: by input, repartition topics included.
+            feeds: that give it all of its inputs.
             effects: where what comes of it goes.
             until_ms: where its history ends.
             now_ms: the time on the wall, which stands still: nothing of a history is idle.
@@ -115,58 +122,116 @@ class TaskRun:
         """
         self.figures = TaskFigures()
         self._task = task
-        self._shares = dict(shares)
+        self._left = list(feeds)
+        """Of which there may be more to read."""
         self._effects = effects
         self._until_ms = until_ms
         self._now_ms = now_ms
         self._on_read = on_read
-        self._ends = {place: share.end for place, share in shares.items()}
-        self._left = dict(shares)
-        """Of which there may be more to read."""
+        self._starts = {
+            at: start for f in feeds if not f.is_staged for at, (start, _) in f.bounds.items()
+        }
+        self._ends = {
+            at: end for f in feeds for at, (_, end) in f.bounds.items() if end is not None
+        }
+        self._waiting: dict[TopicPartition, deque[RecordColumns]] = {
+            at: deque() for feed in feeds if feed.is_staged for at in feed.bounds
+        }
+        """What was staged and may not have been taken."""
+        self._fed: dict[TopicPartition, int] = {}
+        """Of what was staged, the offset behind what has come."""
         self._results: list[CallResult] = []
 
     def run(self) -> None:
-        """All of it.
+        """All of it; raises what `steps` raises."""
+        for _ in self.steps():
+            pass
+
+    def steps(self) -> Iterator[None]:
+        """All of it, a little with each step, so that its effects may be looked after in between.
 
         Raises:
             ProcessingError: a record can't be read, or a function failed on it.
             StreamlogError: an input can't be read.
         """
         task = self._task
-        task.start_at({at: s.start for at, s in self._shares.items() if not self._is_staged(at)})
+        task.start_at(self._starts)
         is_first = True
         while True:
             arrived = {} if task.is_full else self._arrivals()
             if not (is_first or arrived or self._results):
                 break
             self._process(arrived)
+            self._forget_taken()
             is_first = False
+            yield
         self._tell_cuts()
         while task.has_waiting:
             self._took(task.emit())
-        self._settle_positions()
+        cuts = task.cuts
+        task.start_at({at: cuts.get(at, self._ends[at]) for at in self._starts})
         self._commit()
+        yield
+
+    def pending(self) -> dict[TopicPartition, tuple[int, list[RecordColumns]]]:
+        """Of what was staged, what was not taken: from which position on, and the records."""
+        found: dict[TopicPartition, tuple[int, list[RecordColumns]]] = {}
+        positions = self._task.positions
+        for place, pieces in self._waiting.items():
+            position = positions.get(place, 0)
+            left = [piece for piece in pieces if piece.offsets[-1] >= position]
+            if left:
+                left[0] = left[0][max(position - left[0].offsets[0], 0) :]
+                found[place] = position, left
+        return found
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        for feed in self._left:
+            feed.arrivals.close()
 
     def _arrivals(self) -> dict[TopicPartition, Arrival]:
         """More of each input of which nothing is left to take."""
         found: dict[TopicPartition, Arrival] = {}
         buffered, cuts = self._task.buffered, self._task.cuts
-        for place, share in [*self._left.items()]:
-            if buffered[place] and place not in cuts:
+        for feed in [*self._left]:
+            open_places = [place for place in feed.bounds if place not in cuts]
+            if open_places and all(buffered[place] for place in open_places):
                 continue
-            arrival = None if place in cuts else next(share.arrivals, None)
-            if arrival is None:
-                del self._left[place]
-                if place not in cuts:
-                    # Behind the last record there may be what ends transactions.
-                    self._task.start_at({place: share.end})
-                    found[place] = Arrival(RecordColumns())
+            arrivals = next(feed.arrivals, None) if open_places else None
+            if arrivals is None:
+                feed.arrivals.close()
+                self._left.remove(feed)
+                found |= {place: self._at_end(feed, place) for place in open_places}
                 continue
-            found[place] = arrival
-            total, is_staged = share.end - share.start, self._is_staged(place)
-            self._on_read(Read(place, len(arrival.records), total, is_staged))
-            self.figures.records += len(arrival.records)
+            for place, arrival in arrivals.items():
+                found[place] = arrival
+                self._read(feed, place, arrival)
         return found
+
+    def _at_end(self, feed: Feed, place: TopicPartition) -> Arrival:
+        """There is no more of it; behind the last record may be what ends transactions."""
+        if not feed.is_staged:
+            self._task.start_at({place: self._ends[place]})
+        return Arrival(RecordColumns())
+
+    def _read(self, feed: Feed, place: TopicPartition, arrival: Arrival) -> None:
+        start, end = feed.bounds[place]
+        records = arrival.records
+        if len(records):
+            self.figures.records += len(records)
+            self._on_read(Read(place, len(records), (end or 0) - start, feed.is_staged))
+            if feed.is_staged:
+                self._waiting[place].append(records)
+                self._fed[place] = records.offsets[-1] + 1
+        if arrival.is_last:
+            self._ends[place] = self._fed.get(place, start)
+
+    def _forget_taken(self) -> None:
+        positions = self._task.positions
+        for place, pieces in self._waiting.items():
+            while pieces and pieces[0].offsets[-1] < positions.get(place, 0):
+                pieces.popleft()
 
     def _process(self, arrived: Mapping[TopicPartition, Arrival]) -> None:
         results, self._results = self._results, []
@@ -206,12 +271,3 @@ class TaskRun:
         times = self._task.stream_times
         for place in sorted(self._task.cuts):
             self._effects.tell(place, Mark(self._until_ms, times[place], BUSY_MS))
-
-    def _settle_positions(self) -> None:
-        """Where it goes on: at the cuts, else at the ends."""
-        cuts = self._task.cuts
-        places = [place for place in self._shares if not self._is_staged(place)]
-        self._task.start_at({at: cuts.get(at, self._ends[at]) for at in places})
-
-    def _is_staged(self, place: TopicPartition) -> bool:
-        return self._task.subtopology.topics[place[0]].internal

@@ -121,7 +121,7 @@ def test_now_is_where_all_streams_have_come_to(till: Till) -> None:
 def test_since_leaves_out_what_is_older(till: Till) -> None:
     job = till.app.backfill(since=1_000_000 + 300 * 250, until="2100-01-01", outputs="stage")
     job.run()
-    assert job.outputs.counts()["scaled"] == 300
+    assert job.rows["scaled"] == 300
 
 
 def test_a_function_that_raises_is_told_with_its_record(tmp_path: Path) -> None:

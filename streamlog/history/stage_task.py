@@ -1,0 +1,234 @@
+"""StageTask: one task of a stage, from its inputs to what it leaves in the snapshot's directory.
+
+The same under every engine, here or on another machine: the engine brings the feeds, and takes what
+goes through repartition topics. State lies in a store of its own while it runs; what counts in the
+end are files in the snapshot's directory, named by the attempt, so attempts at the same task harm
+nobody and any of them will do. Rule of the file: an attempt that fails leaves nothing that counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Protocol, TypeAlias
+
+from streamlog.agents.awaited import awaited
+from streamlog.history.finished import FinishedTask
+from streamlog.history.plan import Plan, Stage
+from streamlog.history.staging import Segment, SegmentWriter, write_segment
+from streamlog.history.task_run import Feed, OnRead, TaskRun, unheard
+from streamlog.processing.calls import Call, CallResult
+from streamlog.processing.global_tables import GlobalTables
+from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.parted import parted
+from streamlog.processing.provenance import Mark
+from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.task import Task, TaskId
+from streamlog.snapshots import PendingRecords, SnapshotPlace, StagedRecords
+from streamlog.snapshots.capture import capture
+from streamlog.tables.store import Change, KeyValueStore
+from streamlog.windows.emit import Source
+
+MERGE_BUFFER_BYTES = 1 << 40
+"""What is staged comes in order: what waits is what a stage upstream took at a time."""
+
+OpenStore: TypeAlias = Callable[[str], KeyValueStore]
+
+
+class Shuffled(Protocol):
+    """Port: where what goes through repartition topics goes."""
+
+    def write(self, batch: SinkBatch) -> None:
+        """Records of one source, or a mark."""
+
+    def tell(self, source: Source, mark: Mark) -> None:
+        """A mark into all partitions of the topics that have this source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One go at a task."""
+
+    plan: Plan
+    stage: Stage
+    partition: int
+    name: str
+    """Tells it from others at the same task."""
+    place: SnapshotPlace
+    """Of the snapshot that comes of it."""
+    directory: Path
+    """For its state and files while it runs; removed in the end."""
+    now_ms: int
+    """The time on the wall."""
+    open_store: OpenStore
+    """For its state, in a directory that is not there yet."""
+    global_tables: GlobalTables
+    on_read: OnRead = unheard
+
+    @property
+    def task_id(self) -> TaskId:
+        """Of the task."""
+        return TaskId(self.stage.number, self.partition)
+
+
+class StageTask:
+    """One task of a stage, at work."""
+
+    def __init__(self, attempt: Attempt, feeds: Sequence[Feed], shuffled: Shuffled) -> None:
+        """`feeds` give it all of its inputs."""
+        self._attempt = attempt
+        self._feeds = feeds
+        self._outputs = _Outputs(attempt)
+        self._effects = _Effects(attempt.plan, shuffled, self._outputs)
+
+    def run(self) -> FinishedTask:
+        """All of it; raises what `steps` raises."""
+        found: list[FinishedTask] = [each for each in self.steps() if each is not None]
+        return found[0]
+
+    def steps(self) -> Iterator[FinishedTask | None]:
+        """All of it, a little with each step; the last one gives what is left.
+
+        Raises:
+            ProcessingError: a record can't be read, or a function failed on it.
+            StreamlogError: an input can't be read, or the disk refused.
+        """
+        attempt, sub = self._attempt, self._attempt.stage.subtopology
+        path = attempt.directory / "state"
+        store = None if sub.changelog_topic is None else attempt.open_store(str(path))
+        task = Task(
+            sub,
+            attempt.task_id,
+            partitions=attempt.plan.counts,
+            store=store,
+            pause=_pause,
+            global_tables=attempt.global_tables,
+            history=attempt.plan.spans,
+            merge_buffer_bytes=MERGE_BUFFER_BYTES,
+        )
+        run = TaskRun(
+            task,
+            self._feeds,
+            self._effects,
+            until_ms=attempt.plan.until_ms,
+            now_ms=attempt.now_ms,
+            on_read=attempt.on_read,
+        )
+        try:
+            for _ in run.steps():
+                yield None
+            yield self._finished(task, store, run)
+        finally:
+            run.close()
+            self._effects.close()
+            task.close()
+            shutil.rmtree(attempt.directory, ignore_errors=True)
+
+    def _finished(self, task: Task, store: KeyValueStore | None, run: TaskRun) -> FinishedTask:
+        attempt, figures = self._attempt, run.figures
+        return FinishedTask(
+            entry=capture(task, store, attempt.place, attempt=attempt.name),
+            pending=tuple(self._pending(run)),
+            staged=tuple(self._outputs.finish()),
+            records=figures.records,
+            rows=tuple(sorted(figures.rows.items())),
+            drops=tuple((*which, count) for which, count in sorted(figures.drops.items())),
+        )
+
+    def _pending(self, run: TaskRun) -> Iterator[PendingRecords]:
+        for (topic, partition), (position, pieces) in run.pending().items():
+            name = f"shuffles/{topic}/{partition}-{self._attempt.name}.batches"
+            with self._attempt.place.writing(name) as path:
+                segment = write_segment(path, pieces)
+            yield PendingRecords(
+                name=name,
+                size_bytes=segment.size_bytes,
+                crc=segment.crc32c,
+                topic=topic,
+                partition=partition,
+                records=segment.record_count,
+                position=position,
+            )
+
+
+class _Outputs:
+    """Rows for output topics, in files."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._keeps = attempt.plan.outputs != "discard"
+        self._writers: dict[TopicPartition, SegmentWriter] = {}
+
+    def write(self, batches: Iterable[SinkBatch]) -> None:
+        if not self._keeps:
+            return
+        for place, columns in parted(batches, self._attempt.plan.counts).items():
+            if place not in self._writers:
+                path = self._attempt.directory / "outputs" / place[0] / str(place[1])
+                self._writers[place] = SegmentWriter(path)
+            self._writers[place].append(columns)
+
+    def finish(self) -> Iterator[StagedRecords]:
+        attempt = self._attempt
+        for (topic, partition), writer in sorted(self._writers.items()):
+            segment: Segment = writer.finish()
+            name = f"outputs/{topic}/{partition}/{attempt.task_id}-{attempt.name}.batches"
+            with attempt.place.writing(name) as path:
+                shutil.move(segment.path, path)
+            yield StagedRecords(
+                name=name,
+                size_bytes=segment.size_bytes,
+                crc=segment.crc32c,
+                topic=topic,
+                partition=partition,
+                records=segment.record_count,
+            )
+
+
+class _Effects:
+    """What comes of a task: to the next stage, into files, into its store."""
+
+    def __init__(self, plan: Plan, shuffled: Shuffled, outputs: _Outputs) -> None:
+        self._internal = {name for name, spec in plan.topology.topics.items() if spec.internal}
+        self._shuffled = shuffled
+        self._outputs = outputs
+        self._changes = 0
+        self._runner: asyncio.Runner | None = None
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        """Rows for topics, repartition topics included, in order."""
+        for batch in batches:
+            if batch.topic in self._internal and batch.keys:
+                self._shuffled.write(batch)
+        self._outputs.write(batch for batch in batches if batch.topic not in self._internal)
+
+    def tell(self, source: Source, mark: Mark) -> None:
+        """A mark for those behind all repartition topics that hear of this source."""
+        self._shuffled.tell(source, mark)
+
+    def commit(self, task: Task, changes: Sequence[Change]) -> None:
+        """Changes of state."""
+        self._changes += len(changes)
+        task.committed(changes, next_offset=self._changes)
+
+    def answers(self, calls: Sequence[Call]) -> list[CallResult]:
+        """Await calls of async functions, all at a time."""
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(_awaited(calls))
+
+    def close(self) -> None:
+        """Nothing more is awaited."""
+        if self._runner is not None:
+            self._runner.close()
+
+
+async def _awaited(calls: Iterable[Call]) -> list[CallResult]:
+    return list(await asyncio.gather(*map(awaited, calls)))
+
+
+def _pause(backoff_ms: int) -> None:
+    Event().wait(backoff_ms / 1000)
