@@ -34,6 +34,7 @@ from streamlog.dsl.shapes import Shape
 from streamlog.dsl.stream import Stream
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Asker, Outlet, Topic
+from streamlog.dsl.windowed_keys import topic_key
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.record import Headers
@@ -53,6 +54,7 @@ from streamlog.topology import (
     on_error,
 )
 from streamlog.topology import GlobalTable as GlobalDefinition
+from streamlog.windows.definitions import Windows
 
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
@@ -181,6 +183,7 @@ class App(Duties):
         timestamp: Callable[[V], When] | None = None,
         key_serde: Serde[K] | None = None,
         value_serde: Serde[V] | None = None,
+        windows: Windows | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Topic[K, V]:
         """Declare a topic.
@@ -196,12 +199,15 @@ class App(Duties):
             timestamp: event time from the value, instead of the record's own timestamp.
             key_serde: instead of the one that belongs to the type.
             value_serde: instead of the one that belongs to the type.
+            windows: those in keys of type Windowed, if the app does not write them itself: their
+                bytes are as Kafka Streams has them, and don't say where a window ends.
             on_error: what becomes of its records that can't be read, and of those that can't be
                 written to it, where operator or agent say nothing of their own; the app's policy
                 by default.
 
         Raises:
-            TopologyError: the name is taken or can't be a topic's, or partitions is below 1.
+            TopologyError: the name is taken or can't be a topic's, partitions is below 1, or
+                there are windows, and no key=Windowed[...].
             ConfigError: the retention is no duration.
             SerdeError: a type can't be written down.
         """
@@ -212,7 +218,7 @@ class App(Duties):
             raise TopologyError(f"topic {name!r} must have 1 partition or more, not {partitions}")
         spec = TopicSpec(
             name,
-            key_serde or _serde(name, "key", key),
+            key_serde or topic_key(name, key, windows),
             value_serde or _serde(name, "value", value),
             timestamp=timestamp,
             partitions=partitions,

@@ -21,6 +21,8 @@ from benchmarks.engine.events import Row
 from streamlog.durations import when_ms
 from streamlog.records.batch import Record
 from streamlog.serdes import WindowedSerde, serde_for
+from streamlog.windows.definitions import tumbling
+from streamlog.windows.keys import layout_of
 
 OURS = "streamlog"
 QUIX = "Quix Streams"
@@ -49,7 +51,7 @@ ENTERED = {
 Bytewax's cost is quoted from 5 to 112 us by the number of keys."""
 
 _decode = msgspec.json.Decoder().decode
-_windowed = WindowedSerde(serde_for(str))
+_windowed = WindowedSerde(serde_for(str), layout_of(tumbling("1m")))
 
 
 def ours(job: str) -> Participant:

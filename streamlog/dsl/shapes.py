@@ -26,6 +26,8 @@ from streamlog.serdes import (
     serde_for,
     type_name,
 )
+from streamlog.windows.definitions import Windows
+from streamlog.windows.keys import layout_of
 
 T = TypeVar("T")
 """What is serialized."""
@@ -147,10 +149,9 @@ class Shape:
         """The type, also where only the topic's serde knows it; None if nobody does."""
         return declared_by(self.given) if self.given is not None else self.declared
 
-    @property
-    def windowed(self) -> Shape:
+    def windowed(self, windows: Windows) -> Shape:
         """Of `Windowed` keys with such a key inside."""
-        return Shape(given=WindowedSerde(self.serde))
+        return Shape(given=WindowedSerde(self.serde, layout_of(windows)))
 
 
 UNKNOWN = Shape()

@@ -36,6 +36,7 @@ from streamlog.dsl.shapes import element, item, item_element, returned
 from streamlog.dsl.table import Table
 from streamlog.dsl.table_joins import table_of
 from streamlog.dsl.topic import Topic
+from streamlog.dsl.windowed_keys import agree, alike
 from streamlog.durations import Dur, When
 from streamlog.errors import TopologyError, UsageError
 from streamlog.record import Record
@@ -273,7 +274,8 @@ class Stream(Joining[K, V]):
         parents = (place.node, *(other._place.node for other in others))  # noqa: SLF001 - the same
         place.builder.add(Merge(name=name, parents=parents))
         shaken = next((each for each in rekeyed if each is not None), None)
-        return Stream(Place(place.builder, name, place.key, place.value, shaken))
+        key = alike(place.key, *(other._place.key for other in others))  # noqa: SLF001 - the same
+        return Stream(Place(place.builder, name, key, place.value, shaken))
 
     def group_by_key(self) -> Grouped[K, V]:
         """For aggregating the records of each key."""
@@ -392,6 +394,7 @@ class Stream(Joining[K, V]):
             TopologyError: it is declared for other types than those that are known here.
         """
         check_topic(self._place, topic)
+        agree(self._place.key, topic.spec)
         self._add(Sink, None, topic=topic.spec, on_error=on_error)
 
     def __aiter__(self) -> AsyncIterator[V]:

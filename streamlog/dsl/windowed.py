@@ -25,6 +25,7 @@ from streamlog.dsl.record_windows import record_windows_aggregate
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
+from streamlog.dsl.windowed_keys import agree
 from streamlog.durations import Dur
 from streamlog.errors import TopologyError
 from streamlog.record import Late, Record, Windowed
@@ -35,6 +36,7 @@ from streamlog.topology import (
     CountedAggregate,
     ErrorPolicy,
     RecordWindowsAggregate,
+    TopicSpec,
     WindowedAggregate,
     check_name,
 )
@@ -65,6 +67,8 @@ class WindowedStream(Generic[K, V]):
         windows goes there once for each that has closed to it, and counts in the others.
         """
         late = to.spec if isinstance(to, Topic) else to
+        if isinstance(late, TopicSpec):
+            agree(self._place.key, late)
         return type(self)(self._place, replace(self._windowing, late=late))
 
     def emit(self, when: Emit) -> Self:
@@ -150,7 +154,7 @@ class WindowedStream(Generic[K, V]):
         check_name("a table", name)
         place = partitioned(self._place, name)
         place.builder.add(self._node(name, place, aggregation, on_error))
-        rows = Place(place.builder, name, place.key.windowed, value)
+        rows = Place(place.builder, name, place.key.windowed(self._windowing.windows), value)
         return Table(Side(rows, name, is_windowed=True))
 
     def _node(

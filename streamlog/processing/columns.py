@@ -182,7 +182,8 @@ class WindowedKeys:
         """As bytes, if that takes no objects with this serde."""
         if type(serde) is not WindowedSerde or serde.key_serde is not self._key:
             return None
-        return suffixed(self._raws, self._windows)
+        layout = serde.layout
+        return None if layout is None else suffixed(self._raws, self._windows, layout.of)
 
 
 class RawKeys:
@@ -212,7 +213,7 @@ class RawKeys:
 
 
 class Span(Protocol):
-    """A window's start and end, and both as a serde writes them behind a key."""
+    """A window's start and end, and both as bytes (`windowed_bytes`)."""
 
     @property
     def start(self) -> datetime:

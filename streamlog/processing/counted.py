@@ -66,7 +66,7 @@ class OpenWindow:
 
     @property
     def suffix(self) -> bytes:
-        """What a serde writes behind the key."""
+        """Start and end as `windowed_bytes` has them behind a key."""
         return windowed_bytes(b"", self.first_ms, self.last_ms)
 
     def copy(self) -> OpenWindow:

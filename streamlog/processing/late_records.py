@@ -16,6 +16,7 @@ from streamlog.processing.columns import Batch
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.step import Collector
 from streamlog.record import Late
+from streamlog.serdes import window_bytes
 from streamlog.topology import TopicSpec
 
 
@@ -52,6 +53,7 @@ class LateRecords:
                     [to.key.dumps(record.key)],
                     [to.value.dumps(value)],
                     [record.headers],
+                    window_bytes(to.key),
                 )
             )
         else:

@@ -57,7 +57,7 @@ class OpenWindow:
 
     @property
     def suffix(self) -> bytes:
-        """What a serde writes behind the key."""
+        """Start and end as `windowed_bytes` has them behind a key."""
         return windowed_bytes(b"", self.start_ms, self.end_ms)
 
 

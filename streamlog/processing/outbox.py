@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from operator import itemgetter
 from typing import Literal, NamedTuple, cast
 
 from streamlog.processing.calls import Call
@@ -21,8 +22,12 @@ from streamlog.records.columns import has_none
 _TIME = struct.Struct(">q")
 
 
-def _route(key: bytes | None, timestamp_ms: int, value: bytes | None) -> bytes:
-    return _TIME.pack(timestamp_ms) + (value or b"") if key is None else key
+def _route(
+    key: bytes | None, timestamp_ms: int, value: bytes | None, window_bytes: int = 0
+) -> bytes:
+    if key is None:
+        return _TIME.pack(timestamp_ms) + (value or b"")
+    return key[:-window_bytes] if window_bytes else key
 
 
 class SinkRecord(NamedTuple):
@@ -35,11 +40,13 @@ class SinkRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+    window_bytes: int = 0
+    """See `SinkBatch`."""
 
     @property
     def route(self) -> bytes:
         """What decides the partition: see `SinkBatch.routes`."""
-        return _route(self.key, self.timestamp_ms, self.value)
+        return _route(self.key, self.timestamp_ms, self.value, self.window_bytes)
 
 
 class SinkBatch(NamedTuple):
@@ -53,21 +60,26 @@ class SinkBatch(NamedTuple):
     values: Sequence[bytes | None]
     headers: Sequence[Headers] | None = None
     """None: no record has any."""
+    window_bytes: int = 0
+    """Of windowed keys: so many bytes at their ends are the window's."""
 
     def routes(self) -> Sequence[bytes]:
-        """What is hashed for the partition of each record: its key.
+        """What is hashed for the partition of each record: its key; of a windowed one that inside.
 
         Without one, its timestamp and value, so that it is the same whoever runs the task.
         """
-        if not has_none(self.keys):
-            return cast("Sequence[bytes]", self.keys)
-        return list(map(_route, self.keys, self.timestamps, self.values))
+        if has_none(self.keys):
+            size = repeat(self.window_bytes)
+            return list(map(_route, self.keys, self.timestamps, self.values, size))
+        keys = cast("Sequence[bytes]", self.keys)
+        return list(map(itemgetter(slice(-self.window_bytes)), keys)) if self.window_bytes else keys
 
     def records(self) -> Iterator[SinkRecord]:
         """One by one."""
         headers = repeat(()) if self.headers is None else self.headers
         columns = zip(self.timestamps, self.keys, self.values, headers, strict=False)
-        return (SinkRecord(self.topic, self.partition, *fields) for fields in columns)
+        size = self.window_bytes
+        return (SinkRecord(self.topic, self.partition, *fields, size) for fields in columns)
 
 
 Reason = Literal[

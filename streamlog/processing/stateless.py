@@ -18,6 +18,7 @@ from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import BUSY_MS, MARK, PROVENANCE, Mark, pack_mark, pack_record
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
+from streamlog.serdes import window_bytes
 from streamlog.topology import (
     Filter,
     FilterNot,
@@ -257,6 +258,7 @@ class SinkStep(Step):
                 keys,
                 values,
                 None if headers is None else batch.of_origin(headers),
+                window_bytes(self._topic.key),
             )
         )
 
@@ -314,6 +316,7 @@ class RepartitionStep(Step):
                 keys,
                 values,
                 self._headers(batch),
+                window_bytes(self._topic.key),
             )
         )
 

@@ -47,7 +47,7 @@ class Window:
         self.start_ms = start_ms
         self.end_ms = end_ms
         self.suffix = windowed_bytes(b"", start_ms, end_ms)
-        """What a serde writes behind the key."""
+        """Start and end as `windowed_bytes` has them behind a key."""
         self.rows: dict[bytes, Row] = {}
         self.dirty: list[Row] = []
         self.is_whole = is_whole

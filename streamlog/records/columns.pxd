@@ -56,7 +56,7 @@ cpdef bint all_ascii(object column) except -1
 cpdef long long total_bytes(object column) except -1
 
 @cython.locals(at=cython.Py_ssize_t, found=list)
-cpdef list suffixed(object column, object owners)
+cpdef list suffixed(object column, object owners, object of)
 
 @cython.locals(at=cython.Py_ssize_t, number=cython.longlong)
 cpdef Py_ssize_t first_below_zero(object numbers) except -2

@@ -18,7 +18,7 @@ from streamlog.records import packing
 from streamlog.records.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 __all__ = [
     "FieldColumns",
@@ -300,8 +300,13 @@ def total_bytes(column: Iterable[bytes | None]) -> int:
     return found
 
 
-def suffixed(column: Sequence[bytes], owners: Sequence[Any]) -> list[bytes]:
-    """Each entry with the `suffix` of its owner behind it; neighbours often have the same."""
+def suffixed(
+    column: Sequence[bytes], owners: Sequence[Any], of: Callable[[bytes], bytes]
+) -> list[bytes]:
+    """Each entry with what `of` makes of its owner's `suffix` behind it.
+
+    Neighbours often have the same owner.
+    """
     found: list[bytes] = []
     last: Any = None
     suffix: Any = b""
@@ -309,7 +314,7 @@ def suffixed(column: Sequence[bytes], owners: Sequence[Any]) -> list[bytes]:
         owner = owners[at]
         if owner is not last:
             last = owner
-            suffix = owner.suffix
+            suffix = of(owner.suffix)
         found.append(packing.joined(column[at], suffix))
     return found
 

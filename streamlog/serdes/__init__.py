@@ -16,18 +16,30 @@ from streamlog.serdes.migrations import MigratingSerde, migration
 from streamlog.serdes.models import ModelSerde
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
 from streamlog.serdes.serde import SHOWN_BYTES, Serde, declared_by, form_of, type_name
-from streamlog.serdes.windowed import WindowedSerde, windowed_bytes
+from streamlog.serdes.windowed import (
+    END_AND_START,
+    START_AND_END,
+    Layout,
+    StartOnly,
+    WindowedSerde,
+    window_bytes,
+    windowed_bytes,
+)
 
 __all__ = [
+    "END_AND_START",
     "SHOWN_BYTES",
+    "START_AND_END",
     "AvroSerde",
     "BytesSerde",
     "FloatSerde",
     "IntSerde",
     "JsonSerde",
+    "Layout",
     "MigratingSerde",
     "ModelSerde",
     "Serde",
+    "StartOnly",
     "StrSerde",
     "WindowedSerde",
     "declared_by",
@@ -38,5 +50,6 @@ __all__ = [
     "schema_of",
     "serde_for",
     "type_name",
+    "window_bytes",
     "windowed_bytes",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from streamlog.errors import TopologyError
+from streamlog.serdes import WindowedSerde
 from streamlog.topology.global_tables import GlobalTable
 from streamlog.topology.graph import Topology
 from streamlog.topology.nodes import Entry, Node
@@ -73,6 +74,7 @@ class TopologyBuilder:
 
     def build(self) -> Topology:
         """Check the nodes and cut them into sub-topologies."""
+        self._check_keys()
         groups = _connected(self.nodes.values())
         drafts = [Subtopology(self.app_id, number, nodes) for number, nodes in enumerate(groups)]
         return Topology(
@@ -91,6 +93,17 @@ class TopologyBuilder:
             ),
             tuple(self.global_tables.values()),
         )
+
+    def _check_keys(self) -> None:
+        read = [node.topic for node in self.nodes.values() if isinstance(node, Entry)]
+        written = [topic for node in self.nodes.values() for topic in node.writes]
+        for topic in (*read, *written, *(table.topic for table in self.global_tables.values())):
+            if isinstance(topic.key, WindowedSerde) and topic.key.layout is None:
+                raise TopologyError(
+                    f"the keys of topic {topic.name!r} are windowed, and nothing says by what: "
+                    "Kafka's bytes for them don't hold where a window ends. Declare them with the "
+                    "topic, as in windows=tumbling('1h')"
+                )
 
 
 def _connected(nodes: Iterable[Node]) -> list[tuple[Node, ...]]:

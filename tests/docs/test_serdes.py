@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from streamlog import Windowed
 from streamlog.serdes import serde_for
 
 ROOT = Path(__file__).parent.parent.parent
-(PROGRAM,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/serdes.md").read_text(), re.DOTALL)
+WINDOWED, PROGRAM = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs/serdes.md").read_text(), re.DOTALL
+)
 
 
 def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +28,16 @@ def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert t.table(module.totals) == {"a": module.Total(2.5, 1)}
 
 
-def test_the_program_type_checks() -> None:
-    accepted = ROOT / "tests/typed/accepted/till.py"
-    assert PROGRAM in accepted.read_text()
+def test_keys_with_windows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "documented_report.py").write_text(WINDOWED)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("documented_report")
+    nine = datetime(2025, 1, 1, 9, tzinfo=UTC)
+    with module.app.test() as t:
+        t.input(module.hourly).send(4, key=Windowed("till", nine, nine + timedelta(hours=1)))
+        assert t.output(module.lines).pop().value == "4 from 09:00 to 10:00"
+
+
+@pytest.mark.parametrize(("program", "name"), [(PROGRAM, "till"), (WINDOWED, "report")])
+def test_the_programs_type_check(program: str, name: str) -> None:
+    assert program in (ROOT / f"tests/typed/accepted/{name}.py").read_text()

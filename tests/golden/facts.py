@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamlog import App, Emit, Record, Windowed, tumbling
+from streamlog import App, Emit, Record, Windowed, session, sliding, tumbling
 from streamlog.client.partitioner import murmur2, partition_of_key
 from streamlog.durations import moment, when_ms
 from streamlog.errors import StreamlogError
-from streamlog.serdes import WindowedSerde, serde_for
 from tests.golden.adapter import join_window, ms, windows_of
 from tests.golden.compare import Case
 from tests.golden.functions import Unsupported
 
-TEXT = serde_for(str)
 HOUR_MS = 3_600_000
 FAR_MS = 1_000 * HOUR_MS
 
@@ -123,8 +121,13 @@ CONFIGURED = {
 
 
 def _windowed_key_bytes(asked: Case) -> str | None:
-    key = Windowed(asked["key"], moment(asked["start"]), moment(asked["end"]))
-    found = WindowedSerde(TEXT).dumps(key).hex()
+    size_ms = asked["end"] - asked["start"]
+    kind = session if asked["type"] == "session" else sliding
+    app = App("bytes")
+    out = app.topic("out", key=Windowed[str], value=int, windows=kind(ms(size_ms)))
+    found = out.spec.key.dumps(
+        Windowed(asked["key"], moment(asked["start"]), moment(asked["end"]))
+    ).hex()
     return None if found == asked["hex"] else found
 
 

@@ -25,6 +25,7 @@ from tests.processing.test_exactness import (
     oracle,
     rows_of,
     run,
+    starts_of,
 )
 
 Emitted = list[tuple[bytes | None, bytes | None, int]]
@@ -159,7 +160,7 @@ def check_newest(every: Input, partitions: int, seed: int, crashes: int, emit: E
     newest = {}
     for (name, _), log in cluster.logs.items():
         for record in log if name == "final" else ():
-            key = serde_for(Windowed[str]).loads(record.key or b"")
+            key = starts_of(tumbling("1ms")).loads(record.key or b"")
             newest[key.key, when_ms(key.start)] = serde_for(int).loads(record.value or b"")
     assert newest == wanted
     behind = {key: value for key, _, value, _ in rows_of(cluster, "bigger", distinct=True)}

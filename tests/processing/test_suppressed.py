@@ -235,7 +235,7 @@ def given_to(
     marks = [each for each in piece if isinstance(each, TimeMark)]
     outbox = task.process({PLACE: records}, now_ms, ends={PLACE: end}, marks={PLACE: marks})
     return [
-        (key[:-16].decode(), int.from_bytes(key[-8:]), int.from_bytes(value))
+        (key[:-8].decode(), int.from_bytes(key[-8:]) + 10, int.from_bytes(value))
         for each in outbox.sinks
         if (key := each.key) is not None and (value := each.value) is not None
     ]

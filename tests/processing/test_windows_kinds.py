@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamlog import App, Emit, Late, Topic, Windowed, Windows, calendar, hopping, tumbling
 from streamlog.durations import when_ms
 from streamlog.serdes import serde_for
-from tests.processing.test_exactness import Input, closed, events, run
+from tests.processing.test_exactness import Input, closed, events, run, starts_of
 
 HOUR_MS = 3_600_000
 Event = tuple[str, int, int]
@@ -187,7 +187,10 @@ def test_a_crash_between_any_two_steps_of_a_commit_changes_no_row(
 ) -> None:
     inputs = closed(inputs, 3)
     cluster = run(inputs, partitions=3, seed=seed, crashes=crashes, app=overlapping_app())
-    key_serde, found = serde_for(Windowed[str]), {"final": Counter[Any](), "bigger": Counter[Any]()}
+    key_serde, found = (
+        starts_of(tumbling("30ms")),
+        {"final": Counter[Any](), "bigger": Counter[Any]()},
+    )
     for (name, _), log in cluster.logs.items():
         for record in log if name in found else ():
             key, value = (

@@ -48,15 +48,17 @@ class Owner:
 
 def test_each_entry_has_the_suffix_of_its_owner() -> None:
     one, other = Owner(b"/1"), Owner(b"")
-    assert suffixed([b"a", b"b", b"", b"c"], [one, one, other, one]) == [
+    assert suffixed([b"a", b"b", b"", b"c"], [one, one, other, one], bytes) == [
         b"a/1",
         b"b/1",
         b"",
         b"c/1",
     ]
-    assert suffixed([], []) == []
+    assert suffixed([b"a", b"b"], [one, other], bytes.upper) == [b"a/1", b"b"]
+    assert suffixed([b"a"], [one], lambda suffix: suffix[1:]) == [b"a1"]
+    assert suffixed([], [], bytes) == []
     with pytest.raises(TypeError):
-        suffixed([b"a"], [Owner("text")])  # type: ignore[arg-type]
+        suffixed([b"a"], [Owner("text")], lambda suffix: suffix)  # type: ignore[arg-type]
 
 
 GAPS = [3, 4, 5, 9, 10]

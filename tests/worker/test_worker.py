@@ -18,9 +18,10 @@ from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
 from streamlog.errors import TopicExists
 from streamlog.log import Log
-from streamlog.record import Windowed
 from streamlog.records.batch import Record
-from streamlog.serdes import serde_for
+from streamlog.serdes import WindowedSerde, serde_for
+from streamlog.windows.definitions import tumbling
+from streamlog.windows.keys import layout_of
 from tests.worker.processes import (
     STREAMLOG,
     Process,
@@ -143,7 +144,7 @@ async def close_windows(producer: Producer) -> None:
 
 def rows_of(records: list[tuple[int, Record]], *, again: bool = False) -> Rows:
     """The rows; one that comes `again`, if it may, has to be the same."""
-    key_serde = serde_for(Windowed[str])
+    key_serde = WindowedSerde(serde_for(str), layout_of(tumbling("10s")))
     rows: Rows = {}
     for _, record in records:
         key: Any = key_serde.loads(record.key or b"")

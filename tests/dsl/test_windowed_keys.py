@@ -1,0 +1,162 @@
+"""The bytes of windowed keys: as Kafka Streams has them, or refused where nobody knows them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from streamlog import (
+    App,
+    Emit,
+    Windowed,
+    Windows,
+    calendar,
+    count_window,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
+from streamlog.durations import moment
+from streamlog.errors import SerdeError, TopologyError
+from streamlog.processing.outbox import SinkBatch
+from streamlog.serdes import WindowedSerde, serde_for
+
+HOUR_MS = 3_600_000
+BERLIN_DAYS = calendar("day", tz="Europe/Berlin")
+
+
+def utc(day: int, hour: int, month: int = 1) -> datetime:
+    return datetime(2025, month, day, hour, tzinfo=UTC)
+
+
+def times(*at: datetime) -> bytes:
+    """As Kafka has them: big-endian milliseconds."""
+    return struct.pack(f">{len(at)}q", *(round(each.timestamp() * 1_000) for each in at))
+
+
+@pytest.mark.parametrize(
+    ("windows", "suffix", "end"),
+    [
+        (tumbling("1h"), times(utc(1, 9)), utc(1, 10)),
+        (tumbling("1h", offset="30m"), times(utc(1, 8).replace(minute=30)), None),
+        (hopping("2h", "2h"), times(utc(1, 8)), utc(1, 10)),
+        (sliding("1h"), times(utc(1, 8)), utc(1, 9)),
+        (session("1h"), times(utc(1, 9), utc(1, 9)), utc(1, 9)),
+        (BERLIN_DAYS, times(utc(31, 23, month=12).replace(year=2024)), utc(1, 23)),
+        (count_window(1), times(utc(1, 9), utc(1, 9)), utc(1, 9)),
+    ],
+)
+def test_they_are_written_as_kafka_streams_does_and_read_again(
+    windows: Windows, suffix: bytes, end: datetime | None
+) -> None:
+    app = App("shop")
+    sales = app.topic("sales", key=str, value=int)
+    out = app.topic("out", key=Windowed[str], value=int)
+    stream = app.stream(sales).group_by_key().windowed(windows).emit(Emit.UPDATE)
+    stream.count(name="counts").changes().to(out)
+    with app.test() as t:
+        t.input(sales).send(1, key="A", at=utc(1, 9))
+        (record,) = t.output(out).records
+        (raw,) = t.topic("out").partitions[0]
+    assert raw.key == b"A" + suffix
+    assert record.key.key == "A"
+    if end is not None:
+        assert record.key.end == end
+    other = App("reader").topic("out", key=Windowed[str], value=int, windows=windows)
+    assert other.decoded(raw, 0).key == record.key
+
+
+def test_the_window_has_no_say_in_the_partition() -> None:
+    keys = [b"A" + struct.pack(">q", at) for at in range(5)]
+    batch = SinkBatch("out", None, [0] * 5, keys, [b""] * 5, None, 8)
+    assert set(batch.routes()) == {b"A"}
+    assert {record.route for record in batch.records()} == {b"A"}
+    without = batch._replace(keys=[None, *keys[1:]])
+    assert without.routes() == [record.route for record in without.records()]
+    assert without.routes()[0] == bytes(8)
+
+
+def counted(app: App, windows: Windows, name: str):  # type: ignore[no-untyped-def] # noqa: ANN201
+    stream = app.stream(app.topic(f"in-{name}", key=str, value=int))
+    return stream.group_by_key().windowed(windows).count(name=name).changes()
+
+
+def test_all_windows_of_a_key_are_in_one_partition_and_behind_a_repartition_too() -> None:
+    app = App("shop")
+    sales = app.topic("sales", key=str, value=int, partitions=4)
+    out = app.topic("out", key=Windowed[str], value=int, partitions=4)
+    again = app.topic("again", key=Windowed[str], value=int, partitions=4)
+    table = app.stream(sales).group_by_key().windowed(tumbling("1m")).emit(Emit.UPDATE)
+    changes = table.count(name="counts").changes()
+    changes.to(out)
+    changes.repartition(name="r").to(again)
+    with app.test() as t:
+        for minute in range(20):
+            t.input(sales).send(1, key="A", at=moment(minute * 60_000))
+        for name in ("out", "again", "shop-r-repartition"):
+            parts = [[r for r in p if r.key is not None] for p in t.topic(name).partitions]
+            assert sorted(map(len, parts)) == [0, 0, 0, 20], name
+
+
+def read(app: App) -> None:
+    app.stream(app.topic("hourly", key=Windowed[str], value=int)).filter(lambda _k, _v: True)
+
+
+def looked_into(app: App) -> None:
+    app.global_table(app.topic("hourly", key=Windowed[str], value=int))
+
+
+def made_up(app: App) -> None:
+    sales = app.stream(app.topic("sales", key=str, value=int))
+    keyed = sales.rekey(lambda k, _: Windowed(k, moment(0), moment(1)), name="own")
+    keyed.to(app.topic("hourly", key=Windowed[str], value=int))
+
+
+@pytest.mark.parametrize("use", [read, looked_into, made_up])
+def test_a_topic_of_windows_that_nobody_has_declared_is_refused(use: Callable[[App], None]) -> None:
+    app = App("shop")
+    use(app)
+    with pytest.raises(TopologyError, match=r"'hourly'.*windows=tumbling\('1h'\)"):
+        app.topology()
+
+
+def test_nor_can_its_keys_be_made() -> None:
+    topic = App("shop").topic("hourly", key=Windowed[str], value=int)
+    with pytest.raises(SerdeError, match="where the window ends"):
+        topic.encoded(Windowed("A", moment(0), moment(HOUR_MS)), 1)
+
+
+def test_a_topic_has_windows_of_one_kind() -> None:
+    app = App("shop")
+    out = app.topic("out", key=Windowed[str], value=int)
+    counted(app, tumbling("1h"), "hourly").to(out)
+    counted(app, tumbling("1h"), "hourly-again").to(out)
+    with pytest.raises(TopologyError, match="keys of other windows already"):
+        counted(app, tumbling("1d"), "daily").to(out)
+    with pytest.raises(TopologyError, match="keys of other windows already"):
+        counted(app, sliding("1h"), "sliding").to(out)
+    declared = app.topic("declared", key=Windowed[str], value=int, windows=session("1h"))
+    with pytest.raises(TopologyError, match="keys of other windows already"):
+        counted(app, hopping("1h", "30m"), "hopping").to(declared)
+    with pytest.raises(TopologyError, match=r"no key=Windowed"):
+        app.topic("plain", key=str, value=int, windows=tumbling("1h"))
+
+
+def test_of_a_merge_of_several_kinds_both_borders_are_written() -> None:
+    app = App("shop")
+    out = app.topic("out", key=Windowed[str], value=int)
+    hours, days = counted(app, tumbling("1h"), "hourly"), counted(app, tumbling("1d"), "daily")
+    hours.merge(days).to(out)
+    one_way = app.topic("one-way", key=Windowed[str], value=int)
+    hours.merge(counted(app, tumbling("1h"), "hourly-again")).to(one_way)
+    key = Windowed("A", moment(0), moment(24 * HOUR_MS))
+    assert out.encoded(key, 1)[0] == b"A" + struct.pack(">qq", 0, 24 * HOUR_MS)
+    with pytest.raises(SerdeError, match="none of the windows of 3600000 ms"):
+        one_way.encoded(key, 1)
+    whole = app.topic("own", key=Windowed[str], value=int, key_serde=WindowedSerde(serde_for(str)))
+    hours.to(whole)
+    assert whole.encoded(key, 1)[0] == out.encoded(key, 1)[0]
