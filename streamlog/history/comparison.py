@@ -98,11 +98,11 @@ def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[Reco
     Raises:
         CorruptData: a file is missing, or damaged.
     """
-    for part in snapshot.manifest.staged:
-        if (part.topic, part.partition) == (topic, partition):
-            with snapshot.place.checked(part) as path:
-                for batch in read_segment(path):
-                    yield from batch.records()
+    place = (topic, partition)
+    for part in (p for p in snapshot.manifest.staged if (p.topic, p.partition) == place):
+        with snapshot.place.checked(part) as path:
+            for batch in read_segment(path):
+                yield from batch.records()
 
 
 def _partition(
