@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from streamlog.app_settings import (
     Guarantee,
@@ -29,26 +29,25 @@ from streamlog.dsl.access import GlobalAccess, TableAccess
 from streamlog.dsl.agent import Agent, AgentRef
 from streamlog.dsl.duties import Duties
 from streamlog.dsl.global_table import GlobalTable
-from streamlog.dsl.place import AppBuilder, Place, Side
+from streamlog.dsl.place import AppBuilder, Place
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.stream import Stream
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Asker, Outlet, Topic
+from streamlog.dsl.topic_table import topic_table
 from streamlog.dsl.windowed_keys import topic_key
+from streamlog.dsl.writable import built, writable_table
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.record import Headers
 from streamlog.serdes import Serde, serde_for
 from streamlog.tables.cache_budget import MEMORY_BYTES
-from streamlog.tables.store import StoreSpec
 from streamlog.topology import (
     ErrorPolicy,
     Order,
     Source,
-    TableSource,
     TopicSpec,
     Topology,
-    VersionedTable,
     check_name,
     dead_letter_topics,
     on_error,
@@ -241,41 +240,76 @@ class App(Duties):
         streams = [Stream[K, V](self._source(topic)) for topic in topics]
         return streams[0].merge(*streams[1:]) if len(streams) > 1 else streams[0]
 
+    @overload
     def table(
         self, source: Topic[K, V], *, name: str | None = None, history: Dur | None = None
+    ) -> Table[K, V]: ...
+    @overload
+    def table(
+        self,
+        source: str,
+        *,
+        key: type[K],
+        value: type[V],
+        default: Callable[[], V] | None = None,
+        ttl: Dur | None = None,
+        partitions: int | None = None,
+    ) -> Table[K, V]: ...
+    def table(
+        self,
+        source: Topic[K, V] | str,
+        *,
+        name: str | None = None,
+        history: Dur | None = None,
+        key: type[K] | None = None,
+        value: type[V] | None = None,
+        default: Callable[[], V] | None = None,
+        ttl: Dur | None = None,
+        partitions: int | None = None,
     ) -> Table[K, V]:
-        """The latest value per key of a topic; None deletes.
+        """The latest value per key of a topic; None deletes. Or one that the program writes.
 
         The latest is the last one in the topic. With a history it is the one with the latest
         timestamp, and the rows before it are known as well, for joins with `as_of`: a row takes
         effect at its timestamp, whenever it arrives.
 
+        Given a name instead of a topic, its rows are set by agents and processors that own the key
+        (`table[key] += 1`), and by `put` from anywhere.
+
         Args:
-            source: the topic.
+            source: the topic; or the name of a table that the program writes.
             name: of the table, which is the identity of its state; the topic's by default.
             history: how far back behind the table's stream time it is to be known what held.
                 A row that is older than that is late, and left out.
+            key: type of the keys, of one that the program writes.
+            value: type of its values.
+            default: gives the value of a key that has none.
+            ttl: a row is over when the table's time, that of the newest write, is so far beyond
+                the one at which the row was written.
+            partitions: as many as the topics of those who write have; the log's default if only
+                puts do.
 
         Raises:
             TopologyError: the name is taken, or the topic belongs to another app.
+            SerdeError: a type can't be written down.
         """
-        spec = self._own(source)
-        node = check_name("a table", name or spec.name)
-        if history is None:
-            self._builder.add(TableSource(name=node, topic=spec, store=StoreSpec(node)))
-        else:
-            versions = StoreSpec(f"{node}/versions")
-            history_ms = duration_ms(history)
-            self._builder.add(
-                VersionedTable(
-                    name=node,
-                    topic=spec,
-                    store=StoreSpec(node),
-                    versions=versions,
-                    history_ms=history_ms,
+        if isinstance(source, str):
+            if name is not None or history is not None:
+                raise TopologyError(
+                    f"table {source!r} has its name there, and name= and history= are for tables "
+                    "of topics"
                 )
+            return writable_table(
+                self._builder, source, key=key, value=value, default=default, ttl=ttl,
+                partitions=partitions,
+            )  # fmt: skip
+        if any(each is not None for each in (key, value, default, ttl, partitions)):
+            raise TopologyError(
+                f"the table of topic {source.name!r} has the topic's types and rows: key, value, "
+                "default, ttl and partitions are for tables that the program writes, declared by "
+                "a name"
             )
-        return Table(Side(self._place(node, spec), node))
+        return topic_table(self._builder, self._own(source), name=name, history=history)
 
     def global_table(self, source: Topic[K, V], *, name: str | None = None) -> GlobalTable[K, V]:
         """The latest value per key of a whole topic, in every worker; None deletes.
@@ -304,6 +338,7 @@ class App(Duties):
         sink: Topic[Any, Any] | None = None,
         on_error: ErrorPolicy | None = None,
         name: str | None = None,
+        tables: Sequence[Table[Any, Any]] | None = None,
     ) -> Callable[[AgentFunction[K, V]], AgentRef[K, V]]:
         """Let an async function iterate over the records of a topic; a decorator.
 
@@ -318,6 +353,8 @@ class App(Duties):
                 when it raises; the topic's policy by default, else the app's. The function is
                 called anew.
             name: the function's by default.
+            tables: whose rows it works on, `table[key] = value`; by default those that its code
+                names (see docs/tables.md).
 
         Raises:
             TopologyError: the name is taken, or the function can't be an agent.
@@ -336,6 +373,7 @@ class App(Duties):
                 ordered=ordered,
                 sink=sink,
                 on_error=policy.named(self.id),
+                tables=tables,
             )
             if agent.name in self._agents:
                 raise TopologyError(f"there is an agent {agent.name!r} already: give it a name=")
@@ -350,7 +388,7 @@ class App(Duties):
         Warns:
             UserWarning: something is allowed but hardly meant.
         """
-        topology = self._builder.build()
+        topology = built(self._builder, self.agents)
         for text in topology.warnings():
             if text not in self._warned:
                 self._warned.add(text)

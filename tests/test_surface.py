@@ -72,7 +72,7 @@ METHODS = {
     Grouped: ["agg", "aggregate", "cogroup", "count", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
     Table: [
-        "changes", "fetch", "filter", "group_by", "join", "join_on", "left_join",
+        "changes", "fetch", "filter", "get", "group_by", "items", "join", "join_on", "left_join",
         "left_join_on", "map_values",        "name", "outer_join", "put", "scan", "suppress",
     ],
     Consumer: [

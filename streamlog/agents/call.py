@@ -166,6 +166,16 @@ class Call:
         if self._slice is not None and not self._held:
             self._slice.settle(self._slice.given - 1)
 
+    def holds(self) -> list[Slice]:
+        """See `Holding`."""
+        if self._held:
+            return self._held
+        slice_ = self._slice
+        if slice_ is None or not slice_.given:
+            return []
+        slice_.settle(slice_.given - 1)
+        return [slice_]
+
     def keep(self, wanted: Callable[[Part], bool]) -> None:
         """Drop what the function has not seen yet of other partitions."""
         gathered = self._gathered

@@ -26,12 +26,14 @@ from streamlog.agents.feed import InOrder, Shared, Waiting
 from streamlog.agents.offsets import Place
 from streamlog.agents.progress import Progress
 from streamlog.agents.results import Results, Write
+from streamlog.agents.rows import AgentRows, CallRows
 from streamlog.agents.slices import Part, Slice
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
 from streamlog.processing.outbox import Drop
 from streamlog.records.batch import Record as RawRecord
+from streamlog.tables.at_hand import AT_HAND
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class AgentRun:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         drop: Callable[[Drop], None] = lambda _: None,
         answer: Answer = no_answer,
+        rows: AgentRows | None = None,
     ) -> None:
         """A run that waits for `run`.
 
@@ -69,6 +72,7 @@ class AgentRun:
             pause: waits before another attempt.
             drop: counts records that are left out.
             answer: sends an answer to who has asked for it.
+            rows: those of tables that the agents have at hand.
         """
         self.agent = agent
         self.results = Results(agent, write, is_more_to_come=lambda: self._feed.ready > 0)
@@ -83,6 +87,7 @@ class AgentRun:
                 agent.name, agent.on_error, send=self.results.write_letter, drop=drop
             )
         self._answer = answer
+        self._rows = rows
         self._parts: dict[TopicPartition, Part] = {}
         self._suspended = False
         self._feed: Waiting = InOrder() if agent.concurrency == 1 else Shared(agent.ordered)
@@ -158,15 +163,21 @@ class AgentRun:
         Those that it reads already go on undisturbed, unless it was suspended.
         """
         topic, live = self.agent.topic, {} if self._suspended else self._parts
+        former = self._parts
         self._parts = {
             at: live.get(at) or Part(topic, at.partition, Progress(place.position, place.ranges))
             for at, place in places.items()
             if at.topic == topic.name
         }
+        for at, part in former.items():
+            part.is_over = self._parts.get(at) is not part
         self._suspended = False
 
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """What was handled of these is for others to tell from now on."""
+        for at in partitions:
+            if at in self._parts:
+                self._parts[at].is_over = True
         self._parts = {at: part for at, part in self._parts.items() if at not in partitions}
 
     def take(self, partition: TopicPartition, records: Sequence[RawRecord]) -> None:
@@ -267,6 +278,9 @@ class AgentRun:
         name = self.agent.name
         self._busy.add(call)
         self._idle.clear()
+        if self._rows is not None:
+            # Of this task alone, and of those that the function begins.
+            AT_HAND.set(CallRows(self.agent, self._rows, call))
         is_called = False
         while not is_called:
             try:

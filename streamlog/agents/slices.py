@@ -7,8 +7,8 @@ comes, so that everything before it is handled.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from streamlog.agents.asks import Answer, asks_of, no_answer
 from streamlog.agents.progress import Progress
@@ -29,10 +29,31 @@ class Part:
         self.topic = topic
         self.partition = partition
         self.progress = progress
+        self.is_over = False
+        """It was given up, or is read anew: what is still in hand of it comes again elsewhere."""
 
     def failed(self, node: str, record: RawRecord, error: Exception) -> ProcessingError:
         """An error at one of its records, with coordinates."""
         return failed(node, self.topic.name, self.partition, record.offset, error)
+
+
+RowAt = tuple[str, int, bytes]
+"""A row of a table: the node that keeps it, the partition, and the key as bytes."""
+
+
+class Written(NamedTuple):
+    """A row that a record has set."""
+
+    data: bytes | None
+    """The value; None: it is deleted."""
+    stored: bytes | None
+    """As the table's task keeps it."""
+    timestamp_ms: int
+    """The record's event time."""
+
+
+Keep = Callable[[Mapping[RowAt, Written]], None]
+"""Takes what a record has set that is handled."""
 
 
 class Slice:
@@ -63,6 +84,10 @@ class Slice:
         """That record."""
         self.rest: list[RawRecord] = []
         """Those behind it."""
+        self.written: dict[RowAt, Written] = {}
+        """Rows that the record in hand has set, or all of a list."""
+        self._written_by = -1
+        self._keep: Keep = _keep_nothing
         self._asks = asks_of(raws)
         self._answer = answer
         self._node = node
@@ -84,6 +109,17 @@ class Slice:
     def in_hand(self) -> RawRecord | None:
         """The record that was handed out last."""
         return self.raws[self.given - 1] if self.given else None
+
+    @property
+    def in_hands(self) -> list[RawRecord]:
+        """The records that have been handed out and are not handled."""
+        return self.raws[self._settled : self.given]
+
+    def write(self, at: RowAt, row: Written, *, keep: Keep) -> None:
+        """The record in hand sets a row, which counts when it is handled: `keep` is told then."""
+        self.written[at] = row
+        self._written_by = self.given - 1
+        self._keep = keep
 
     def keys(self) -> Sequence[Any]:
         """The keys of those not handed out yet (and None before); may end the slice earlier."""
@@ -128,6 +164,10 @@ class Slice:
                 self._answer_rows(range(self._settled, until), None)
             self.part.progress.done(self.raws[self._settled : until])
             self._settled = until
+            if self.written and self._written_by < until:
+                written, self.written = self.written, {}
+                if not self.part.is_over:
+                    self._keep(written)
 
     def hand(self) -> list[tuple[Part, RawRecord]]:
         """What has been handed out and is not handled."""
@@ -136,6 +176,7 @@ class Slice:
     def take_back(self) -> None:
         """What has been handed out but is not handled has not been seen by anybody."""
         self.given = self._settled
+        self.written = {}
         self.results = [each for each in self.results if each[0] < self.given]
 
     def cut(self) -> None:
@@ -167,3 +208,7 @@ class Slice:
             del self.values[end:]
             del self.raws[end:]
         return read
+
+
+def _keep_nothing(_: Mapping[RowAt, Written]) -> None:
+    """Nothing has been set."""

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from streamlog.dsl.place import Place
 from streamlog.dsl.shapes import Shape, returned
 from streamlog.dsl.stream import Stream
+from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Outlet, Sent, Topic
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import RequestTimedOut, TopologyError, UsageError
@@ -121,6 +122,7 @@ class Agent(Generic[K, V]):
         ordered: Order = "key",
         sink: Topic[Any, Any] | None = None,
         on_error: ErrorPolicy = on_error.FAIL,
+        tables: Sequence[Table[Any, Any]] | None = None,
     ) -> None:
         """Checks that the function can be run.
 
@@ -151,6 +153,8 @@ class Agent(Generic[K, V]):
         self.ordered = ordered
         self.sink = sink
         self.on_error = on_error
+        self.tables = tables
+        """Those whose rows it works on, if that is said; else it is read from its code."""
         self.answers: Serde[Any] = _yielded(fn).serde if sink is None else sink.spec.value
         """How what it yields is written for those who ask."""
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from streamlog.errors import ProcessingError
+
 On = Literal["leader", "every_worker"]
 """Who runs it: one worker of the app, or each."""
 Misfire = Literal["skip", "once", "all"]
@@ -23,6 +25,19 @@ class Service:
 
     name: str
     run: Callable[[], Awaitable[object]]
+
+    async def serve(self) -> None:
+        """Run it.
+
+        Raises:
+            ProcessingError: it failed.
+        """
+        try:
+            await self.run()
+        except Exception as error:
+            raise ProcessingError(
+                f"task {self.name!r} failed: {type(error).__name__}: {error}", node=self.name
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ own: `grouped`, `windowed`, `table`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from streamlog.dsl.deduped import deduped
 from streamlog.dsl.fits import check_alike, check_topic
 from streamlog.dsl.grouped import Grouped
 from streamlog.dsl.joins import Joining
+from streamlog.dsl.named_tables import tables_at_hand, tables_of_class
 from streamlog.dsl.place import (
     Place,
     idle_after_ms,
@@ -329,6 +330,7 @@ class Stream(Joining[K, V]):
         name: str,
         idle_after: Dur | None = None,
         on_error: ErrorPolicy | None = None,
+        tables: Sequence[Table[Any, Any]] | None = None,
     ) -> Stream[KO, VO]:
         """Each record to an object of a class of your own, which has state; see `Processor`.
 
@@ -343,6 +345,8 @@ class Stream(Joining[K, V]):
                 long. Without this, one that is quiet or empty holds stream time back.
             on_error: what becomes of a record on which `process` fails, and of which nothing
                 stays then; the app's policy by default. A timer that fails ends the task.
+            tables: those whose rows it has at hand, of the same keys; by default those that the
+                program writes and its code names (see docs/tables.md). They are declared before.
 
         Raises:
             TopologyError: the name is taken, or the class has methods that can't be run.
@@ -350,7 +354,9 @@ class Stream(Joining[K, V]):
         check_processor(p)
         check_name("a processor", name)
         stores, place = stores_of(p, name), self._place
-        if stores or has_timers(p):
+        who = f"processor {name!r}"
+        at_hand = tables_at_hand(who, tables, tables_of_class(p), place.builder)
+        if stores or at_hand or has_timers(p):
             place = partitioned(place, f"{name}-input")
         place.builder.add(
             Process(
@@ -358,6 +364,8 @@ class Stream(Joining[K, V]):
                 parents=(place.node,),
                 make=p,
                 stores=stores,
+                tables=at_hand,
+                tables_said=tables is not None,
                 timers=TimerStore.of(name, place.key.serde) if has_timers(p) else None,
                 punctuations=punctuations_of(p),
                 idle_after_ms=idle_after_ms(idle_after),

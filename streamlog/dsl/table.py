@@ -6,7 +6,7 @@ to None is a deletion, which views hand on and do not show to functions.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, overload
 
 from streamlog.dsl.access import TableAccess
@@ -20,6 +20,7 @@ from streamlog.dsl.suppressing import suppressed_until_closed, suppressed_within
 from streamlog.dsl.table_joins import joined_tables
 from streamlog.durations import Dur, When, when_ms
 from streamlog.errors import TopologyError, UsageError
+from streamlog.tables.at_hand import rows_at_hand
 from streamlog.topology import (
     ErrorPolicy,
     How,
@@ -47,8 +48,10 @@ R = TypeVar("R")
 class Table(Generic[K, V]):
     """The latest value of type V per key of type K."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Side, *, default: Callable[[], V] | None = None) -> None:
+        """`default` makes the value of keys that have none."""
         self.side = side
+        self._default = default
 
     @property
     def name(self) -> str:
@@ -269,6 +272,55 @@ class Table(Generic[K, V]):
 
         return regrouped(self.side, fn, name, on_error)
 
+    def __getitem__(self, key: K) -> V:
+        """The value of a key, or the table's default; for agents and processors that own the key.
+
+        It is the asker's own copy: what is changed in it is kept by `table[key] = value` only.
+
+        Raises:
+            KeyError: there is none, and the table has no default.
+            UsageError: nobody that owns keys is at work, or the key is in another partition.
+        """
+        found = self.get(key)
+        if found is None:
+            if self._default is None:
+                raise KeyError(key)
+            return self._default()
+        return found
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set the value of a key; likewise.
+
+        It counts with the record in hand: both are committed, or neither.
+
+        Raises:
+            UsageError: as for `table[key]`, or the rows are not for the program to set.
+            SerdeError: key or value are not of the table's types.
+        """
+        rows_at_hand(self.name).put(self.side.place.node, key, value)
+
+    def __delitem__(self, key: K) -> None:
+        """Delete the row of a key; raises KeyError if there is none."""
+        if self.get(key) is None:
+            raise KeyError(key)
+        rows_at_hand(self.name).put(self.side.place.node, key, None)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the key has a row: a default is none."""
+        return rows_at_hand(self.name).get(self.side.place.node, key) is not None
+
+    __iter__ = None
+    """Not by chance: `for key in table` would be every row of one partition."""
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, or None; raises UsageError as `table[key]`."""
+        found: V | None = rows_at_hand(self.name).get(self.side.place.node, key)
+        return found
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """All rows of the partition in hand, by the bytes of their keys; see `table[key]`."""
+        return rows_at_hand(self.name).range(self.side.place.node)
+
     async def fetch(self, key: K, *, stale_ok: bool = False) -> V | None:
         """The row of a key, from whichever worker has it; None if there is none.
 
@@ -290,10 +342,11 @@ class Table(Generic[K, V]):
         return found
 
     async def put(self, key: K, value: V | None) -> None:
-        """Write a row of a table that is kept from a topic, by writing to the topic.
+        """Write a row of a table that is kept from a topic, or that the program writes.
 
-        Returns when the worker that has the row has taken it in and committed it: a `fetch`
-        that follows shows it, or what was written after it. None deletes the row.
+        It travels through that topic, or through one of the table's own. Returns when the worker
+        that has the row has taken it in and committed it: a `fetch` that follows shows it, or what
+        was written after it. None deletes the row.
 
         Raises:
             UsageError: the rows of the table are computed; or nobody runs the app.
@@ -312,10 +365,11 @@ class Table(Generic[K, V]):
 
         Args:
             prefix: only keys that begin with it, if they are str or bytes.
-            at: only rows of windows that have this time in them, of a windowed table.
+            at: only rows of windows that have this time in them, of a windowed table. Rows that
+                the program writes have no history: they are as of the last commits.
 
         Raises:
-            UsageError: as `fetch`, or `at` is given for a table without windows.
+            UsageError: as `fetch`, or `at` is given for another table without windows.
         """
         at_ms = None if at is None else when_ms(at)
         return self._access().scan(self.side.place.node, prefix=prefix, at_ms=at_ms)

@@ -33,6 +33,9 @@ class Lookup(Protocol):
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
         """The value for each key."""
 
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """All rows: keys and values."""
+
 
 class TableStep(Step):
     """The latest value per key."""

@@ -27,9 +27,11 @@ from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.processor_context import Forwarded, TaskContext, TaskTimers
 from streamlog.processing.processor_store import BoundStore, ExpiringBoundStore
+from streamlog.processing.rows_at_hand import TaskRows
 from streamlog.processing.step import Step
 from streamlog.processing.timers import Alarm, Alarms, KeyTimers
 from streamlog.processing.undo import UndoLog
+from streamlog.tables.at_hand import at_hand
 from streamlog.tables.store import KeyValueStore, NamedStore
 from streamlog.topology import ClockName, ExpiringProcessorStore, Process, ProcessorStore
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, StreamTime
@@ -67,8 +69,19 @@ class ProcessorStep(Step):
         partition: int,
         feeds: Sequence[Feed],
         is_watched: bool,
+        rows: TaskRows | None = None,
     ) -> None:
-        """`is_watched`: another processor of the task needs to know the time of every record."""
+        """A step that has made its object.
+
+        Args:
+            node: what it is.
+            store: the task's.
+            app_id: the app's.
+            partition: the task's.
+            feeds: where its time comes from.
+            is_watched: another processor of the task needs to know the time of every record.
+            rows: those of tables that are at hand.
+        """
         super().__init__(node.name)
         self._node = node
         self._feeds = feeds
@@ -83,6 +96,9 @@ class ProcessorStep(Step):
         timers = {name: firings.alarms.timers for name, firings in self._firings.items()}
         self._timers = TaskTimers(node, timers)
         self._context = TaskContext(app_id, node.name, self._timers)
+        self._rows = rows
+        if rows is not None:
+            rows.bind(lambda: self._context.written_ms, store)
         self._stores = {each.attribute: self._bound(each, store) for each in node.stores}
         self._expiring = [
             each for each in self._stores.values() if isinstance(each, ExpiringBoundStore)
@@ -132,10 +148,15 @@ class ProcessorStep(Step):
         Raises:
             ProcessingError: the user's method raised.
         """
-        self._call("init()", self._processor.init)
+        with at_hand(self._rows):
+            self._call("init()", self._processor.init)
 
     def process(self, batch: Batch) -> None:
         """Hand the object one record after the other; hand on what it forwards."""
+        with at_hand(self._rows):
+            self._process_all(batch)
+
+    def _process_all(self, batch: Batch) -> None:
         context = self._context
         origin, positions, alarms = batch.origin, batch.origin.positions, self._event.alarms
         feed = origin.feed if origin.feed in self._feeds else None
@@ -173,12 +194,16 @@ class ProcessorStep(Step):
         length = len(forwarded.rows)
         if undo is not None:
             undo.begin()
+        if self._rows is not None:
+            self._rows.begin()
         try:
             self._processor.process(self._context.take(batch, at, index=self._index))
         except Exception:
             forwarded.cut(length)
             if undo is not None:
                 undo.undo()
+            if self._rows is not None:
+                self._rows.undo()
             raise
 
     def settle(self, now_ms: int | None) -> bool:
@@ -195,8 +220,9 @@ class ProcessorStep(Step):
                 self._advance(feed, self._time_of(feed))
             if idle:
                 self._stream.set_idle(feed.source)
-        self._catch_up(None)
-        self._fire(self._wall, now_ms, each=False)
+        with at_hand(self._rows):
+            self._catch_up(None)
+            self._fire(self._wall, now_ms, each=False)
         for feed in {self.clock, *self.own_feeds}:
             feed.time_ms = self._context.time_ms
             feed.quiet_ms = min((each.quiet_ms for each in self._feeds), default=0)
@@ -316,6 +342,8 @@ class ProcessorStep(Step):
 
     def _hand_on(self, origin: Origin) -> None:
         self.clock.time_ms = self._context.time_ms
+        if self._rows is not None:
+            self._rows.hand_on()
         if self._context.forwarded.rows:
             forwarded, self._context.forwarded = self._context.forwarded, Forwarded()
             self.forward(forwarded.batch(origin))

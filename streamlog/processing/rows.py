@@ -37,8 +37,10 @@ from streamlog.topology import (
     TableTableJoin,
     TopicSpec,
     Topology,
+    VersionedTable,
     View,
     WindowedAggregate,
+    WritableTable,
 )
 from streamlog.windows.assign import Assigner
 
@@ -51,6 +53,8 @@ PAGE_LOOKED_AT_MAX = 10_000
 Scan = Callable[[bytes, bytes | None], Iterator[tuple[bytes, bytes]]]
 """Keys and values from a key up to another one, in order."""
 
+TIME_BYTES = 8
+"""Before the value of a row that is over some time: when it was written."""
 _WINDOW_BYTES = len(window_key(0, 0, b""))
 
 
@@ -127,6 +131,8 @@ class TableRows:
         Raises:
             UsageError: the rows are computed.
         """
+        if isinstance(self.owner, WritableTable) and not self.views:
+            return self.owner.puts
         if self.views or not isinstance(self.owner, TableSource):
             raise UsageError(
                 f"table {self.name!r} is computed, its rows can't be put: write to what it is "
@@ -176,6 +182,11 @@ class TableRows:
                 return None
         return key, value
 
+    def stored(self, data: bytes) -> bytes:
+        """A value as its task keeps it, for `row` to read; not when it is over."""
+        written = isinstance(self.owner, WritableTable) and self.owner.ttl_ms is not None
+        return bytes(TIME_BYTES) + data if written else data
+
     def seen(
         self, rows: Iterable[tuple[bytes, bytes]], *, at_ms: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
@@ -184,7 +195,7 @@ class TableRows:
         `at_ms` is what `span` was asked for: windows that begin later are left out.
         """
         for row_key, data in rows:
-            if at_ms is not None and split_window_key(row_key)[1] > at_ms:
+            if at_ms is not None and self.is_windowed and split_window_key(row_key)[1] > at_ms:
                 continue
             found = self.row(row_key, data)
             if found is not None:
@@ -201,7 +212,7 @@ class TableRows:
         """
         head = b"" if prefix is None else self._head(prefix)
         if not self.is_windowed:
-            if at_ms is not None:
+            if at_ms is not None and not isinstance(self.owner, WritableTable):
                 raise UsageError(f"table {self.name!r} is not windowed: scan it without at=")
             return Span(head, prefix_end(head) if head else None, head)
         if at_ms is None:
@@ -254,10 +265,18 @@ def _read_result(
     return found
 
 
+def _read_written(owner: WritableTable, data: bytes) -> object:
+    value = data if owner.ttl_ms is None else data[TIME_BYTES:]
+    found: object = owner.table_value.loads(value)
+    return found
+
+
 _READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
     ForeignKeyRows: outcome_row,
     StreamTable: _read_value,
     TableSource: _read_value,
+    VersionedTable: _read_value,
+    WritableTable: _read_written,
     TableTableJoin: joined_row,
     Aggregate: _read_result,
     TableAggregate: _read_result,
@@ -283,17 +302,20 @@ def tables_of(topology: Topology) -> dict[str, TableRows]:
     """All tables of a topology and the views of them, by the names of their nodes."""
     found: dict[str, TableRows] = {}
     for sub in topology.subtopologies:
-        for node in sub.nodes:
-            if node.table_key is not None:
-                found[node.name] = TableRows(
-                    node.name, node, (), sub.number, _counted_by(sub, node)
-                )
-            elif isinstance(node, View) and node.parents[0] in found:
-                of = found[node.parents[0]]
-                views = (*of.views, node)
-                found[node.name] = TableRows(
-                    node.name, of.owner, views, of.subtopology, of.counted_by
-                )
+        found |= tables_in(sub)
+    return found
+
+
+def tables_in(sub: Subtopology) -> dict[str, TableRows]:
+    """The tables of a sub-topology and the views of them, by the names of their nodes."""
+    found: dict[str, TableRows] = {}
+    for node in sub.nodes:
+        if node.table_key is not None:
+            found[node.name] = TableRows(node.name, node, (), sub.number, _counted_by(sub, node))
+        elif isinstance(node, View) and node.parents[0] in found:
+            of = found[node.parents[0]]
+            views = (*of.views, node)
+            found[node.name] = TableRows(node.name, of.owner, views, of.subtopology, of.counted_by)
     return found
 
 

@@ -28,6 +28,8 @@ from streamlog.processing.record_queue import Input, TopicPartition
 from streamlog.processing.regrouped import RegroupStep, TableAggregateStep
 from streamlog.processing.retimed import SetTimestampStep
 from streamlog.processing.routes import BranchStep, DedupeStep, SplitStep
+from streamlog.processing.rows import tables_in
+from streamlog.processing.rows_at_hand import TaskRows
 from streamlog.processing.sessions import SessionStep
 from streamlog.processing.sliding import SlidingStep
 from streamlog.processing.stateless import RepartitionStep, SinkStep, stateless_step
@@ -42,8 +44,10 @@ from streamlog.processing.versioned import (
     WaitingAsOfJoinStep,
 )
 from streamlog.processing.windowed import WindowedAggregateStep
+from streamlog.processing.writable_tables import WritableTableStep
 from streamlog.tables.store import KeyValueStore, NamedStore
 from streamlog.topology import (
+    AgentTables,
     Aggregate,
     AsOfJoin,
     AsyncMapValues,
@@ -80,6 +84,7 @@ from streamlog.topology import (
     TableTableJoin,
     VersionedTable,
     WindowedAggregate,
+    WritableTable,
 )
 
 _Maker: TypeAlias = Callable[[Any, "Around"], Step]
@@ -233,6 +238,27 @@ def _process(node: Process, around: Around) -> Step:
         partition=around.partition,
         feeds=around.clocks(node),
         is_watched=around.subtopology.is_watched(node),
+        rows=_rows_of(node, around) if node.tables else None,
+    )
+
+
+def _rows_of(node: Process, around: Around) -> TaskRows:
+    known = tables_in(around.subtopology)
+    tables = {name: each for name, each in known.items() if each.owner.name in node.tables}
+    steps = {name: around.table(name) for name in node.tables}
+    return TaskRows(node.name, tables, steps, around.partition, around.partitions)
+
+
+def _writable_table(node: WritableTable, around: Around) -> Step:
+    workers = (n for n in around.subtopology.nodes if isinstance(n, AgentTables | Process))
+    return WritableTableStep(
+        node,
+        around.store,
+        around.collector,
+        partition=around.partition,
+        owner=around.owner,
+        has_writers=any(node.name in each.tables for each in workers),
+        tells_old_values=around.tells_old_values(node),
     )
 
 
@@ -319,6 +345,8 @@ _KINDS: dict[type[Node], _Maker] = {
     SlidingAggregate: _rows(SlidingStep),
     CountedAggregate: _rows(CountedStep),
     Process: _process,
+    WritableTable: _writable_table,
+    AgentTables: lambda node, _: Step(node.name),
     AsyncMapValues: _async_map_values,
     TableJoin: lambda node, around: TableJoinStep(node, around.table(node.table), around.collector),
     Split: lambda node, _: SplitStep(node),

@@ -31,6 +31,7 @@ from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.steps import Around, step_of
+from streamlog.processing.writable_tables import RowWrite, WritableTableStep
 from streamlog.records.control import TimeMark
 from streamlog.tables.cache_budget import CacheBudget
 from streamlog.tables.changelog import (
@@ -329,6 +330,20 @@ class Task:
             if step.has_waiting:
                 step.emit()
             step.settle(None)
+        self._has_news = True
+        return self._collector.take()
+
+    def write_rows(self, table: str, rows: Sequence[RowWrite]) -> Outbox:
+        """Set rows of a table that the program writes, in this order; they count from here on.
+
+        Raises:
+            TopologyError: the task has no such table.
+        """
+        step = self._steps.get(table)
+        if not isinstance(step, WritableTableStep):
+            raise TopologyError(f"sub-topology {self.id.subtopology} writes no table {table!r}")
+        step.write(rows)
+        self._settle(None)
         self._has_news = True
         return self._collector.take()
 

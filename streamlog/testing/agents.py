@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from streamlog.agents.asks import Ask
 from streamlog.agents.awaited import awaited
 from streamlog.agents.offsets import Place
+from streamlog.agents.rows import AgentRows
 from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
@@ -25,6 +26,7 @@ from streamlog.dsl.schedule import Service
 from streamlog.errors import ProcessingError, RequestTimedOut, StreamlogError, UsageError
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.outbox import Drop, SinkBatch
+from streamlog.processing.writable_tables import RowWrite
 from streamlog.testing.memory_topic import MemoryTopic
 
 AGENT_WAIT_S = 10
@@ -46,6 +48,14 @@ class Stage(Clock, Protocol):
 
     def left_out(self, drop: Drop) -> None:
         """An agent has left a record out."""
+
+
+WriteRows = Callable[[str, int, Sequence[RowWrite]], None]
+"""Takes rows of a table's partition, which agents have set."""
+
+
+def _nowhere(table: str, partition: int, rows: Sequence[RowWrite]) -> None:
+    """Nobody sets any."""
 
 
 class Alarms:
@@ -95,8 +105,14 @@ class Agents:
         services: Sequence[Service],
         topics: Mapping[str, MemoryTopic],
         stage: Stage,
+        *,
+        rows: AgentRows | None = None,
+        write_rows: WriteRows = _nowhere,
     ) -> None:
+        """`rows` are at hand; `write_rows` takes what records that are handled have set."""
         self._agents = agents
+        self._rows = rows
+        self._write_rows = write_rows
         self._services = services
         self._serving: list[asyncio.Task[None]] = []
         self._topics = topics
@@ -147,6 +163,7 @@ class Agents:
             pause=_at_once,
             drop=self._stage.left_out,
             answer=self._answer,
+            rows=self._rows,
         )
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
@@ -195,7 +212,18 @@ class Agents:
             moved = True
         if moved:
             self._loop().run(self._until_idle())
+            self.write_rows()
         return self._let_serve() or moved
+
+    def write_rows(self) -> None:
+        """Bring the tasks what agents have set by now."""
+        for run in self._runs:
+            _ = run.places  # What is handled, and no call has asked beyond, counts as well.
+        written = {} if self._rows is None else self._rows.uncommitted()
+        for (table, partition), rows in written.items():
+            self._write_rows(table, partition, rows)
+        if self._rows is not None:
+            self._rows.committed_until(written)
 
     def close(self) -> None:
         """End the streams of the agents, and wait for the functions to return."""
@@ -216,6 +244,8 @@ class Agents:
                 runner.run(_ended(work))
         finally:
             runner.close()
+            if self._rows is not None:
+                self._rows.clear()
 
     def _let_serve(self) -> bool:
         """Give the services some turns; whether they have sent anything."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from streamlog.agents.rows import AgentRows
 from streamlog.chance import Random
 from streamlog.dsl.agent import Agent
 from streamlog.dsl.schedule import Crontab, Service, Timer
@@ -28,6 +29,7 @@ from streamlog.processing.joins import viewed
 from streamlog.processing.outbox import Drop, Outbox, SinkRecord
 from streamlog.processing.rows import tables_of
 from streamlog.processing.task import Task, TaskId
+from streamlog.processing.writable_tables import RowWrite
 from streamlog.record import Headers, Record
 from streamlog.records.batch import Record as RawRecord
 from streamlog.records.control import TimeMark
@@ -40,7 +42,7 @@ from streamlog.testing.marks import DriverMarks
 from streamlog.testing.memory_topic import MemoryTopic
 from streamlog.testing.schedules import schedules
 from streamlog.testing.sharing import shared
-from streamlog.testing.tables import DriverTables
+from streamlog.testing.tables import DriverTables, TaskRows
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology, dead_letter_topics
 from streamlog.windows.emit import FAR_MS
@@ -122,7 +124,16 @@ class TestDriver:
         """Which worker has a task, by number; all are with the first one, if it is not told."""
         self._calls: dict[TaskId, list[Call]] = {}
         """Of tasks, to be awaited before anything else happens."""
-        self._agents = Agents(rehearsal.agents, rehearsal.tasks, self._topics, self)
+        tables = tables_of(self._topology)
+        rows = AgentRows(tables, self._counts, self._topology.worked_on, TaskRows(self._tasks))
+        self._agents = Agents(
+            rehearsal.agents,
+            rehearsal.tasks,
+            self._topics,
+            self,
+            rows=rows,
+            write_rows=self.write_rows,
+        )
         self._schedules = schedules(
             rehearsal.timers,
             rehearsal.crontabs,
@@ -199,6 +210,12 @@ class TestDriver:
         dropped = self.drops.get((drop.node, drop.reason), 0)
         self.drops[drop.node, drop.reason] = dropped + drop.count
 
+    def write_rows(self, table: str, partition: int, rows: Sequence[RowWrite]) -> None:
+        """Agents have set rows of a table: the task that has them takes them in."""
+        for task in self._tasks.values():
+            if task.id.partition == partition and table in task.subtopology.by_name:
+                self._took(task, task.write_rows(table, rows))
+
     def dead_letters(self, topic: str | None = None) -> list[Record[bytes, bytes]]:
         """The records that were written to a topic for dead letters; by default the app's own.
 
@@ -243,6 +260,7 @@ class TestDriver:
     def restart(self) -> None:
         """Commit, stop, and start again with the state that the changelog holds."""
         self.check_runs()
+        self._agents.write_rows()
         for task in self._tasks.values():
             self._commit(task)
             task.close()
@@ -267,6 +285,7 @@ class TestDriver:
         if workers < 1:
             raise UsageError(f"an app needs 1 worker or more, not {workers}")
         owners = shared(self._tasks, self._owners, workers)
+        self._agents.write_rows()
         for task in self._tasks.values():
             self._commit(task)
         self._agents.close()

@@ -7,7 +7,7 @@ returns, with all that tasks make of it; agents see what follows when the test g
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,3 +64,24 @@ class DriverTables:
                 for found in rows.seen(page.rows, at_ms=at_ms):
                     yield found
                 span = None if page.next_key is None else span._replace(low=page.next_key)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """`CommittedRows` of tasks at hand: what they have now."""
+
+    tasks: Mapping[TaskId, Task]
+
+    def row(self, table: TableRows, partition: int, key: bytes) -> bytes | None:
+        """One row; None if there is none."""
+        task = self.tasks[TaskId(table.subtopology, partition)]
+        return task.row(table.owner.name, key, committed=False)
+
+    def rows(self, table: TableRows, partition: int) -> Iterator[tuple[bytes, bytes]]:
+        """All rows of a partition, in the order of their keys."""
+        task = self.tasks[TaskId(table.subtopology, partition)]
+        span: Span | None = table.span()
+        while span is not None:
+            page = task.rows(table.owner.name, span, committed=False)
+            yield from page.rows
+            span = None if page.next_key is None else span._replace(low=page.next_key)

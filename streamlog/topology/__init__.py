@@ -65,10 +65,12 @@ from streamlog.topology.table_joins import StreamTable, TableSide, TableTableJoi
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
 from streamlog.topology.versioned import AsOfJoin, VersionedTable
 from streamlog.topology.windowed import WindowedAggregate
+from streamlog.topology.writable_tables import AgentTables, WritableTable
 
 __all__ = [
     "ORDERS",
     "TOPIC_NAME_LENGTH_MAX",
+    "AgentTables",
     "Aggregate",
     "Aggregation",
     "Aggregator",
@@ -134,6 +136,7 @@ __all__ = [
     "VersionedTable",
     "View",
     "WindowedAggregate",
+    "WritableTable",
     "check_name",
     "dead_letter_topics",
     "on_error",

@@ -18,6 +18,7 @@ from streamlog.topology.record_windows import RecordWindowsAggregate
 from streamlog.topology.subtopology import Subtopology, writers
 from streamlog.topology.topics import TopicSpec
 from streamlog.topology.windowed import WindowedAggregate
+from streamlog.topology.writable_tables import AgentTables
 
 FOR_EVER = -1
 """As `retention.ms` says it."""
@@ -66,6 +67,11 @@ class Topology:
         policies = [node.on_error for node in self.nodes if node.on_error is not None]
         return dead_letter_topics(policy.dlq_topic(self.app_id) for policy in policies)
 
+    @cached_property
+    def worked_on(self) -> dict[str, tuple[str, ...]]:
+        """The nodes that keep the tables which agents work on, by the names of the agents."""
+        return {n.agent: n.tables for n in self.nodes if isinstance(n, AgentTables)}
+
     def subtopologies_of(self, topic: str) -> list[Subtopology]:
         """The sub-topologies that read this topic: one, or none."""
         return [sub for sub in self.subtopologies if topic in sub.topics]
@@ -87,7 +93,7 @@ class Topology:
         counts = dict(known)
         for sub in self._upstream_first():
             for topic in sub.topics.values():
-                if topic.name not in counts and not topic.internal:
+                if topic.name not in counts and not topic.is_made:
                     raise TopologyError(
                         f"topic {topic.name!r} is read by {self.app_id!r} but is not there: "
                         "create it, or let the app create it"

@@ -95,7 +95,7 @@ def _topic_id(name: str) -> str:
 
 
 def _topic_box(topic: TopicSpec) -> Box:
-    return Box(_topic_id(topic.name), "internal" if topic.internal else "topic", (topic.name,))
+    return Box(_topic_id(topic.name), "internal" if topic.is_made else "topic", (topic.name,))
 
 
 def _node_box(node: Node, group: str, mark: Mark) -> Box:

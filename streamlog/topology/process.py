@@ -71,6 +71,10 @@ class Process(Node):
     timers: TimerStore | None = None
     """None: it can't set any."""
     punctuations: tuple[Punctuation, ...] = ()
+    tables: tuple[str, ...] = ()
+    """Whose rows it sees, and sets if the program writes them."""
+    tables_said: bool = False
+    """They were named where it was declared, not read from its code."""
     idle_after_ms: int | None = None
     """A source read to its end and quiet for this long no longer holds stream time back."""
 
@@ -85,9 +89,14 @@ class Process(Node):
         return f"{self.name}/{clock}"
 
     @property
+    def looks_into(self) -> tuple[str, ...]:
+        """The tables."""
+        return self.tables
+
+    @property
     def needs_equal_keys(self) -> bool:
         """One without state may see any records together."""
-        return bool(self.specs)
+        return bool(self.specs or self.tables)
 
     @property
     def passes_on(self) -> bool:

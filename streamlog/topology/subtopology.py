@@ -98,9 +98,20 @@ class Subtopology:
 
         A batch is handed from node to node whole. That is what single records would do, unless
         two paths from the same input meet again: in a merge, a store, or a topic. Or unless a
-        node has to know at each record how far those have come that come at their own times.
+        node has to know at each record how far those have come that come at their own times. Or
+        unless a processor sets rows that somebody else sees.
         """
-        return any(map(self._paths_meet, self.topics)) or any(map(self._awaits_feeds, self.nodes))
+        return (
+            any(map(self._paths_meet, self.topics))
+            or any(map(self._awaits_feeds, self.nodes))
+            or any(map(self._sets_what_others_see, self.nodes))
+        )
+
+    def _sets_what_others_see(self, node: Node) -> bool:
+        if not isinstance(node, Process):
+            return False
+        others = (other for other in self.nodes if other is not node)
+        return any({*other.parents, *other.looks_into} & {*node.tables} for other in others)
 
     def _awaits_feeds(self, node: Node) -> bool:
         return node.awaits_feeds and any(origin.feeds for origin in self.origins(node))

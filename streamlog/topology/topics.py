@@ -49,3 +49,11 @@ class TopicSpec:
     """For the creation of the topic; None leaves it to the log."""
     internal: bool = False
     """A repartition topic: written and read by this app only."""
+    is_own: bool = False
+    """What is put into a table comes in here: written and read by this app, and made with as many
+    partitions as what is read with it."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the app makes it, whatever is there, and nobody else writes to it."""
+        return self.internal or self.is_own

@@ -18,6 +18,7 @@ from typing import Any
 
 from streamlog.agents.asks import Answer, no_answer
 from streamlog.agents.offsets import Place
+from streamlog.agents.rows import AgentRows
 from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
@@ -51,8 +52,11 @@ class Agents:
         clock: Clock,
         figures: Figures,
         *,
+        rows: AgentRows,
         answer: Answer = no_answer,
     ) -> None:
+        """`rows` are those of tables that they have at hand."""
+        self.rows = rows
         self._pauses = pauses
         self._sinks = SinkWriter(producer)
         self._clock = clock
@@ -60,7 +64,9 @@ class Agents:
         self._drops = Drops()
         alarm = LoopAlarm(clock)
         write, drop = self._sinks.write, self._left_out
-        self._runs = [AgentRun(agent, write, alarm, drop=drop, answer=answer) for agent in agents]
+        self._runs = [
+            AgentRun(agent, write, alarm, drop=drop, answer=answer, rows=rows) for agent in agents
+        ]
         self._held: set[AgentRun] = set()
         """Those whose feed is full."""
         for run in self._runs:
@@ -142,10 +148,28 @@ class Agents:
         """Drop what waits, and let every agent finish the records in hand."""
         await asyncio.gather(*(self._suspend(run) for run in self._runs))
 
+    async def wait_for_tasks(self) -> None:
+        """Those that work on tables finish what they have in hand: their tasks are being dropped.
+
+        `go_on` follows, when the tasks are opened again.
+        """
+        await asyncio.gather(*(self._suspend(run) for run in self._on_tables))
+
+    def go_on(self) -> None:
+        """They go on behind what they have handled; what came after it has to be read again."""
+        for run in self._on_tables:
+            run.assign(run.places)
+
+    @property
+    def _on_tables(self) -> list[AgentRun]:
+        return [run for run in self._runs if self.rows.worked_on(run.agent.name)]
+
     def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """These are committed by others from now on."""
         for run in self._runs:
             run.give_up(partitions)
+            numbers = {at.partition for at in partitions if at.topic == run.agent.topic.name}
+            self.rows.forget(numbers, self.rows.worked_on(run.agent.name))
 
     async def finish(self) -> None:
         """End the streams: no record is begun any more, the loops of the users end."""

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from streamlog.agents.offsets import TASK
 from streamlog.agents.offsets import Place as Reached
@@ -27,9 +27,12 @@ from streamlog.clock import Clock, SteadyWall
 from streamlog.log import Log
 from streamlog.processing.inherited import Era
 from streamlog.processing.outbox import Outbox
+from streamlog.processing.rows import tables_of
 from streamlog.processing.task import Task, TaskId
+from streamlog.processing.writable_tables import RowWrite
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
+from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import NotHere
@@ -48,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 """What a task answers."""
+AgentWrites: TypeAlias = Mapping[tuple[str, int], Sequence[RowWrite]]
+"""Rows that agents have set, by the node that keeps the table and the partition."""
 
 BUFFERED_RECORDS_MAX = 10_000
 """A task that waits for one input stops reading its others at so many records."""
@@ -184,6 +189,7 @@ class Tasks:
         self._reached: dict[TopicPartition, Reached] = {}
         self._drops = Drops()
         self._calls = Calls(surroundings.background)
+        self._tables = tables_of(topology)
 
     def of(self, assignment: Collection[TopicPartition]) -> list[TaskId]:
         """The tasks that read one of these partitions."""
@@ -360,12 +366,45 @@ class Tasks:
                 await self._took(running, outbox)
         self._drops.tell(now_ms)
 
-    async def commit_whole(self, transactor: Transactor, offsets: Offsets) -> None:
+    def committed(self, task_id: TaskId) -> DeferredStore | None:
+        """What a task has committed, to be read while it is at work; None if it is not open."""
+        running = self._running.get(task_id)
+        return None if running is None or running.state is None else running.state.front
+
+    def taken(self, written: AgentWrites) -> AgentWrites:
+        """Those rows of agents whose tasks are open."""
+        return {
+            (table, partition): rows
+            for (table, partition), rows in written.items()
+            if TaskId(self._tables[table].subtopology, partition) in self._running
+        }
+
+    def held_by(self, written: AgentWrites) -> list[TopicPartition]:
+        """What can't be committed: inputs of tasks that are to take in rows, and are not open."""
+        tasks = {TaskId(self._tables[table].subtopology, number) for table, number in written}
+        return [part for task_id in tasks - {*self._running} for part in self.inputs(task_id)]
+
+    async def _write_rows(self, written: AgentWrites) -> None:
+        """Let tasks take in what agents have set, by the records that are about to be committed."""
+        takers: list[_Running] = []
+        works: list[tuple[TaskId, Callable[[], Outbox]]] = []
+        for (table, partition), rows in written.items():
+            running = self._running[TaskId(self._tables[table].subtopology, partition)]
+            takers.append(running)
+            works.append((running.task.id, partial(running.task.write_rows, table, rows)))
+        if works:
+            for running, outbox in zip(takers, await self._engine.call_each(works), strict=True):
+                await self._took(running, outbox)
+
+    async def commit_whole(
+        self, transactor: Transactor, offsets: Offsets, written: AgentWrites
+    ) -> None:
         """Write everything that was processed, and where the group goes on, as one transaction.
 
         Raises:
             Undone: nothing of it counts, or it is not known: `drop` all tasks.
         """
+        await self._write_rows(written)
         await self._emit()
         stateful = [each for each in self._running.values() if each.state is not None]
         works = [(each.task.id, each.task.checkpoint) for each in stateful]
@@ -404,8 +443,12 @@ class Tasks:
             await self._close(task_id)
         self._held.take()
 
-    async def commit(self) -> None:
-        """Make everything durable that was processed: sinks, then state."""
+    async def commit(self, written: AgentWrites) -> list[TopicPartition]:
+        """Make everything durable that was processed: sinks, then state.
+
+        Returns the inputs of tasks that others have: nothing of theirs counts.
+        """
+        await self._write_rows(written)
         await self._emit()
         await self._sinks.flush()
         self._with.on_step("sinks written")
@@ -418,9 +461,11 @@ class Tasks:
             *(self._checkpoints.write(task, state) for task, state in stateful),
             return_exceptions=True,
         )
+        fenced: list[TopicPartition] = []
         for (task, _), result in zip(stateful, results, strict=True):
             match result:
                 case Fenced():
+                    fenced += self.inputs(task.id)
                     await self._close(task.id)
                     self._open(task.id, delay_ms=FENCED_DELAY_MS)
                 case BaseException():
@@ -429,6 +474,7 @@ class Tasks:
                     pass
                 case records:
                     logger.debug("task %s committed %d changes", task.id, records)
+        return fenced
 
     async def close(self) -> None:
         """Close everything; what is not committed is forgotten.

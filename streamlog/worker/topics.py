@@ -37,6 +37,8 @@ that finds a former one's late records and writes their keys again (`restore`)."
 REPARTITION_CONFIGS = {"retention.ms": "-1"}
 """Records there keep the time of their event: a cluster's limit would take those of an old one
 before they are read."""
+PUTS_CONFIGS = {"cleanup.policy": "compact"}
+"""What is put into a table: the task keeps the rows, and the newest of a key is all it needs."""
 SEEN_ATTEMPTS_MAX = 50
 """A cluster's brokers learn of a new topic one after the other."""
 SEEN_RETRY_MS = 100
@@ -63,12 +65,18 @@ async def ensure_topics(
     """
     counts = await declare_topics(log, declared, required=required)
     admin = log.admin()
+    counts = await _with_lone_tables(admin, topology, counts)
     wanted = topology.partition_counts(counts)
     changelogs = topology.changelog_partitions(wanted)
     missing = [
         NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT, configs=REPARTITION_CONFIGS)
         for name, spec in topology.topics.items()
         if spec.internal and name not in counts
+    ]
+    missing += [
+        NewTopic(name, wanted[name], replication_factor=BROKER_DEFAULT, configs=PUTS_CONFIGS)
+        for name, spec in topology.topics.items()
+        if spec.is_own and name not in counts
     ]
     missing += [
         NewTopic(name, number, replication_factor=BROKER_DEFAULT, configs=CHANGELOG_CONFIGS)
@@ -95,6 +103,31 @@ async def declare_topics(
     _refuse_missing(missing, required)
     await _create(admin, [_new(spec) for spec in missing])
     return await _seen(admin, declared)
+
+
+async def _with_lone_tables(
+    admin: Admin, topology: Topology, counts: dict[str, int]
+) -> dict[str, int]:
+    """Tables that nothing else is read with are as wide as the log makes a topic."""
+    lone = [
+        spec.name
+        for sub in topology.subtopologies
+        for spec in sub.topics.values()
+        if spec.is_own
+        and spec.partitions is None
+        and len(sub.topics) == 1
+        and spec.name not in counts
+    ]
+    if not lone:
+        return counts
+    await _create(
+        admin,
+        [
+            NewTopic(name, BROKER_DEFAULT, replication_factor=BROKER_DEFAULT, configs=PUTS_CONFIGS)
+            for name in lone
+        ],
+    )
+    return await _seen(admin, {*lone, *counts})
 
 
 def _new(spec: TopicSpec) -> NewTopic:

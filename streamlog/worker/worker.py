@@ -29,7 +29,6 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
-from streamlog.dsl.schedule import Service
 from streamlog.errors import LogError, ProcessingError, TopologyError
 from streamlog.log import EMBEDDED, Log
 from streamlog.processing.task import TaskId
@@ -48,13 +47,14 @@ from streamlog.worker.exactly_once import Transactor, Undone
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.global_tables import GlobalReader
+from streamlog.worker.own_rows import rows_for_agents
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.program import Program, Start
 from streamlog.worker.reaching import door_at, tables_over
 from streamlog.worker.replies import Replies
 from streamlog.worker.run_log import RunLog
 from streamlog.worker.starts import look_up
-from streamlog.worker.tasks import Place, Surroundings, Tasks
+from streamlog.worker.tasks import AgentWrites, Place, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
 from streamlog.worker.versions import Versions
 from streamlog.worker.watchdog import Sight
@@ -266,15 +266,16 @@ class _Shift:
         self._figures = surroundings.figures
         self._engine = surroundings.engine
         self._pauses = Pauses(surroundings.consumer)
+        self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
         self._agents = Agents(
             program.agents,
             self._pauses,
             surroundings.producer,
             surroundings.clock,
             surroundings.figures,
+            rows=rows_for_agents(program.topology, counts, self._tasks.committed),
             answer=answer,
         )
-        self._tasks = Tasks(program.topology, counts, surroundings, self._pauses)
         self._copies = Copies(program.topology, surroundings, self._tasks, exchange)
         copy_of = self._copies.standbys.get
         self.rows = LocalRows(
@@ -288,8 +289,7 @@ class _Shift:
             is_leader=lambda: surroundings.consumer.is_leader,
             run_log=partial(RunLog, self._log, program.app_id, clock=surroundings.clock),
         )
-        self._transactor = surroundings.transactor
-        self._on_step = surroundings.on_step
+        self._transactor, self._on_step = surroundings.transactor, surroundings.on_step
         self._undone = 0
         """Commits in a row that do not count."""
         self._is_over = False
@@ -329,7 +329,7 @@ class _Shift:
             self._agents.start(self._background)
             self._background.create_task(self._cron.run(), name="schedules")
             watches += [
-                self._background.create_task(_served(service), name=f"task {service.name}")
+                self._background.create_task(service.serve(), name=f"task {service.name}")
                 for service in self._program.tasks
             ]
             while not stop.is_set():
@@ -446,28 +446,37 @@ class _Shift:
             return True
         started_ms = self._clock.now_ms()
         offsets = self._offsets()
+        # What they have set goes with their offsets, or both wait for a task to be opened.
+        written: AgentWrites = self._agents.rows.uncommitted()
         await self._agents.flush()
         moved = {p: at for p, at in offsets.items() if self._committed.get(p) != at}
+        moved = {p: moved[p] for p in moved.keys() - self._tasks.held_by(written)}
+        written = self._tasks.taken(written)
         self._is_between = False
         if self._transactor is not None:
             # The group takes no offsets while it goes from one generation to the next.
             with self._consumer.staying() as is_staying:
                 self._is_between = not is_staying
                 if is_staying:
-                    await self._commit_whole(self._transactor, moved)
+                    await self._commit_whole(self._transactor, moved, written)
         else:
-            await self._tasks.commit()
+            fenced = await self._tasks.commit(written)
+            moved = {p: moved[p] for p in moved.keys() - fenced} if written else moved
             if moved:
                 await self._commit_offsets(moved)
+            self._agents.rows.committed_until(self._tasks.taken(written))
         self._committed_ms = self._clock.now_ms()
         self._figures.commits.add(self._committed_ms - started_ms)
         return not self._is_between
 
     async def _commit_whole(
-        self, transactor: Transactor, moved: dict[TopicPartition, OffsetAndMetadata]
+        self,
+        transactor: Transactor,
+        moved: dict[TopicPartition, OffsetAndMetadata],
+        written: AgentWrites,
     ) -> None:
         try:
-            await self._tasks.commit_whole(transactor, moved)
+            await self._tasks.commit_whole(transactor, moved, written)
         except Undone as undone:
             self._undone += 1
             if self._undone >= UNDONE_MAX:
@@ -477,6 +486,7 @@ class _Shift:
         else:
             self._undone = 0
             self._committed.update(moved)
+            self._agents.rows.committed_until(written)
 
     async def _start_over(self) -> None:
         """Open all tasks again, where the log says that they are."""
@@ -484,6 +494,7 @@ class _Shift:
         self._starts_over = False
         # Agents leave out what they have been given already.
         self._go_to(places)
+        self._agents.go_on()
         await self._tasks.assign(places)
 
     def _go_to(self, places: Mapping[TopicPartition, Place]) -> None:
@@ -538,6 +549,7 @@ class _Shift:
 
     async def _drop_all(self) -> None:
         self._starts_over = True
+        await self._agents.wait_for_tasks()
         await self._tasks.drop()
 
     async def _give_up(self, partitions: frozenset[TopicPartition]) -> None:
@@ -596,20 +608,6 @@ async def _leave(consumer: Consumer, exc_type: type[BaseException] | None, *_: o
     """Whoever stops in good order is not waited for, be it a static member or not."""
     if exc_type is None:
         await consumer.close(leave_group=True)
-
-
-async def _served(service: Service) -> None:
-    """Run a function of the user's that is to run once.
-
-    Raises:
-        ProcessingError: it failed.
-    """
-    try:
-        await service.run()
-    except Exception as error:
-        raise ProcessingError(
-            f"task {service.name!r} failed: {type(error).__name__}: {error}", node=service.name
-        ) from error
 
 
 def _described(partitions: frozenset[TopicPartition], tasks: Sequence[TaskId]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-(PROGRAM,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL)
+PROGRAM, SHOP = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tables.md").read_text(), re.DOTALL)
 
 
 def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +27,17 @@ def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ]  # fmt: skip
         assert t.table(module.limited) == {"c1": "Ann up to 100"}
         assert t.table(module.sums) == {"c1": module.Sum(1, 7), "c2": module.Sum(1, 5)}
+
+
+def test_the_program_that_writes_a_table_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "documented_tally.py").write_text(SHOP)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("documented_tally")
+    with module.app.test() as t:
+        t.input(module.sales).send(250, key="pen")
+        t.input(module.sales).send(50, key="pen")
+        t.advance("1h")
+        assert t.table(module.totals) == {"pen": 300, "reported": 1}
+    assert capsys.readouterr().out == "pen 300\n"

@@ -9,11 +9,13 @@ from typing import Any
 
 from streamlog import App, Stream
 from streamlog.agents.offsets import Place
+from streamlog.agents.rows import AgentRows
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.clock import SystemClock
 from streamlog.log import Log
 from streamlog.records.batch import Record
+from streamlog.testing.tables import TaskRows
 from streamlog.worker.agents import FEED_RECORDS_MAX, Agents
 from streamlog.worker.figures import Figures
 from streamlog.worker.pauses import Pauses
@@ -47,7 +49,8 @@ def with_agents(
             await log.admin().create_topics([NewTopic("words", 2), NewTopic("out", 1)])
             consumer.assign([PART, OTHER])
             pauses = Pauses(consumer)
-            agents = Agents(app.agents, pauses, producer, SystemClock(), Figures())
+            rows = AgentRows({}, {}, {}, TaskRows({}))
+            agents = Agents(app.agents, pauses, producer, SystemClock(), Figures(), rows=rows)
             async with asyncio.TaskGroup() as tasks:
                 agents.start(tasks)
                 await story(agents, pauses, log)
