@@ -401,6 +401,7 @@ class App(Duties):
         start: When = "2025-01-01T00:00:00Z",
         partitions: int | None = None,
         seed: int | None = None,
+        after: TestDriver | None = None,
     ) -> AbstractContextManager[TestDriver]:
         """A driver that runs the app without a log.
 
@@ -408,10 +409,17 @@ class App(Duties):
             start: the time at which the test begins.
             partitions: of every topic, instead of what they declare (1, if they do not).
             seed: give the tasks their turns in the order of chance, always the same one.
+            after: of an older version of the app, at work; it stops, and this one goes on with
+                its topics and state, where it was.
+
+        Raises:
+            StateLost: this version could not go on with the state of the one before.
+            UsageError: the one before does not run.
         """
         from streamlog.testing import TestDriver  # noqa: PLC0415 - for tests only
 
-        return TestDriver(replace(self._rehearsal(start, partitions, 1), seed=seed))
+        rehearsal = self._rehearsal(start, partitions, 1)
+        return TestDriver(replace(rehearsal, seed=seed, after=after))
 
     def simulate(
         self,

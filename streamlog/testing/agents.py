@@ -130,6 +130,10 @@ class Agents:
         self._was_stirred = False
         """A user's coroutine may have given the agents something to do."""
 
+    def go_on_from(self, before: Agents) -> None:
+        """Not to be given what those of an older program have handled."""
+        self._places |= before._places
+
     @property
     def due_ms(self) -> int | None:
         """When an agent that waits for time to pass goes on."""

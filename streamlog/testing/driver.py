@@ -23,7 +23,7 @@ from streamlog.dsl.schedule import Crontab, Service, Timer
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Outlet, Topic
 from streamlog.durations import Dur, duration_ms, when_ms
-from streamlog.errors import StreamlogError, UsageError
+from streamlog.errors import StateLost, StreamlogError, UsageError
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.joins import viewed
 from streamlog.processing.outbox import Drop, Outbox, SinkRecord
@@ -45,6 +45,8 @@ from streamlog.testing.sharing import shared
 from streamlog.testing.tables import DriverTables, TaskRows
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology, dead_letter_topics
+from streamlog.topology.blueprint import Blueprint
+from streamlog.topology.difference import difference
 from streamlog.windows.emit import FAR_MS
 
 K = TypeVar("K")
@@ -76,6 +78,8 @@ class Rehearsal:
     start_ms: int = field(default_factory=lambda: when_ms(START))
     seed: int | None = None
     """Of the order in which tasks take their turns; None: by their numbers."""
+    after: TestDriver | None = None
+    """Whose topics and state it goes on with."""
 
 
 @dataclass(slots=True)
@@ -87,23 +91,38 @@ class _Found:
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """What a driver leaves to the one after it."""
+
+    topics: Mapping[str, MemoryTopic] = field(default_factory=dict)
+    committed: dict[tuple[TaskId, str, int], int] = field(default_factory=dict)
+    """How far inputs were read."""
+    times: dict[TaskId, dict[tuple[str, int], int]] = field(default_factory=dict)
+    """Stream times of tasks."""
+    agents: Agents | None = None
+    now_ms: int = 0
+
+
 class TestDriver:
     """An app at work on lists; a context manager."""
 
     __test__ = False
 
     def __init__(self, rehearsal: Rehearsal) -> None:
-        self.now_ms = rehearsal.start_ms
-        """The time of the driver, in milliseconds since the epoch."""
         self.drops: dict[tuple[str, str], int] = {}
         """Records left out so far, by operator and reason: "late", "null key", ..."""
         self._rehearsal = rehearsal
         self._topology = rehearsal.topology
         self._counts = rehearsal.topology.partition_counts(rehearsal.partitions)
-        changelogs = self._topology.changelog_partitions(self._counts)
+        counts = {**self._counts, **self._topology.changelog_partitions(self._counts)}
+        after = rehearsal.after
+        before = _Left() if after is None else after.leave_to(self._topology, counts)
+        self.now_ms = max(rehearsal.start_ms, before.now_ms)
+        """The time of the driver, in milliseconds since the epoch."""
         self._topics = {
-            name: MemoryTopic(number, rehearsal.partition_of)
-            for name, number in {**self._counts, **changelogs}.items()
+            name: before.topics.get(name) or MemoryTopic(number, rehearsal.partition_of)
+            for name, number in counts.items()
         }
         self._global_tables = ListedTables(self._topology, self._topics)
         self._marks = DriverMarks(
@@ -115,8 +134,7 @@ class TestDriver:
             ],
         )
         self._popped: dict[str, int] = {}
-        self._committed: dict[tuple[TaskId, str, int], int] = {}
-        self._times: dict[TaskId, dict[tuple[str, int], int]] = {}
+        self._committed, self._times = before.committed, before.times
         self._fed: dict[tuple[TaskId, str, int], int] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._workers = 1
@@ -134,6 +152,8 @@ class TestDriver:
             rows=rows,
             write_rows=self.write_rows,
         )
+        if before.agents is not None:
+            self._agents.go_on_from(before.agents)
         self._schedules = schedules(
             rehearsal.timers,
             rehearsal.crontabs,
@@ -268,6 +288,40 @@ class TestDriver:
         self._start_tasks()
         self._agents.start(workers=self._workers)
         self.settle()
+
+    def leave_to(self, topology: Topology, counts: Mapping[str, int]) -> _Left:
+        """Commit and stop, for a newer program: what it goes on with.
+
+        Args:
+            topology: of that program.
+            counts: the partitions of its topics.
+
+        Raises:
+            StateLost: that program could not go on with the state.
+            UsageError: this is no driver that runs, or a topic has other partitions.
+        """
+        self.check_runs()
+        found = difference(Blueprint.of(self._topology), Blueprint.of(topology))
+        if found.losses:
+            lines = "\n".join(f"  {line}" for line in found.lines())
+            raise StateLost(f"app {topology.app_id!r} would lose state:\n{lines}")
+        for name in counts.keys() & self._topics.keys():
+            there = len(self._topics[name].partitions)
+            if there != counts[name]:
+                raise UsageError(
+                    f"topic {name!r} has {there} partitions in the test before, not "
+                    f"{counts[name]}: give both tests the same partitions="
+                )
+        for task in self._tasks.values():
+            self._commit(task)
+        self.__exit__(None, None, None)
+        return _Left(
+            topics=self._topics,
+            committed=self._committed,
+            times=self._times,
+            agents=self._agents,
+            now_ms=self.now_ms,
+        )
 
     def rebalance(self, workers: int) -> None:
         """Let so many workers share the tasks from now on, evenly; a test begins with one.

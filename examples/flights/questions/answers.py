@@ -46,20 +46,26 @@ class Answers:
         """Take in a row."""
         _TAKERS[topic](self, record)
 
+    def are_fewer(self, expected: Expected) -> bool:
+        """Whether rows are missing for sure: told by their number alone."""
+        return any(len(found) < len(wanted) for wanted, found in self._pairs(expected).values())
+
     def differences(self, expected: Expected) -> list[str]:
         """What is wrong with them, a few lines for each question; none if all are right."""
-        pairs: dict[str, tuple[Mapping[Any, Any], Mapping[Any, Any]]] = {
+        return [
+            f"{question}: {line}"
+            for question, (wanted, found) in self._pairs(expected).items()
+            for line in _different(wanted, found)
+        ]
+
+    def _pairs(self, expected: Expected) -> dict[str, tuple[Mapping[Any, Any], Mapping[Any, Any]]]:
+        return {
             "worst hours": (expected.worst_hours, self.worst_hours),
             "carriers": (expected.carrier_delays, self.carrier_delays),
             "planes": (expected.plane_days, self.plane_days),
             "weather": (expected.sky_delays, self.sky_delays),
             "turned around": (dict.fromkeys(expected.turnarounds, 1), self.turnarounds),
         }
-        return [
-            f"{question}: {line}"
-            for question, (wanted, found) in pairs.items()
-            for line in _different(wanted, found)
-        ]
 
 
 def _different(wanted: Mapping[Any, Any], found: Mapping[Any, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from examples.flights import data
 from examples.flights.questions.app import Arrival, Delays, Weather
 
 HOUR_MS = 3_600_000
+NIGHT_MS = 8 * HOUR_MS
 
 Window = tuple[str, int, int]
 """Key, start and end in milliseconds."""
@@ -67,14 +68,19 @@ def carrier_delays(limit: int | None) -> dict[Window, Delays]:
 
 def plane_days(limit: int | None) -> dict[Window, tuple[int, int]]:
     """Per plane its departures without eight hours between them, and their minutes of delay."""
-    found: dict[Window, tuple[int, int]] = {}
     frame = departures(limit)
-    for tail, one in frame[frame["tailnum"] != ""].groupby("tailnum"):
-        night = one["at_ms"].diff() > 8 * HOUR_MS
-        for _, day in one.groupby(night.cumsum()):
-            window = (str(tail), int(day["at_ms"].min()), int(day["at_ms"].max()))
-            found[window] = (len(day), int(day["minutes"].sum()))
-    return found
+    frame = frame[frame["tailnum"] != ""].sort_values(["tailnum", "at_ms"], kind="stable")
+    is_first = frame["tailnum"] != frame["tailnum"].shift()
+    day = (is_first | (frame["at_ms"].diff() > NIGHT_MS)).cumsum()
+    days = frame.groupby(day).agg(
+        tail=("tailnum", "first"),
+        start=("at_ms", "first"),
+        end=("at_ms", "last"),
+        departures=("at_ms", "size"),
+        minutes=("minutes", "sum"),
+    )
+    rows = days.itertuples(index=False, name=None)
+    return {(tail, start, end): (left, minutes) for tail, start, end, left, minutes in rows}
 
 
 def sky_delays(limit: int | None) -> dict[str, tuple[int, float]]:
