@@ -211,10 +211,16 @@ async def _send_again(producer: Producer, consumer: Consumer, letters: list[Foun
                     key=letter.record.key,
                     timestamp_ms=letter.record.timestamp_ms,
                     headers=_own_headers(letter),
-                    partition=int(letter.text(dead_letters.PARTITION)),
+                    partition=_partition(letter),
                 )
         ends = {letter.place: letter.record.offset + 1 for letter in letters}
         await transaction.send_offsets(ends, consumer.group_metadata())
+
+
+def _partition(letter: Found) -> int | None:
+    """Where to; None if it never came to a partition, so that its key decides."""
+    partition = int(letter.text(dead_letters.PARTITION))
+    return partition if partition >= 0 else None
 
 
 async def _letters(

@@ -29,6 +29,7 @@ from streamlog.client.accumulator import (
 from streamlog.client.background import Background
 from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
 from streamlog.client.partitioner import StickyPartitions, partition_of_key
+from streamlog.client.refusals import Refusal
 from streamlog.client.sender import BulkReceipt, Receipt, RecordMetadata, Sender
 from streamlog.client.transaction_session import Transaction, TransactionSession
 from streamlog.client.transactions import Transactions, TransactionSettings
@@ -275,9 +276,17 @@ class Producer:
         return await self.send_columns(topic, partition, FieldColumns.of(records))
 
     async def send_columns(
-        self, topic: str, partition: int, records: FieldColumns
+        self,
+        topic: str,
+        partition: int,
+        records: FieldColumns,
+        *,
+        refusals: list[Refusal] | None = None,
     ) -> asyncio.Future[RecordMetadata]:
         """The same with columns, the shortest way for what is in columns already.
+
+        Which records the broker refuses for what they are is told to `refusals`, if given; then
+        that is no error of the future's.
 
         Raises:
             UsageError, UnknownTopicOrPartition: as `send_many`.
@@ -288,7 +297,7 @@ class Producer:
         count = await self._count(topic, reaching=partition)
         self._check_partition(topic, partition, count)
         target = TopicPartition(topic, partition)
-        receipt = BulkReceipt(asyncio.get_running_loop().create_future())
+        receipt = BulkReceipt(asyncio.get_running_loop().create_future(), refusals)
         receipt.outstanding = 1  # Not done before the last slice is handed over.
         for start in range(0, len(records), BULK_SLICE_RECORDS):
             piece = records.part(start, start + BULK_SLICE_RECORDS)
@@ -303,7 +312,12 @@ class Producer:
         return receipt.future
 
     async def send_packed(
-        self, topic: str, partition: int, packs: Sequence[PackedRecords]
+        self,
+        topic: str,
+        partition: int,
+        packs: Sequence[PackedRecords],
+        *,
+        refusals: list[Refusal] | None = None,
     ) -> asyncio.Future[RecordMetadata]:
         """The same with records that are packed: each pack is a batch, and not to be added to.
 
@@ -315,7 +329,7 @@ class Producer:
         self._check_open()
         count = await self._count(topic, reaching=partition)
         self._check_partition(topic, partition, count)
-        receipt = BulkReceipt(asyncio.get_running_loop().create_future())
+        receipt = BulkReceipt(asyncio.get_running_loop().create_future(), refusals)
         receipt.outstanding = 1  # Not done before the last one is handed over.
         for pack in packs:
             await self._make_room(pack.size_bytes())

@@ -22,6 +22,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.accumulator import Accumulator, Batch, ProducerIdentity
 from streamlog.client.background import Background
 from streamlog.client.cluster import Cluster, Lane
+from streamlog.client.refusals import Refusal, is_refusal, refusal_of
 from streamlog.client.transactions import Transactions
 from streamlog.errors import (
     LogError,
@@ -72,8 +73,12 @@ class RecordMetadata(NamedTuple):
 class BulkReceipt:
     """One future for records that travel in several batches; it has the last record's place."""
 
-    def __init__(self, future: asyncio.Future[RecordMetadata]) -> None:
+    def __init__(
+        self, future: asyncio.Future[RecordMetadata], refusals: list[Refusal] | None = None
+    ) -> None:
+        """With `refusals`, these are told of records that are refused, and the future is not."""
         self.future = future
+        self.refusals = refusals
         self.outstanding = 0
         self._last: RecordMetadata | None = None
         self._error: StreamlogError | None = None
@@ -86,6 +91,12 @@ class BulkReceipt:
         else:
             self._error = self._error or outcome
         self._finish()
+
+    def refused(self, refusal: Refusal) -> None:
+        """One of the batches is refused; whoever waits looks into the refusals."""
+        if self.refusals is not None:
+            self.refusals.append(refusal)
+        self.settle(RecordMetadata(*refusal.partition, UNKNOWN_OFFSET, -1))
 
     def handed_over(self) -> None:
         """All batches are known now."""
@@ -192,6 +203,8 @@ class Sender:
         if transactions.is_lost:
             reason = transactions.failure or TransactionAborted("the transaction was aborted")
             for batch in self._accumulator.withdraw():
+                if batch.partition in transactions.refused:
+                    self._tell_refusal(batch, reason)
                 self._settle_failure(batch, reason)
             return []
         if transactions.want(due):
@@ -280,12 +293,14 @@ class Sender:
         else:
             said = f": {answer.error_message}" if answer.error_message else ""
             error = error_for(answer.error_code, f"write to {_name(batch)}{said}")
-            self._on_error(batch, error)
+            self._on_error(batch, error, [each.batch_index for each in answer.record_errors])
 
-    def _on_error(self, batch: Batch[Receipt], error: StreamlogError) -> None:
+    def _on_error(
+        self, batch: Batch[Receipt], error: StreamlogError, blamed: Collection[int] = ()
+    ) -> None:
         """It is not known, or it is known, that the batch was not written."""
         if not error.retriable:
-            self._refuse(batch, error)
+            self._refuse(batch, error, blamed)
             return
         if batch.partition not in self._trouble:
             log.warning("%s: will try again: %s", _name(batch), error)
@@ -303,9 +318,26 @@ class Sender:
             if isinstance(receipt, BulkReceipt):
                 receipt.outstanding += 1
 
-    def _refuse(self, batch: Batch[Receipt], error: StreamlogError) -> None:
+    def _refuse(
+        self, batch: Batch[Receipt], error: StreamlogError, blamed: Collection[int] = ()
+    ) -> None:
         self._accumulator.on_refused(batch)
+        if is_refusal(error):
+            self._tell_refusal(batch, error, blamed)
         self._settle_failure(batch, error)
+
+    def _tell_refusal(
+        self, batch: Batch[Receipt], error: StreamlogError, blamed: Collection[int] = ()
+    ) -> None:
+        """Tell those who want to know which records it are; to them it is no error then."""
+        others: list[tuple[int, int, Receipt]] = []
+        for first, last, receipt in batch.receipts:
+            if isinstance(receipt, BulkReceipt) and receipt.refusals is not None:
+                refusal = refusal_of(batch.partition, batch.records, (first, last), error, blamed)
+                receipt.refused(refusal)
+            else:
+                others.append((first, last, receipt))
+        batch.receipts = others
 
     def _settle(self, batch: Batch[Receipt], base_offset: int, append_time_ms: int) -> None:
         self._accumulator.on_delivered(batch)
@@ -328,7 +360,7 @@ class Sender:
             elif not receipt.done():
                 receipt.set_exception(error)
         if self._transactions is None:
-            self.failure = self.failure or error
+            self.failure = self.failure or (error if batch.receipts else None)
         else:
             self._transactions.on_lost(error, is_numbered=batch.base_sequence >= 0)
             for _, _, receipt in batch.receipts:

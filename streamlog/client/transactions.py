@@ -160,6 +160,8 @@ class Transactions:
         self._found: set[Coordinator] = set()
         self._wanted: dict[TopicPartition, None] = {}
         self._added: set[TopicPartition] = set()
+        self.refused: set[TopicPartition] = set()
+        """What the transaction was not allowed to write to."""
         self._sending: list[OffsetsToSend] = []
         self._groups: set[str] = set()
         self._asked: Ask | None = None
@@ -190,6 +192,7 @@ class Transactions:
             raise UsageError(f"{self} can't begin a transaction now")
         self.phase = Phase.OPEN
         self.is_committed, self.failure = False, None
+        self.refused.clear()
 
     def want(self, partitions: Collection[TopicPartition]) -> bool:
         """These have something to write; whether that was news."""
@@ -305,6 +308,7 @@ class Transactions:
             self._calm()
             self._on_done(asked.request, response)
             return
+        self.refused |= _denied(response)
         error = error_for(code, f"{self}, {api_of(type(asked.request)).name}{where}")
         if _is_no_transaction(asked.request, code):
             self._calm()
@@ -541,6 +545,18 @@ def _refusal(response: Message) -> tuple[int, str]:
         ):
             return code, ""
     raise UsageError(f"{type(response).__name__} is no answer of a coordinator of transactions")
+
+
+def _denied(response: Message) -> set[TopicPartition]:
+    """Partitions that this producer may not write to."""
+    if not isinstance(response, wire.AddPartitionsToTxnResponse):
+        return set()
+    return {
+        TopicPartition(topic.name, each.partition_index)
+        for topic in response.results_by_topic_v3_and_below
+        for each in topic.results_by_partition
+        if each.partition_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    }
 
 
 def _gravest(codes: Iterable[tuple[int, str]]) -> tuple[int, str]:

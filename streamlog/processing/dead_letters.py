@@ -23,9 +23,13 @@ MESSAGE = "__streams.errors.message"
 TIMESTAMP = "__streams.errors.timestamp"
 NODE = "__streams.errors.node"
 ATTEMPT = "__streams.errors.attempt"
+SIZE = "__streams.errors.value.bytes"
+"""There if the value is left out: it was larger than the topic for dead letters takes."""
 INTERNAL = "__streams.errors.internal"
 """There if the origin is no topic that anybody but the app may write to."""
-OWN = frozenset({TOPIC, PARTITION, OFFSET, EXCEPTION, MESSAGE, TIMESTAMP, NODE, ATTEMPT, INTERNAL})
+OWN = frozenset(
+    {TOPIC, PARTITION, OFFSET, EXCEPTION, MESSAGE, TIMESTAMP, NODE, ATTEMPT, INTERNAL, SIZE}
+)
 """What a dead letter has beside the headers of its record."""
 MESSAGE_CHARACTERS_MAX = 2_000
 """Of an error's text: it is for people, and a record has a largest size."""

@@ -24,11 +24,22 @@ FOR_EVER = -1
 """As `retention.ms` says it."""
 
 
+DEAD_LETTER_BYTES_MAX = 16 * 1024 * 1024
+"""A record may be there because it was too large for its topic."""
+
+
 def dead_letter_topics(names: Iterable[str | None]) -> dict[str, TopicSpec]:
     """Topics for dead letters, by name: bytes, kept until somebody has seen to them."""
     raw = serde_for(bytes)
     return {
-        name: TopicSpec(name, raw, raw, partitions=1, retention_ms=FOR_EVER)
+        name: TopicSpec(
+            name,
+            raw,
+            raw,
+            partitions=1,
+            retention_ms=FOR_EVER,
+            message_bytes_max=DEAD_LETTER_BYTES_MAX,
+        )
         for name in sorted({*filter(None, names)})
     }
 

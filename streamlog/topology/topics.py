@@ -47,6 +47,8 @@ class TopicSpec:
     compact: bool = False
     retention_ms: int | None = None
     """For the creation of the topic; None leaves it to the log."""
+    message_bytes_max: int | None = None
+    """For the creation of the topic: its `max.message.bytes`; None leaves it to the log."""
     internal: bool = False
     """A repartition topic: written and read by this app only."""
     is_own: bool = False

@@ -125,6 +125,8 @@ class Agents:
         for run in self._runs:
             await run.results.drain()
         await self._sinks.flush()
+        for refusal in self._sinks.take_refusals():
+            raise refusal.error
 
     def assign(
         self,

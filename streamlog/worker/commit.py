@@ -20,9 +20,10 @@ from typing import TypeAlias
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
+from streamlog.client.refusals import Refusal
 from streamlog.client.sender import RecordMetadata
 from streamlog.clock import Clock
-from streamlog.errors import RequestTimedOut
+from streamlog.errors import NotAuthorized, RequestTimedOut
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.parted import parted
@@ -58,6 +59,8 @@ task of its own, and `offsets sent` once the group has them.
 
 RECORD_BYTES = 40
 """What a record that is held back costs beside its bytes."""
+UNKNOWN_PARTITION = -1
+"""Of a topic that nobody lets us look at."""
 PACK_BYTES = 256 * 1024
 """Of records that are held back, in one batch: as much as a producer puts into one by itself."""
 
@@ -76,15 +79,30 @@ class Fenced(Exception):
 class SinkRoutes:
     """Which partition each sink record goes to."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, refusals: list[Refusal]) -> None:
+        """`refusals` are told of topics that nobody lets us look at."""
         self._producer = producer
+        self._refusals = refusals
         self._partitions: dict[str, int] = {}
 
     async def parted(self, batches: Iterable[SinkBatch]) -> dict[TopicPartition, FieldColumns]:
         """The records by partition, in their order."""
-        batches = list(batches)
-        counts = {batch.topic: await self._count(batch.topic) for batch in batches}
-        return {TopicPartition(*at): many for at, many in parted(batches, counts).items()}
+        counts: dict[str, int] = {}
+        writable: list[SinkBatch] = []
+        for batch in batches:
+            try:
+                counts[batch.topic] = await self._count(batch.topic)
+            except NotAuthorized as error:
+                self._refuse(batch, error)
+            else:
+                writable.append(batch)
+        return {TopicPartition(*at): many for at, many in parted(writable, counts).items()}
+
+    def _refuse(self, batch: SinkBatch, error: NotAuthorized) -> None:
+        records = FieldColumns()
+        records.extend(batch.timestamps, batch.keys, batch.values, batch.headers)
+        place = TopicPartition(batch.topic, UNKNOWN_PARTITION)
+        self._refusals.append(Refusal(place, error, records, (*range(len(records)),)))
 
     async def _count(self, topic: str) -> int:
         if topic not in self._partitions:
@@ -93,22 +111,32 @@ class SinkRoutes:
 
 
 class SinkWriter:
-    """Sends sink records as they come; `flush` says that they have all arrived."""
+    """Sends sink records as they come; `flush` says that they have all arrived, or were refused."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, refusals: list[Refusal] | None = None) -> None:
+        """`refusals` is where records are told that brokers refuse; without it, it is its own."""
         self._producer = producer
         self._sent: list[asyncio.Future[RecordMetadata]] = []
-        self._routes = SinkRoutes(producer)
+        self._refusals: list[Refusal] = [] if refusals is None else refusals
+        self._routes = SinkRoutes(producer, self._refusals)
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
         """Hand the records over; waits only while the producer's buffer is full."""
         for (topic, partition), many in (await self._routes.parted(batches)).items():
-            self._remember(await self._producer.send_columns(topic, partition, many))
+            sent = self._producer.send_columns(topic, partition, many, refusals=self._refusals)
+            self._remember(await sent)
 
     async def write_packed(self, packs: Packs) -> None:
         """The same for records that are packed."""
         for (topic, partition), some in packs.items():
-            self._remember(await self._producer.send_packed(topic, partition, some))
+            sent = self._producer.send_packed(topic, partition, some, refusals=self._refusals)
+            self._remember(await sent)
+
+    def take_refusals(self) -> list[Refusal]:
+        """What brokers have refused of all that was written; told once."""
+        taken = [*self._refusals]
+        self._refusals.clear()
+        return taken
 
     async def flush(self) -> None:
         """Wait until everything written is acknowledged.
@@ -136,7 +164,8 @@ class HeldSinks:
         """Of the `producer` it is asked how many partitions topics have."""
         self.held_bytes = 0
         """What they take in memory."""
-        self._routes = SinkRoutes(producer)
+        self._refusals: list[Refusal] = []
+        self._routes = SinkRoutes(producer, self._refusals)
         self._packs: defaultdict[TopicPartition, list[PackedRecords]] = defaultdict(list)
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
@@ -153,6 +182,12 @@ class HeldSinks:
     def take(self) -> Packs:
         """All that there are, in the order in which they came; keeps none of them."""
         taken, self._packs, self.held_bytes = self._packs, defaultdict(list), 0
+        return taken
+
+    def take_refusals(self) -> list[Refusal]:
+        """What can't be written, as far as that is known before it is tried; told once."""
+        taken = [*self._refusals]
+        self._refusals.clear()
         return taken
 
 

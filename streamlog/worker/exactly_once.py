@@ -21,9 +21,11 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import Offsets
 from streamlog.client.producer import Producer
+from streamlog.client.refusals import Refusal
 from streamlog.errors import (
     ProducerFenced,
     RebalanceInProgress,
+    StreamlogError,
     TransactionAborted,
     UnknownMember,
 )
@@ -33,6 +35,14 @@ from streamlog.worker.commit import OnStep, Packs, SinkWriter
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """Of a worker that is gone and does not come back under its name: so long its readers wait."""
+
+
+class Refused(Exception):
+    """The commit does not count, as records of its sinks are refused; without them it may."""
+
+    def __init__(self, refusals: Sequence[Refusal]) -> None:
+        super().__init__(f"{len(refusals)} batches are refused")
+        self.refusals = refusals
 
 
 class Undone(Exception):
@@ -81,16 +91,22 @@ class Transactor:
             For each checkpoint the changelog's offset behind it.
 
         Raises:
+            Refused: nothing counts, because of some records; others may be tried at once.
             Undone: nothing counts, or it is not known.
             StreamlogError: it can't be written, and another attempt would not help.
         """
+        refusals: list[Refusal] = []
         try:
-            return await self._written(sinks, checkpoints, offsets, consumer)
-        except (TransactionAborted, UnknownMember, RebalanceInProgress) as error:
-            raise Undone(str(error)) from error
+            return await self._written(sinks, checkpoints, offsets, consumer, refusals)
         except ProducerFenced as error:
             await self._close()
             raise Undone(str(error)) from error
+        except StreamlogError as error:
+            if refusals:
+                raise Refused(refusals) from error
+            if isinstance(error, TransactionAborted | UnknownMember | RebalanceInProgress):
+                raise Undone(str(error)) from error
+            raise
 
     async def _written(
         self,
@@ -98,11 +114,12 @@ class Transactor:
         checkpoints: Sequence[tuple[TopicPartition, FieldColumns]],
         offsets: Offsets,
         consumer: Consumer,
+        refusals: list[Refusal],
     ) -> list[int]:
         producer = self._producer or await self._opened()
         async with producer.transaction() as transaction:
             self._on_step("begun")
-            writer = SinkWriter(producer)
+            writer = SinkWriter(producer, refusals)
             await writer.write_packed(sinks)
             self._on_step("handed over")
             sent = await asyncio.gather(

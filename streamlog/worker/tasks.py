@@ -37,14 +37,16 @@ from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import NotHere
 from streamlog.worker.calls import Calls
-from streamlog.worker.commit import Checkpoints, Fenced, HeldSinks, OnStep, SinkWriter, sendable
+from streamlog.worker.commit import Checkpoints, Fenced, OnStep, sendable
 from streamlog.worker.drops import Drops
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor
 from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.global_tables import GlobalReader
 from streamlog.worker.pauses import Pauses
-from streamlog.worker.restore import Restorer, TaskState
+from streamlog.worker.restore import Restorer
+from streamlog.worker.running_task import RunningTask
+from streamlog.worker.sinks import Sinks
 from streamlog.worker.watchdog import Sight
 
 logger = logging.getLogger(__name__)
@@ -121,36 +123,6 @@ class Place:
         return self.ahead.get(TASK, Reached(self.committed))
 
 
-@dataclass(slots=True)
-class _Running:
-    """A task that is open."""
-
-    task: Task
-    state: TaskState | None
-    inputs: list[TopicPartition]
-    ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    arrived: dict[tuple[str, int], RecordColumns] = field(default_factory=dict)
-    marks: dict[tuple[str, int], list[TimeMark]] = field(default_factory=dict)
-    processed_ms: int = 0
-    seen: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where it stood when it was looked at last and was not at work."""
-
-    def figures(self) -> TaskFigures:
-        """Where it stands."""
-        positions = self.task.positions
-        behind = [
-            max(end - positions[part], 0)
-            for part, end in list(self.ends.items())
-            if part in positions
-        ]
-        return TaskFigures(
-            task=str(self.task.id),
-            lag_records=sum(behind),
-            uncommitted_bytes=self.task.state_bytes,
-            state_bytes=None if self.state is None else self.state.store.size_bytes,
-        )
-
-
 class Tasks:
     """All tasks of this worker. Used from the worker's one loop, except for opening."""
 
@@ -166,8 +138,14 @@ class Tasks:
         self._with = surroundings
         self._wall = SteadyWall(surroundings.clock)
         self._pauses = pauses
-        self._sinks = SinkWriter(surroundings.producer)
-        self._held = HeldSinks(surroundings.producer)
+        self._drops = Drops()
+        self._sinks = Sinks(
+            topology,
+            surroundings.producer,
+            surroundings.figures,
+            self._drops,
+            holds=surroundings.transactor is not None,
+        )
         self._transactor = surroundings.transactor
         self._engine = surroundings.engine
         self._checkpoints = Checkpoints(
@@ -180,14 +158,13 @@ class Tasks:
         self.budget = RocksBudget(surroundings.state_memory_bytes)
         """Shared by all state of this process."""
         self._restoring = asyncio.Semaphore(RESTORING_MAX)
-        self._running: dict[TaskId, _Running] = {}
+        self._running: dict[TaskId, RunningTask] = {}
         self._opening: dict[TaskId, asyncio.Task[None]] = {}
         self._restorers: dict[TaskId, Restorer] = {}
-        self._opened: dict[TaskId, _Running] = {}
+        self._opened: dict[TaskId, RunningTask] = {}
         self._places: Mapping[TopicPartition, Place] = {}
         self._suspended = False
         self._reached: dict[TopicPartition, Reached] = {}
-        self._drops = Drops()
         self._calls = Calls(surroundings.background)
         self._tables = tables_of(topology)
 
@@ -295,7 +272,7 @@ class Tasks:
     @property
     def is_large(self) -> bool:
         """Whether so much has changed that it should be committed now."""
-        if self._held.held_bytes > HELD_BYTES:
+        if self._sinks.held_bytes > HELD_BYTES:
             return True
         sizes = [running.task.state_bytes for running in self._running.values()]
         return max(sizes, default=0) > COMMIT_EARLY_BYTES or sum(sizes) > COMMIT_EARLY_BYTES_SUM
@@ -386,7 +363,7 @@ class Tasks:
 
     async def _write_rows(self, written: AgentWrites) -> None:
         """Let tasks take in what agents have set, by the records that are about to be committed."""
-        takers: list[_Running] = []
+        takers: list[RunningTask] = []
         works: list[tuple[TaskId, Callable[[], Outbox]]] = []
         for (table, partition), rows in written.items():
             running = self._running[TaskId(self._tables[table].subtopology, partition)]
@@ -410,20 +387,21 @@ class Tasks:
         works = [(each.task.id, each.task.checkpoint) for each in stateful]
         found = zip(stateful, await self._engine.call_each(works), strict=True)
         changed = [(each, each.state, changes) for each, changes in found if each.state and changes]
-        sinks = self._held.take()
+        sinks = await self._sinks.take()
         if not (sinks or changed or offsets):
             return
         self._with.on_step("checkpointed")
         wall_ms = self._with.clock.wall_ms()
-        next_offsets = await transactor.write(
-            sinks,
-            [
+        write = partial(
+            transactor.write,
+            checkpoints=[
                 (state.changelog, sendable(changes, state, wall_ms=wall_ms))
                 for _, state, changes in changed
             ],
-            offsets or self._positions(),
+            offsets=offsets or self._positions(),
             consumer=self._with.consumer,
         )
+        next_offsets = await self._sinks.committed(sinks, write)
         stores = [
             (each.task.id, partial(each.task.committed, changes, next_offset=next_offset))
             for (each, _, changes), next_offset in zip(changed, next_offsets, strict=True)
@@ -441,7 +419,7 @@ class Tasks:
             await self._stop_opening(task_id)
         for task_id in [*self._running, *self._opened]:
             await self._close(task_id)
-        self._held.take()
+        self._sinks.forget()
 
     async def commit(self, written: AgentWrites) -> list[TopicPartition]:
         """Make everything durable that was processed: sinks, then state.
@@ -500,7 +478,7 @@ class Tasks:
             for place, offset in running.task.positions.items()
         }
 
-    def _work(self, running: _Running, now_ms: int) -> Callable[[], Outbox]:
+    def _work(self, running: RunningTask, now_ms: int) -> Callable[[], Outbox]:
         """What there is to do for a task."""
         arrived, running.arrived = running.arrived, {}
         marks, running.marks = running.marks, {}
@@ -533,10 +511,10 @@ class Tasks:
         for running, outbox in zip(waiting, await self._engine.call_each(works), strict=True):
             await self._took(running, outbox)
 
-    async def _took(self, running: _Running, outbox: Outbox) -> None:
+    async def _took(self, running: RunningTask, outbox: Outbox) -> None:
         """A task has taken in what had arrived: pass on what has come of it."""
         self._calls.start(running.task.id, outbox.calls)
-        await (self._sinks if self._transactor is None else self._held).write(outbox.writes)
+        await self._sinks.write(outbox.writes)
         self._with.figures.wrote(outbox.writes)
         self._with.figures.left_out(outbox.drops)
         self._drops.count(outbox.drops)
@@ -555,7 +533,7 @@ class Tasks:
         for part in positions.keys() & {*running.inputs}:
             self._with.consumer.want_mark(part, waits.get(part))
 
-    def _hold_back(self, running: _Running) -> None:
+    def _hold_back(self, running: RunningTask) -> None:
         """Pause inputs that are far ahead: of one that the task waits for, or of its calls."""
         hold = self._pauses.hold if running.task.is_full else self._pauses.let_go
         hold("calls", running.inputs)
@@ -567,7 +545,7 @@ class Tasks:
             elif buffered < BUFFERED_RECORDS_MAX // 2:
                 self._pauses.let_go("buffered", [TopicPartition(*place)])
 
-    def _starts(self, running: _Running) -> dict[tuple[str, int], int]:
+    def _starts(self, running: RunningTask) -> dict[tuple[str, int], int]:
         """Where a new task begins to read, for inputs of which its state knows nothing.
 
         A task with state starts at the beginning: the group's offsets may tell of a state
@@ -582,12 +560,12 @@ class Tasks:
             if part not in known
         }
 
-    def _start_times(self, running: _Running) -> dict[tuple[str, int], int]:
+    def _start_times(self, running: RunningTask) -> dict[tuple[str, int], int]:
         """How far event time has come there, which a task without state has to be told."""
         told = {part: self._places[part].task_at.time_ms for part in running.inputs}
         return {part: ms for part, ms in told.items() if ms is not None and running.state is None}
 
-    def _read_on(self, running: _Running) -> None:
+    def _read_on(self, running: RunningTask) -> None:
         """Set the consumer to where the task stands, or an agent that is behind it."""
         positions = running.task.positions
         for part in running.inputs:
@@ -641,7 +619,7 @@ class Tasks:
             global_tables=self._with.reader.tables,
         )
         self._opening.pop(task_id, None)
-        self._opened[task_id] = _Running(task, state, self.inputs(task_id))
+        self._opened[task_id] = RunningTask(task, state, self.inputs(task_id))
 
     async def _stop_opening(self, task_id: TaskId) -> None:
         opening = self._opening.pop(task_id, None)

@@ -34,9 +34,9 @@ CHANGELOG_CONFIGS = {
 }
 """Only what is no longer written to is compacted, so segments are small. The lag is for an owner
 that finds a former one's late records and writes their keys again (`restore`)."""
-REPARTITION_CONFIGS = {"retention.ms": "-1"}
+REPARTITION_CONFIGS = {"retention.ms": "-1", "max.message.bytes": str(CHANGELOG_BATCH_BYTES)}
 """Records there keep the time of their event: a cluster's limit would take those of an old one
-before they are read."""
+before they are read. And they are larger than those that they came of, by a header."""
 PUTS_CONFIGS = {"cleanup.policy": "compact"}
 """What is put into a table: the task keeps the rows, and the newest of a key is all it needs."""
 SEEN_ATTEMPTS_MAX = 50
@@ -134,6 +134,8 @@ def _new(spec: TopicSpec) -> NewTopic:
     configs = {"cleanup.policy": "compact"} if spec.compact else {}
     if spec.retention_ms is not None:
         configs["retention.ms"] = str(spec.retention_ms)
+    if spec.message_bytes_max is not None:
+        configs["max.message.bytes"] = str(spec.message_bytes_max)
     return NewTopic(
         spec.name,
         spec.partitions or BROKER_DEFAULT,

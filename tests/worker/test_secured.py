@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -20,6 +22,8 @@ from streamlog.log import Log
 from streamlog.protocol.acls import Operation, Pattern, ResourceType
 from streamlog.transport.security import Security
 from streamlog.worker.worker import Worker
+
+T = TypeVar("T")
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 OP = Operation
@@ -53,22 +57,32 @@ def access(user: str) -> Security:
     )
 
 
-def test_a_worker_needs_what_the_document_says(tmp_path: Path) -> None:
-    data = str(tmp_path / "data")
+SHOP = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "SCRAM-SHA-256",
+    "sasl.username": "shop",
+    "sasl.password": "of shop",
+}
+
+
+async def on_a_broker_that_asks(data: Path, story: Callable[[str], Awaitable[T]]) -> T:
+    """Given the URL of a broker that knows `shop` and `root`, who may do everything."""
     config = BrokerConfig(
         flush="os",
         security=SecurityConfig(authorizer="standard", super_users="User:root"),
     )
-    app = App(
-        "counting",
-        state_dir=f"{tmp_path}/state",
-        security={
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-256",
-            "sasl.username": "shop",
-            "sasl.password": "of shop",
-        },
-    )
+    async with Log.open(f"embedded:{data}", listen=False) as offline:
+        for user in ("shop", "root"):
+            await offline.admin().set_password(user, f"of {user}", iterations=4096)
+    async with (
+        Broker.open(str(data), config=config) as broker,
+        Listening(broker, [Listener(protocol="SASL_PLAINTEXT")]) as listening,
+    ):
+        return await story(f"kafka://127.0.0.1:{listening.servers[0].port}")
+
+
+def test_a_worker_needs_what_the_document_says(tmp_path: Path) -> None:
+    app = App("counting", state_dir=f"{tmp_path}/state", security=SHOP)
     words = app.topic("words", key=str, value=str, partitions=1)
     counts = app.topic("counts", key=str, value=str, partitions=1)
     app.stream(words).group_by(lambda _, word: word, name="by-word").count(name="n").changes().map(
@@ -85,28 +99,20 @@ def test_a_worker_needs_what_the_document_says(tmp_path: Path) -> None:
                     found += [record.value for record in records]
         stop.set()
 
-    async def main() -> None:
-        async with Log.open(f"embedded:{data}", listen=False) as offline:
-            for user in ("shop", "root"):
-                await offline.admin().set_password(user, f"of {user}", iterations=4096)
-        async with (
-            Broker.open(data, config=config) as broker,
-            Listening(broker, [Listener(protocol="SASL_PLAINTEXT")]) as listening,
-        ):
-            url = f"kafka://127.0.0.1:{listening.servers[0].port}"
-            worker = Worker(program, log_url=url, announce=lambda _: None, security=app.security)
-            async with asyncio.timeout(120), Log.open(url, security=access("root")) as log:
-                admin = log.admin()
-                await admin.create_topics([NewTopic("words", 1), NewTopic("counts", 1)])
-                with pytest.raises(NotAuthorized, match="User:shop may not create"):
-                    await worker.run(asyncio.Event())
-                await admin.create_acls(ALLOWED)
-                async with log.producer() as producer:
-                    for _ in range(2):
-                        await (await producer.send("words", b"hello", key=b"k"))
-                stop = asyncio.Event()
-                async with asyncio.TaskGroup() as work:
-                    work.create_task(worker.run(stop))
-                    await read(log, stop)
+    async def main(url: str) -> None:
+        worker = Worker(program, log_url=url, announce=lambda _: None, security=app.security)
+        async with asyncio.timeout(120), Log.open(url, security=access("root")) as log:
+            admin = log.admin()
+            await admin.create_topics([NewTopic("words", 1), NewTopic("counts", 1)])
+            with pytest.raises(NotAuthorized, match="User:shop may not create"):
+                await worker.run(asyncio.Event())
+            await admin.create_acls(ALLOWED)
+            async with log.producer() as producer:
+                for _ in range(2):
+                    await (await producer.send("words", b"hello", key=b"k"))
+            stop = asyncio.Event()
+            async with asyncio.TaskGroup() as work:
+                work.create_task(worker.run(stop))
+                await read(log, stop)
 
-    asyncio.run(main())
+    asyncio.run(on_a_broker_that_asks(tmp_path / "data", main))

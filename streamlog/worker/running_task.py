@@ -1,0 +1,42 @@
+"""RunningTask: an open task of a worker, with what has arrived for it and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from streamlog.assignors import TopicPartition
+from streamlog.processing.task import Task
+from streamlog.records.columns import RecordColumns
+from streamlog.records.control import TimeMark
+from streamlog.worker.figures import TaskFigures
+from streamlog.worker.restore import TaskState
+
+
+@dataclass(slots=True)
+class RunningTask:
+    """A task that is open, and takes part."""
+
+    task: Task
+    state: TaskState | None
+    inputs: list[TopicPartition]
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    arrived: dict[tuple[str, int], RecordColumns] = field(default_factory=dict)
+    marks: dict[tuple[str, int], list[TimeMark]] = field(default_factory=dict)
+    processed_ms: int = 0
+    seen: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where it stood when it was looked at last and was not at work."""
+
+    def figures(self) -> TaskFigures:
+        """Where it stands."""
+        positions = self.task.positions
+        behind = [
+            max(end - positions[part], 0)
+            for part, end in list(self.ends.items())
+            if part in positions
+        ]
+        return TaskFigures(
+            task=str(self.task.id),
+            lag_records=sum(behind),
+            uncommitted_bytes=self.task.state_bytes,
+            state_bytes=None if self.state is None else self.state.store.size_bytes,
+        )
