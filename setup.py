@@ -13,6 +13,7 @@ HOT_MODULES = (
     "streamlog/records/columns",
     "streamlog/records/builder",
     "streamlog/records/batch",
+    "streamlog/records/arrow",
     "streamlog/records/murmur2",
     "streamlog/protocol/produce_runs",
     "streamlog/broker/storage/runs",

@@ -1,46 +1,36 @@
-"""From the reader's options to one range of offsets per partition, fixed before any row is read.
+"""From what was asked for to ranges of offsets, fixed before any row is read, and their parts.
 
-Options have the names of Spark's own Kafka source. What it has and we have not is refused by
-name, not ignored. `startingOffsets` and `endingOffsets` are inclusive and exclusive.
+Pure: what there is comes as arguments. Offsets where a range starts are inclusive, those where it
+ends exclusive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import msgspec
-
+from spark_bridge.options import EARLIEST, LATEST, ByPartition, Place, ReadOptions, parse_options
 from streamlog.errors import ConfigError
 
-EARLIEST = -2
-LATEST = -1
-OPTIONS = (
-    "path",
-    "kafka.bootstrap.servers",
-    "subscribe",
-    "startingOffsets",
-    "endingOffsets",
-    "includeHeaders",
-)
+__all__ = [
+    "Bounds",
+    "OffsetRange",
+    "ReadOptions",
+    "parse_options",
+    "resolve",
+    "split",
+    "wanted_partitions",
+]
 
-Offsets: TypeAlias = str | dict[str, dict[str, int]]
 Bounds: TypeAlias = Callable[[str, int], tuple[int, int]]
-"""Topic and partition to the offsets that the log holds: first, and one past the last."""
+"""Topic and partition to the offsets that can be read: first, and one past the last."""
+OffsetOfTime: TypeAlias = Callable[[str, int, int], "int | None"]
+"""Topic, partition and ms since 1970 to the first record from then on; None if there is none."""
 
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """What the user asked for, checked."""
-
-    path: str | None
-    bootstrap_servers: str | None
-    topics: tuple[str, ...]
-    starting: Offsets
-    ending: Offsets
-    include_headers: bool
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,115 +41,181 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    aborted: tuple[tuple[int, int, int], ...] = ()
+    """Producer, first and last offset of transactions whose records are left out."""
 
 
-def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Check the options of `spark.read`.
+def wanted_partitions(
+    options: ReadOptions, partitions: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    """The topics and partitions that the options ask for, of those that there are.
 
     Raises:
-        ConfigError: one is unknown, missing or malformed; the text names it.
+        ConfigError: one does not exist.
     """
-    known = {name.lower(): name for name in OPTIONS}
-    given = {key.lower(): value for key, value in options.items()}
-    for key in given:
-        if key not in known:
-            near = get_close_matches(key, known, n=1)
-            hint = f"did you mean '{known[near[0]]}'?" if near else f"known: {', '.join(OPTIONS)}"
-            raise ConfigError(f"the streamlog source has no option '{key}'; {hint}")
-    path, servers = given.get("path"), given.get("kafka.bootstrap.servers")
-    if (path is None) == (servers is None):
-        raise ConfigError(
-            "give either the option 'path' (a data directory) or 'kafka.bootstrap.servers' "
-            "(a running broker), and not both"
-        )
-    topics = tuple(name.strip() for name in given.get("subscribe", "").split(",") if name.strip())
-    if not topics:
-        raise ConfigError("give the option 'subscribe': one topic, or several with commas")
-    headers = given.get("includeheaders", "false").lower()
-    if headers not in {"true", "false"}:
-        raise ConfigError(f"option 'includeHeaders' is true or false, not '{headers}'")
-    return ReadOptions(
-        path=path,
-        bootstrap_servers=servers,
-        topics=topics,
-        starting=_offsets("startingOffsets", given.get("startingoffsets", "earliest"), "latest"),
-        ending=_offsets("endingOffsets", given.get("endingoffsets", "latest"), "earliest"),
-        include_headers=headers == "true",
-    )
-
-
-def _offsets(option: str, text: str, refused: str) -> Offsets:
-    word = text.strip().lower()
-    if word == refused:
-        raise ConfigError(f"option '{option}' can't be '{refused}': it would read nothing")
-    if word in {"earliest", "latest"}:
-        return word
-    try:
-        return msgspec.json.decode(text, type=dict[str, dict[str, int]])
-    except msgspec.MsgspecError as error:
-        raise ConfigError(
-            f"option '{option}' is neither 'earliest' nor 'latest' nor JSON like "
-            f'{{"topic": {{"0": 23, "1": -2}}}}: {error}'
-        ) from error
+    if options.pattern is not None:
+        pattern = re.compile(options.pattern)
+        topics = tuple(sorted(name for name in partitions if pattern.fullmatch(name)))
+    else:
+        topics = options.topics
+    for topic in topics:
+        if topic not in partitions:
+            there = ", ".join(sorted(partitions)) or "none"
+            raise ConfigError(f"the log has no topic '{topic}' (it has: {there})")
+    if options.assigned is None:
+        return {topic: tuple(range(partitions[topic])) for topic in topics}
+    for topic, numbers in options.assigned.items():
+        for number in numbers:
+            if not 0 <= number < partitions[topic]:
+                raise ConfigError(
+                    f"option 'assign' names {topic}-{number}, and the topic has partitions 0 to"
+                    f" {partitions[topic] - 1}"
+                )
+    return dict(options.assigned)
 
 
 def resolve(
-    options: ReadOptions, partitions: Mapping[str, int], bounds: Bounds
+    options: ReadOptions,
+    partitions: Mapping[str, int],
+    bounds: Bounds,
+    offset_of_time: OffsetOfTime | None = None,
 ) -> list[OffsetRange]:
     """One range per partition that holds a record asked for; empty ones are left out.
 
     Raises:
         ConfigError: a topic or partition does not exist, or an offset lies outside the log.
     """
-    for topic in options.topics:
-        if topic not in partitions:
-            there = ", ".join(sorted(partitions)) or "none"
-            raise ConfigError(f"the log has no topic '{topic}' (it has: {there})")
-    for option, offsets in (
-        ("startingOffsets", options.starting),
-        ("endingOffsets", options.ending),
-    ):
-        _check_named(option, offsets, {topic: partitions[topic] for topic in options.topics})
+    wanted = wanted_partitions(options, partitions)
+    for place in (options.starting, options.ending):
+        _check_named(place, wanted)
     ranges = []
-    for topic in options.topics:
-        for partition in range(partitions[topic]):
-            first, end = bounds(topic, partition)
-            start = _resolve_one(options.starting, topic, partition, (first, end), first)
-            stop = _resolve_one(options.ending, topic, partition, (first, end), end)
-            if start < stop:
-                ranges.append(OffsetRange(topic, partition, start, stop))
+    for topic, numbers in wanted.items():
+        for number in numbers:
+            there = Partition(topic, number, bounds(topic, number), offset_of_time)
+            start = there.offset(options.starting, options, is_start=True)
+            end = there.offset(options.ending, options, is_start=False)
+            if start < end:
+                ranges.append(OffsetRange(topic, number, start, end))
     return ranges
 
 
-def _check_named(option: str, offsets: Offsets, partitions: Mapping[str, int]) -> None:
-    if isinstance(offsets, str):
+def _check_named(place: Place, wanted: Mapping[str, Sequence[int]]) -> None:
+    by_partition: ByPartition | None = place.offsets or place.times_ms
+    if by_partition is None:
         return
-    named = {(topic, number) for topic, numbers in offsets.items() for number in numbers}
-    wanted = {(topic, str(n)) for topic, count in partitions.items() for n in range(count)}
-    if wrong := sorted(named - wanted):
+    named = {(topic, number) for topic, numbers in by_partition.items() for number in numbers}
+    read = {(topic, str(number)) for topic, numbers in wanted.items() for number in numbers}
+    if wrong := sorted(named - read):
         topic, number = wrong[0]
-        raise ConfigError(f"option '{option}' names {topic}-{number}, which is not being read")
-    if missing := sorted(wanted - named):
+        raise ConfigError(
+            f"option '{place.option}' names {topic}-{number}, which is not being read"
+        )
+    if missing := sorted(read - named):
         topic, number = missing[0]
         raise ConfigError(
-            f"option '{option}' leaves out {topic}-{number}; use -2 for earliest, -1 for latest"
+            f"option '{place.option}' leaves out {topic}-{number}; "
+            "use -2 for earliest, -1 for latest"
         )
 
 
-def _resolve_one(
-    offsets: Offsets, topic: str, partition: int, bounds: tuple[int, int], default: int
-) -> int:
-    if isinstance(offsets, str):
-        return default
-    offset = offsets[topic][str(partition)]
-    first, end = bounds
-    if offset == EARLIEST:
-        return first
-    if offset == LATEST:
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition, and what can be read of it."""
+
+    topic: str
+    number: int
+    bounds: tuple[int, int]
+    offset_of_time: OffsetOfTime | None = None
+
+    def offset(self, place: Place, options: ReadOptions, *, is_start: bool) -> int:
+        """Where the place is.
+
+        Raises:
+            ConfigError: it lies outside the log, or no record is from so late a time.
+        """
+        first, end = self.bounds
+        if place.word is not None:
+            return first if place.word == "earliest" else end
+        if place.offsets is not None:
+            offset = place.offsets[self.topic][str(self.number)]
+            if offset in (EARLIEST, LATEST):
+                return first if offset == EARLIEST else end
+            return self.within(offset, fail=options.fail_on_data_loss)
+        times = place.times_ms
+        time_ms = place.time_ms if times is None else times[self.topic][str(self.number)]
+        return self._offset_at(
+            place, time_ms or 0, strict=is_start and options.is_strict_about_times
+        )
+
+    def _offset_at(self, place: Place, time_ms: int, *, strict: bool) -> int:
+        if self.offset_of_time is None:
+            raise ConfigError(f"option '{place.option}' needs a log that knows times")
+        first, end = self.bounds
+        found = self.offset_of_time(self.topic, self.number, time_ms)
+        if found is not None:
+            return min(max(found, first), end)
+        if strict:
+            raise ConfigError(
+                f"option '{place.option}': {self.topic}-{self.number} has no record from"
+                f" {time_ms} ms on; set startingOffsetsByTimestampStrategy to 'latest' to read"
+                " nothing of it"
+            )
         return end
-    if not first <= offset <= end:
-        raise ConfigError(
-            f"offset {offset} of {topic}-{partition} is outside the log, which holds "
-            f"{first} up to {end}"
-        )
-    return offset
+
+    def within(self, offset: int, *, fail: bool) -> int:
+        """The offset if the log has it, or the nearest that it has.
+
+        Raises:
+            ConfigError: it has not, and `fail`.
+        """
+        first, end = self.bounds
+        if first <= offset <= end:
+            return offset
+        if fail:
+            raise ConfigError(
+                f"offset {offset} of {self.topic}-{self.number} is outside the log, which holds "
+                f"{first} up to {end}; records may have been deleted. With failOnDataLoss=false "
+                "the read goes on with what is there"
+            )
+        nearest = min(max(offset, first), end)
+        _log.warning(
+            "%s-%d: offset %d is outside the log (%d up to %d): reading goes on at %d",
+            self.topic, self.number, offset, first, end, nearest,
+        )  # fmt: skip
+        return nearest
+
+
+def split(
+    ranges: Iterable[OffsetRange], *, min_partitions: int | None, records_max: int | None
+) -> list[OffsetRange]:
+    """The ranges in parts, one a task: Spark's rule, in proportion to their sizes.
+
+    No part has more than `records_max` offsets; then, if there are fewer than `min_partitions`,
+    the larger ones are divided further. So many or about as many come of it.
+    """
+    parts = [each for each in ranges if each.start < each.end]
+    if records_max is not None:
+        parts = [
+            part
+            for each in parts
+            for part in divided(each, -(-(each.end - each.start) // records_max))
+        ]
+    total = sum(each.end - each.start for each in parts)
+    if min_partitions is None or min_partitions <= len(parts):
+        return parts
+    return [
+        part
+        for each in parts
+        for part in divided(each, max(round((each.end - each.start) / total * min_partitions), 1))
+    ]
+
+
+def divided(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    """A range in so many parts of one size, or as many as it has offsets."""
+    parts, start = [], whole.start
+    for left in range(count, 0, -1):
+        end = start + (whole.end - start) // left
+        if start < end:
+            parts.append(replace(whole, start=start, end=end))
+        start = end
+    return parts

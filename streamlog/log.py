@@ -25,6 +25,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.embedded import EmbeddedTransport
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.catalog import Catalog
+from streamlog.broker.storage.committed import CommittedView, committed_view
 from streamlog.broker.storage.files import Buffer, OsFiles, directory_error
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import Admin
@@ -382,6 +383,26 @@ class StoredLog:
         """
         stored = self._directory.log(topic, partition)
         return stored.log_start_offset, stored.log_end_offset
+
+    def committed(self, topic: str, partition: int, start: int, end: int) -> CommittedView:
+        """What readers of committed records see of the offsets from `start` to before `end`.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            OffsetOutOfRange: the log does not hold `start` (any more).
+            CorruptData: a batch on the way is damaged.
+        """
+        return committed_view(self._directory.log(topic, partition), start, end)
+
+    def offset_of_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """The first record from that time on (ms since 1970); None if there is none.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            CorruptData: a batch on the way is damaged.
+        """
+        found = self._directory.log(topic, partition).offset_for_timestamp(timestamp_ms)
+        return None if found is None else found[0]
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordBatch]:
         """The batches that hold the offsets from `start` to before `end`.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_bridge import session
+from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 START_MS = 1_700_000_000_000
 PER_PARTITION = 500
 PARTITIONS = 3
@@ -32,14 +31,6 @@ SPARK_KAFKA_COLUMNS = [
     ("timestamp", "timestamp"),
     ("timestampType", "int"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    # Only the first compiler: it starts sooner, and nothing here runs for long.
-    spark = session("tests", "local[2]", {"spark.driver.extraJavaOptions": FIRST_COMPILER})
-    yield spark
-    spark.stop()
 
 
 def written(partition: int, number: int) -> tuple[int, bytes | None, bytes | None, Any]:
@@ -173,3 +164,108 @@ def test_a_schema_of_ones_own_is_refused(spark: SparkSession, directory: Path) -
     reader = spark.read.format("streamlog").schema("key binary").option("path", str(directory))
     with pytest.raises(Exception, match="fixed columns"):
         reader.option("subscribe", "rows").load().count()
+
+
+def test_parts_of_partitions_are_tasks_of_their_own(spark: SparkSession, directory: Path) -> None:
+    frame = load(spark, directory, maxRecordsPerPartition="200", columns="value,partition,offset")
+    assert frame.columns == ["value", "partition", "offset"]
+    assert frame.rdd.getNumPartitions() == PARTITIONS * 3
+    found = [(row.partition, row.offset) for row in frame.select("partition", "offset").collect()]
+    assert sorted(found) == [(p, n) for p in range(PARTITIONS) for n in range(PER_PARTITION)]
+
+
+def test_a_time_is_a_place_to_start(spark: SparkSession, directory: Path) -> None:
+    frame = load(
+        spark,
+        directory,
+        startingTimestamp=str(START_MS + 100),
+        endingOffsets='{"rows": {"0": 150, "1": 150, "2": -1}}',
+    )
+    assert frame.count() == 50 + 50 + 400
+
+
+def test_filters_leave_out_what_need_not_be_read(spark: SparkSession, directory: Path) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = load(spark, directory, filterPushdown="true", columns="partition,offset")
+        wanted = frame.where("partition = 1 and offset >= 490 and offset < 495")
+        assert wanted.rdd.getNumPartitions() == 1
+        assert [row.offset for row in wanted.collect()] == [490, 491, 492, 493, 494]
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+async def transact(url: str) -> None:
+    """Odd numbers are aborted, and the last transaction is never decided."""
+    async with Log.open(url) as log:
+        await log.admin().create_topics([NewTopic("decided", 1), NewTopic("json", 1)])
+        for number in range(5):
+            async with log.producer(transactional_id=f"tx-{number}") as producer:
+                with suppress(ZeroDivisionError):
+                    async with producer.transaction():
+                        await producer.send("decided", b"%d" % number, partition=0)
+                        await producer.flush()
+                        if number % 2:
+                            raise ZeroDivisionError
+        async with log.producer() as producer:
+            for text in (b'{"price": 7, "name": "a", "more": 1}', None, b'{"price": 8}', b"no"):
+                await producer.send("json", text, partition=0)
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spark") / "log"
+    asyncio.run(transact(f"embedded:{path}"))
+    return path
+
+
+def test_what_was_aborted_is_not_seen_unless_asked_for(spark: SparkSession, decided: Path) -> None:
+    reader = spark.read.format("streamlog").option("path", str(decided))
+    seen = reader.option("subscribe", "decided").load().select("value").collect()
+    assert [bytes(row.value) for row in seen] == [b"0", b"2", b"4"]
+    all_of_it = reader.option("isolationLevel", "read_uncommitted").load()
+    assert all_of_it.count() == 5
+
+
+def test_values_are_typed_columns_by_a_schema(spark: SparkSession, decided: Path) -> None:
+    reader = spark.read.format("streamlog").option("path", str(decided))
+    reader = reader.option("subscribe", "json").option("valueSchema", "price long, name string")
+    good = reader.option("endingOffsets", '{"json": {"0": 3}}').load()
+    rows = good.select("value.price", "value.name").collect()
+    assert [tuple(row) for row in rows] == [(7, "a"), (None, None), (8, None)]
+    with pytest.raises(Exception, match="the value of json-0 at offset 3 does not fit"):
+        reader.option("endingOffsets", "latest").load().collect()
+
+
+def test_a_damaged_batch_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    async def write_twice() -> None:
+        await write(f"embedded:{path}")
+        async with Log.open(f"embedded:{path}") as log, log.producer() as producer:
+            await producer.send("rows", b"one more", partition=1)
+
+    asyncio.run(write_twice())
+    segment = min(path.glob("p-*-1/*.log"))
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(Exception, match=r"rows-1: the batch at offset \d+ has CRC"):
+        load(spark, path).collect()
+
+
+def test_offsets_that_were_deleted_fail_or_are_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+
+    async def delete() -> None:
+        await write(f"embedded:{path}")
+        async with Log.open(f"embedded:{path}") as log:
+            await log.admin().delete_records({TopicPartition("rows", 0): 100})
+
+    asyncio.run(delete())
+    asked = {"startingOffsets": '{"rows": {"0": 0, "1": 0, "2": 0}}'}
+    with pytest.raises(Exception, match=r"offset 0 of rows-0 is outside the log.*failOnDataLoss"):
+        load(spark, path, **asked)
+    assert load(spark, path, failOnDataLoss="false", **asked).count() == 1_400

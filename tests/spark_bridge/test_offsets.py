@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spark_bridge.offsets import OffsetRange, parse_options, resolve
+from spark_bridge.offsets import OffsetRange, parse_options, resolve, split
+from spark_bridge.options import COLUMNS
 from streamlog.errors import ConfigError
 
 GOOD = {"path": "/data", "subscribe": "sales"}
@@ -14,7 +17,13 @@ def ranges(
     options: dict[str, str], *, partitions: int = 2, first: int = 3, end: int = 9
 ) -> list[OffsetRange]:
     parsed = parse_options({**GOOD, **options})
-    return resolve(parsed, {"sales": partitions}, lambda _topic, _partition: (first, end))
+    there = {"sales": partitions, "salaries": 1, "other": 1}
+
+    def offset_of_time(_topic: str, _number: int, time_ms: int) -> int | None:
+        """Every offset is ten ms after the one before."""
+        return -(-time_ms // 10) if time_ms < end * 10 else None
+
+    return resolve(parsed, there, lambda _topic, _partition: (first, end), offset_of_time)
 
 
 def test_everything_is_read_by_default() -> None:
@@ -39,7 +48,16 @@ def test_an_empty_range_is_left_out() -> None:
     ("options", "words"),
     [
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"failOnDataLoss": "false"}, "no option 'failondataloss'"),
+        ({"failOnDataLoss": "no"}, "true or false"),
+        ({"maxOffsetsPerTrigger": "5"}, "means nothing in a batch query"),
+        ({"kafka.enable.auto.commit": "true"}, "the source's business"),
+        ({"subscribePattern": "s.*"}, "subscribe and subscribePattern"),
+        ({"minPartitions": "0"}, "whole number from 1"),
+        ({"columns": "value,size"}, "names 'size'"),
+        ({"isolationLevel": "serializable"}, "read_committed or read_uncommitted"),
+        ({"startingTimestamp": "yesterday"}, "ms since 1970"),
+        ({"startingTimestamp": "100"}, "no record from 100 ms on"),
+        ({"startingOffsetsByTimestamp": '{"sales": {"0": 1}}'}, "leaves out sales-1"),
         ({"kafka.bootstrap.servers": "x:1"}, "either the option 'path'"),
         ({"subscribe": " , "}, "subscribe"),
         ({"subscribe": "purchases"}, "no topic 'purchases'"),
@@ -55,3 +73,72 @@ def test_an_empty_range_is_left_out() -> None:
 def test_a_wrong_option_is_named(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         ranges(options)
+
+
+def test_topics_by_pattern_and_partitions_by_name() -> None:
+    by_pattern = parse_options({"path": "/data", "subscribePattern": "sal.*"})
+    found = resolve(by_pattern, {"sales": 1, "salaries": 1, "x": 1}, lambda _t, _p: (0, 2))
+    assert [each.topic for each in found] == ["salaries", "sales"]
+    assigned = parse_options({"path": "/data", "assign": '{"sales": [1, 3]}'})
+    found = resolve(assigned, {"sales": 4}, lambda _t, _p: (0, 2))
+    assert [each.partition for each in found] == [1, 3]
+    with pytest.raises(ConfigError, match="names sales-3"):
+        resolve(assigned, {"sales": 3}, lambda _t, _p: (0, 2))
+
+
+def test_times_come_before_offsets() -> None:
+    asked = {"startingTimestamp": "41", "endingTimestamp": "70", "startingOffsets": "earliest"}
+    assert ranges(asked, partitions=1) == [OffsetRange("sales", 0, 5, 7)]
+    late = {"startingTimestamp": "100", "startingOffsetsByTimestampStrategy": "latest"}
+    assert ranges(late) == []
+    by_partition = {
+        "startingOffsetsByTimestamp": '{"sales": {"0": 41, "1": 0}}',
+        "endingOffsetsByTimestamp": '{"sales": {"0": 70, "1": 500}}',
+    }
+    assert ranges(by_partition) == [OffsetRange("sales", 0, 5, 7), OffsetRange("sales", 1, 3, 9)]
+
+
+def test_what_was_deleted_is_passed_over_if_that_is_wanted() -> None:
+    asked = {"startingOffsets": '{"sales": {"0": 1}}', "failOnDataLoss": "false"}
+    assert ranges(asked, partitions=1) == [OffsetRange("sales", 0, 3, 9)]
+
+
+def test_columns_stand_in_the_order_of_spark() -> None:
+    assert parse_options({**GOOD, "columns": "offset, key"}).columns == ("key", "offset")
+    assert parse_options(GOOD).columns == COLUMNS
+
+
+def test_connection_settings_go_on_without_their_prefix() -> None:
+    given = {"kafka.bootstrap.servers": "x:1", "subscribe": "s", "kafka.security.protocol": "SSL"}
+    assert parse_options(given).client == {"security.protocol": "SSL"}
+
+
+def test_streams_begin_at_the_end_and_may_be_bounded() -> None:
+    options = parse_options({**GOOD, "maxOffsetsPerTrigger": "7"}, streaming=True)
+    assert options.starting.word == "latest"
+    assert options.offsets_per_trigger_max == 7
+    assert options.group_id == "spark-streamlog-sales"
+    with pytest.raises(ConfigError, match="means nothing in a streaming query"):
+        parse_options({**GOOD, "endingOffsets": "latest"}, streaming=True)
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1_000)), max_size=6)
+
+
+@given(RANGES, st.none() | st.integers(1, 40), st.none() | st.integers(1, 300))
+def test_parts_are_the_whole_and_in_order(
+    sizes: list[tuple[int, int]], min_partitions: int | None, records_max: int | None
+) -> None:
+    whole = [OffsetRange("t", n, start, start + size) for n, (start, size) in enumerate(sizes)]
+    parts = split(whole, min_partitions=min_partitions, records_max=records_max)
+    read = [(each.partition, offset) for each in parts for offset in range(each.start, each.end)]
+    assert read == [(each.partition, n) for each in whole for n in range(each.start, each.end)]
+    assert all(each.start < each.end for each in parts)
+    if records_max is not None:
+        assert all(each.end - each.start <= records_max for each in parts)
+
+
+def test_the_larger_ranges_are_divided() -> None:
+    whole = [OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100)]
+    parts = split(whole, min_partitions=10, records_max=None)
+    assert [each.partition for each in parts] == [0] * 9 + [1]

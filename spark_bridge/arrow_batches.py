@@ -1,0 +1,175 @@
+"""Records as Arrow batches in the columns and exact types of Spark's Kafka source.
+
+Arrow batches are bounded in rows and bytes: 10,000 to 50,000 rows measure best, and large values
+must not pile up in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_bridge.offsets import OffsetRange
+from spark_bridge.options import COLUMNS, ReadOptions
+from spark_bridge.values import typed_values
+from streamlog.records.arrow import ArrowBuffers, BinaryColumn, payload_of
+from streamlog.records.batch import RecordBatch
+from streamlog.records.columns import RecordColumns
+
+ROWS_MAX = 20_000
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+SPARK_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "long",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+HEADERS = "headers array<struct<key: string, value: binary>>"
+HEADER_TYPE = pa.list_(
+    pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+)
+_TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+}
+
+
+def spark_schema(options: ReadOptions) -> str:
+    """The columns, in Spark's words."""
+    typed = {**SPARK_TYPES}
+    if options.value_schema is not None:
+        typed["value"] = f"struct<{options.value_schema}>"
+    columns = [f"{name} {typed[name]}" for name in COLUMNS if name in options.columns]
+    return ", ".join([*columns, *([HEADERS] if options.include_headers else [])])
+
+
+class ArrowBatches:
+    """Makes Arrow batches of the records of one range."""
+
+    def __init__(self, options: ReadOptions, offsets: OffsetRange, value_type: Any = None) -> None:  # noqa: ANN401 - Arrow's, untyped
+        self._options = options
+        self._range = offsets
+        self._value_type = value_type
+        types = {**_TYPES, **({} if value_type is None else {"value": value_type})}
+        fields = [pa.field(name, types[name]) for name in options.columns]
+        if options.include_headers:
+            fields.append(pa.field("headers", HEADER_TYPE))
+        self._schema = pa.schema(fields)
+
+    def of_batches(self, batches: Iterable[RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Straight from the bytes of record batches.
+
+        Raises:
+            CorruptData: a batch is damaged.
+        """
+        held: list[tuple[RecordBatch, bytes]] = []
+        rows = size_bytes = 0
+        for batch in batches:
+            if self._options.verify_crc:
+                batch.check_crc()
+            payload = payload_of(batch)
+            other_time = held and held[0][0].is_log_append_time != batch.is_log_append_time
+            full = rows + batch.record_count > ROWS_MAX or size_bytes > self._options.batch_bytes
+            if held and (full or other_time):
+                yield from self._filled(held)
+                held, rows, size_bytes = [], 0, 0
+            held.append((batch, payload))
+            rows, size_bytes = rows + batch.record_count, size_bytes + len(payload)
+        if held:
+            yield from self._filled(held)
+
+    def _filled(self, held: Sequence[tuple[RecordBatch, bytes]]) -> Iterator[pa.RecordBatch]:
+        wanted = self._range
+        buffers = ArrowBuffers(
+            sum(batch.record_count for batch, _ in held), sum(len(payload) for _, payload in held)
+        )
+        headers: list[Any] = []
+        for batch, payload in held:
+            buffers.read(batch, payload, wanted.start, wanted.end)
+            if self._options.include_headers:
+                headers += _headers_within(batch.columns(), wanted)
+        count = buffers.count
+        if not count:
+            return
+        arrays = {
+            "key": _binary(buffers.keys, count),
+            "value": _binary(buffers.values, count),
+            "offset": _numbers(buffers.offsets, count),
+            "timestamp": _numbers(buffers.timestamps, count),
+        }
+        append_time = held[0][0].is_log_append_time
+        yield from self._cut(
+            arrays, headers, count, LOG_APPEND_TIME if append_time else CREATE_TIME
+        )
+
+    def of_columns(self, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
+        """Of what a consumer has read."""
+        wanted = self._range
+        if columns and (columns.offsets[0] < wanted.start or columns.offsets[-1] >= wanted.end):
+            columns = RecordColumns.of(
+                [record for record in columns if wanted.start <= record.offset < wanted.end]
+            )
+        count = len(columns)
+        if not count:
+            return
+        arrays = {
+            "key": pa.array(columns.keys, pa.binary()),
+            "value": pa.array(columns.values, pa.binary()),
+            "offset": pa.array(list(columns.offsets), pa.int64()),
+            "timestamp": pa.array(columns.timestamps, pa.int64()),
+        }
+        headers = columns.headers or [()] * count
+        yield from self._cut(arrays, headers, count, CREATE_TIME)
+
+    def _cut(
+        self, arrays: dict[str, Any], headers: Sequence[Any], count: int, timestamp_type: int
+    ) -> Iterator[pa.RecordBatch]:
+        """As one Arrow batch, or several if there are very many rows."""
+        milliseconds = arrays["timestamp"].cast(pa.timestamp("ms", tz="UTC"))
+        arrays["timestamp"] = milliseconds.cast(_TYPES["timestamp"])
+        arrays["topic"] = pa.repeat(pa.scalar(self._range.topic, pa.string()), count)
+        arrays["partition"] = pa.repeat(pa.scalar(self._range.partition, pa.int32()), count)
+        arrays["timestampType"] = pa.repeat(pa.scalar(timestamp_type, pa.int32()), count)
+        if self._value_type is not None:
+            arrays["value"] = typed_values(
+                arrays["value"], self._value_type, self._range, arrays["offset"]
+            )
+        columns = [arrays[name] for name in self._options.columns]
+        if self._options.include_headers:
+            # Spark's source has NULL, not an empty array, where a record has no headers.
+            pairs = [[{"key": k, "value": v} for k, v in h] if h else None for h in headers]
+            columns.append(pa.array(pairs, HEADER_TYPE))
+        whole = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        for at in range(0, count, ROWS_MAX):
+            yield whole if count <= ROWS_MAX else whole.slice(at, ROWS_MAX)
+
+
+def _headers_within(columns: RecordColumns, wanted: OffsetRange) -> list[Any]:
+    headers = columns.headers or [()] * len(columns)
+    return [
+        each
+        for offset, each in zip(columns.offsets, headers, strict=True)
+        if wanted.start <= offset < wanted.end
+    ]
+
+
+def _binary(column: BinaryColumn, count: int) -> Any:  # noqa: ANN401 - Arrow's, untyped
+    valid = pa.py_buffer(column.valid) if column.null_count else None
+    buffers = [valid, pa.py_buffer(column.ends), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers, column.null_count)
+
+
+def _numbers(data: bytearray, count: int) -> Any:  # noqa: ANN401 - Arrow's, untyped
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(data)], 0)

@@ -1,0 +1,307 @@
+"""The options of `spark.read` and `spark.readStream`, checked: Spark's own names, and some of ours.
+
+An option of Spark's Kafka source means here what it means there. One that nobody knows is refused
+by name, not ignored, and so is one that belongs to the other kind of query. Ours: `path` instead
+of `kafka.bootstrap.servers`, `isolationLevel` (committed by default, not so with Spark), `columns`,
+`valueSchema`, `filterPushdown`, `batchBytes`, `verifyCrc`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from streamlog.durations import duration_ms
+from streamlog.errors import ConfigError
+
+EARLIEST = -2
+LATEST = -1
+Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
+COMMITTED: Isolation = "read_committed"
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes of keys and values in one Arrow batch: large values must not pile up in memory."""
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+KAFKA = "kafka."
+
+BOTH = (
+    "path",
+    "kafka.bootstrap.servers",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "includeHeaders",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "isolationLevel",
+    "columns",
+    "valueSchema",
+    "batchBytes",
+    "verifyCrc",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "filterPushdown")
+STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+REFUSED = (
+    "auto.offset.reset",
+    "key.deserializer",
+    "value.deserializer",
+    "enable.auto.commit",
+    "interceptor.classes",
+)
+"""Settings of a consumer that are the source's business, as with Spark's own."""
+OF_SPARK = ("checkpointlocation", "queryname")
+"""What Spark hands on although it is not the source's."""
+
+ByPartition: TypeAlias = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in every partition: a word, or offsets or times by partition, or one time."""
+
+    option: str
+    """Which says so; named by errors."""
+    word: str | None = None
+    offsets: ByPartition | None = None
+    times_ms: ByPartition | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What the user asked for, checked."""
+
+    path: str | None
+    bootstrap_servers: str | None
+    client: Mapping[str, str]
+    """Settings of the connection, such as `security.protocol`."""
+    topics: tuple[str, ...]
+    pattern: str | None
+    assigned: Mapping[str, tuple[int, ...]] | None
+    starting: Place
+    ending: Place
+    is_strict_about_times: bool
+    """Whether a partition with no record from the starting time on is an error."""
+    fail_on_data_loss: bool
+    include_headers: bool
+    min_partitions: int | None
+    records_per_partition_max: int | None
+    isolation_level: Isolation
+    columns: tuple[str, ...]
+    value_schema: str | None
+    filter_pushdown: bool
+    batch_bytes: int
+    verify_crc: bool
+    offsets_per_trigger_max: int | None
+    offsets_per_trigger_min: int | None
+    trigger_delay_ms: int
+    group_id: str
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    """Check the options of a query.
+
+    Raises:
+        ConfigError: one is unknown, missing or malformed; the text names it.
+    """
+    given = Given({key.lower(): value for key, value in options.items()})
+    given.check_known(streaming=streaming)
+    path, servers = given.text("path"), given.text("kafka.bootstrap.servers")
+    if (path is None) == (servers is None):
+        raise ConfigError(
+            "give either the option 'path' (a data directory) or 'kafka.bootstrap.servers' "
+            "(a running broker), and not both"
+        )
+    topics, pattern, assigned = _wanted(given)
+    columns = tuple(given.names("columns")) or COLUMNS
+    if unknown := [name for name in columns if name not in COLUMNS]:
+        raise ConfigError(f"option 'columns' names '{unknown[0]}'; known: {', '.join(COLUMNS)}")
+    strategy = given.word("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    delay = given.text("maxTriggerDelay") or "15m"
+    prefix = given.text("groupIdPrefix") or "spark-streamlog"
+    return ReadOptions(
+        path=path,
+        bootstrap_servers=servers,
+        client=given.client(),
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=_place(given, "starting", refused=None if streaming else "latest"),
+        ending=_place(given, "ending", refused="earliest"),
+        is_strict_about_times=strategy == "error",
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        include_headers=given.flag("includeHeaders", default=False),
+        min_partitions=given.number("minPartitions"),
+        records_per_partition_max=given.number("maxRecordsPerPartition"),
+        isolation_level=_isolation(given),
+        columns=tuple(name for name in COLUMNS if name in columns),
+        value_schema=given.text("valueSchema"),
+        filter_pushdown=given.flag("filterPushdown", default=False),
+        batch_bytes=given.number("batchBytes") or BATCH_BYTES_MAX,
+        verify_crc=given.flag("verifyCrc", default=True),
+        offsets_per_trigger_max=given.number("maxOffsetsPerTrigger"),
+        offsets_per_trigger_min=given.number("minOffsetsPerTrigger"),
+        trigger_delay_ms=_delay(delay),
+        group_id=given.text("kafka.group.id") or f"{prefix}-{_named(topics, pattern, assigned)}",
+    )
+
+
+class Given:
+    """Options by their names in lower case, as Spark hands them over."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def check_known(self, *, streaming: bool) -> None:
+        """Refuse what nobody knows.
+
+        Raises:
+            ConfigError: by name, with the nearest that is known.
+        """
+        own = (*BOTH, *(STREAM_ONLY if streaming else BATCH_ONLY))
+        known = {name.lower(): name for name in own}
+        others = {name.lower() for name in (*BATCH_ONLY, *STREAM_ONLY)} - set(known)
+        for key in self._options:
+            if key.removeprefix(KAFKA) in REFUSED:
+                raise ConfigError(f"option '{key}' is the source's business: leave it out")
+            if key in others:
+                kind = "streaming" if streaming else "batch"
+                raise ConfigError(f"option '{key}' means nothing in a {kind} query: leave it out")
+            if key not in known and key not in OF_SPARK and not key.startswith(KAFKA):
+                near = get_close_matches(key, known, n=1)
+                hint = f"did you mean '{known[near[0]]}'?" if near else f"known: {', '.join(own)}"
+                raise ConfigError(f"the streamlog source has no option '{key}'; {hint}")
+
+    def text(self, option: str) -> str | None:
+        """The text of an option; None if it is not given."""
+        return self._options.get(option.lower())
+
+    def names(self, option: str) -> list[str]:
+        """A list with commas."""
+        return [each.strip() for each in (self.text(option) or "").split(",") if each.strip()]
+
+    def flag(self, option: str, *, default: bool) -> bool:
+        """True or false. Raises ConfigError for anything else."""
+        return self.word(option, ("true", "false"), str(default).lower()) == "true"
+
+    def word(self, option: str, words: tuple[str, str], default: str) -> str:
+        """One of two words. Raises ConfigError for anything else."""
+        word = (self.text(option) or default).strip().lower()
+        if word not in words:
+            raise ConfigError(f"option '{option}' is {words[0]} or {words[1]}, not '{word}'")
+        return word
+
+    def number(self, option: str) -> int | None:
+        """A whole number above 0. Raises ConfigError for anything else."""
+        text = self.text(option)
+        if text is None:
+            return None
+        if not text.strip().isdecimal() or int(text) < 1:
+            raise ConfigError(f"option '{option}' is a whole number from 1 on, not '{text}'")
+        return int(text)
+
+    def client(self) -> dict[str, str]:
+        """Settings of the connection, without what is read here."""
+        own = {"kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level"}
+        return {
+            key.removeprefix(KAFKA): value
+            for key, value in self._options.items()
+            if key.startswith(KAFKA) and key not in own
+        }
+
+
+def _wanted(
+    given: Given,
+) -> tuple[tuple[str, ...], str | None, dict[str, tuple[int, ...]] | None]:
+    named = [option for option in ("subscribe", "subscribePattern", "assign") if given.text(option)]
+    if len(named) != 1:
+        raise ConfigError(
+            "give one of the options 'subscribe' (one topic, or several with commas), "
+            f"'subscribePattern' and 'assign'; {' and '.join(named) or 'none'} is given"
+        )
+    topics = tuple(given.names("subscribe"))
+    if named == ["subscribe"] and not topics:
+        raise ConfigError("option 'subscribe' names no topic")
+    pattern = given.text("subscribePattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"option 'subscribePattern' is no pattern: {error}") from error
+    text = given.text("assign")
+    if text is None:
+        return topics, pattern, None
+    try:
+        found = msgspec.json.decode(text, type=dict[str, list[int]])
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"option 'assign' is not JSON like {{\"topic\": [0, 1]}}: {error}"
+        ) from error
+    return tuple(found), None, {name: tuple(sorted(set(each))) for name, each in found.items()}
+
+
+def _place(given: Given, end: str, *, refused: str | None) -> Place:
+    """The first of three options that is given, in Spark's order of precedence."""
+    if (text := given.text(f"{end}Timestamp")) is not None:
+        if not text.strip().isdecimal():
+            raise ConfigError(f"option '{end}Timestamp' is in ms since 1970, not '{text}'")
+        return Place(f"{end}Timestamp", time_ms=int(text))
+    if (text := given.text(f"{end}OffsetsByTimestamp")) is not None:
+        option = f"{end}OffsetsByTimestamp"
+        return Place(option, times_ms=_by_partition(option, text))
+    option = f"{end}Offsets"
+    default = "latest" if end == "ending" or refused is None else "earliest"
+    text = given.text(option) or default
+    word = text.strip().lower()
+    if word == refused:
+        raise ConfigError(f"option '{option}' can't be '{refused}': it would read nothing")
+    if word in {"earliest", "latest"}:
+        return Place(option, word=word)
+    return Place(option, offsets=_by_partition(option, text))
+
+
+def _by_partition(option: str, text: str) -> ByPartition:
+    try:
+        return msgspec.json.decode(text, type=dict[str, dict[str, int]])
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"option '{option}' is neither 'earliest' nor 'latest' nor JSON like "
+            f'{{"topic": {{"0": 23, "1": -2}}}}: {error}'
+        ) from error
+
+
+def _isolation(given: Given) -> Isolation:
+    level = given.text("isolationLevel") or given.text("kafka.isolation.level") or COMMITTED
+    if level == "read_uncommitted":
+        return "read_uncommitted"
+    if level == COMMITTED:
+        return COMMITTED
+    raise ConfigError(
+        f"option 'isolationLevel' is read_committed or read_uncommitted, not '{level}'"
+    )
+
+
+def _delay(text: str) -> int:
+    try:
+        return duration_ms(text)
+    except ConfigError as error:
+        raise ConfigError(f"option 'maxTriggerDelay': {error}") from error
+
+
+def _named(
+    topics: tuple[str, ...], pattern: str | None, assigned: Mapping[str, object] | None
+) -> str:
+    return "-".join(sorted(topics or assigned or ())) or re.sub(r"[^\w.-]+", "_", pattern or "")

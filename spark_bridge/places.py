@@ -1,0 +1,259 @@
+"""Where records are read from: a data directory, also beside a live broker, or a running broker.
+
+Both say what there is, resolve the options against it and give the records of a range as Arrow
+batches. A directory may be on a shared path that every executor sees; no broker is needed then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from spark_bridge.arrow_batches import ArrowBatches
+from spark_bridge.offsets import OffsetRange, resolve, wanted_partitions
+from spark_bridge.options import COMMITTED, Isolation, ReadOptions
+from spark_bridge.options import Place as Position
+from streamlog.assignors import TopicPartition
+from streamlog.errors import CorruptData, OffsetOutOfRange, RequestTimedOut
+from streamlog.log import Log, StoredLog
+from streamlog.transport.security import Security
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamlog.records.batch import RecordBatch
+
+POLL_TIMEOUT_MS = 1_000
+STALL_POLLS_MAX = 30
+"""Polls in a row without progress before a read gives up, for it knows that more must come."""
+
+_log = logging.getLogger(__name__)
+
+
+class Place(Protocol):
+    """A log to read from."""
+
+    def plan(self) -> list[OffsetRange]:
+        """The ranges that the options ask for, of the log as it is now."""
+        ...
+
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """What can be read of each partition asked for: first offset, and one past the last."""
+        ...
+
+    def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
+        """The records of a range, in offset order."""
+        ...
+
+
+def place_of(options: ReadOptions) -> Place:
+    """Where the options say that the records are."""
+    return Directory(options) if options.path is not None else Broker(options)
+
+
+class Directory:
+    """The files of a data directory."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._path = options.path or ""
+
+    def plan(self) -> list[OffsetRange]:
+        """See `Place.plan`.
+
+        Raises:
+            ConfigError: a topic or partition does not exist, or an offset lies outside the log.
+        """
+        with StoredLog(self._path) as stored:
+            ranges = resolve(self._options, stored.topics(), stored.offsets, stored.offset_of_time)
+            return [each for found in ranges if (each := self._visible(stored, found)) is not None]
+
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """See `Place.bounds`. An open transaction at the end is found when a range is read."""
+        with StoredLog(self._path) as stored:
+            return {
+                TopicPartition(topic, number): stored.offsets(topic, number)
+                for topic, numbers in wanted_partitions(self._options, stored.topics()).items()
+                for number in numbers
+            }
+
+    def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """The ranges as far as all transactions in them are decided, with those to leave out."""
+        with StoredLog(self._path) as stored:
+            return [each for found in ranges if (each := self._visible(stored, found)) is not None]
+
+    def _visible(self, stored: StoredLog, found: OffsetRange) -> OffsetRange | None:
+        if self._options.isolation_level != COMMITTED:
+            return found
+        place = found.topic, found.partition
+        view = stored.committed(*place, found.start, found.end)
+        seen = replace(found, end=view.end_offset, aborted=view.aborted)
+        return seen if seen.start < seen.end else None
+
+    def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
+        """See `Place.read`.
+
+        Raises:
+            OffsetOutOfRange: records were deleted since the read was planned.
+            CorruptData: a batch is damaged; says where.
+        """
+        batches = ArrowBatches(self._options, offsets, value_type)
+        where = f"{offsets.topic}-{offsets.partition}"
+        try:
+            with StoredLog(self._path) as stored:
+                yield from batches.of_batches(self._batches(stored, offsets))
+        except CorruptData as error:
+            raise CorruptData(f"{where}: {error}") from error
+        except OffsetOutOfRange as error:
+            raise OffsetOutOfRange(
+                f"{error}: records of {where} were deleted since the read was planned; with"
+                " failOnDataLoss=false it goes on with what is there"
+            ) from error
+
+    def _batches(self, stored: StoredLog, offsets: OffsetRange) -> Iterator[RecordBatch]:
+        topic, number = offsets.topic, offsets.partition
+        start = offsets.start
+        first, _ = stored.offsets(topic, number)
+        if start < first and not self._options.fail_on_data_loss:
+            _log.warning("%s-%d: offsets %d to %d were deleted", topic, number, start, first - 1)
+            start = first
+        for batch in stored.read(topic, number, start, offsets.end):
+            is_aborted = batch.is_transactional and any(
+                producer_id == batch.producer_id and begun <= batch.base_offset <= over
+                for producer_id, begun, over in offsets.aborted
+            )
+            if not batch.is_control and not is_aborted:
+                yield batch
+
+
+class Broker:
+    """A broker, ours or Kafka's."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def log(self) -> Log:
+        """A connection, to be opened."""
+        client = {**self._options.client}
+        protocol = client.get("security.protocol", "PLAINTEXT")
+        scheme = "kafka+ssl" if protocol.endswith("SSL") else "kafka"
+        security = Security.of(client) if client else None
+        return Log.open(f"{scheme}://{self._options.bootstrap_servers}", security=security)
+
+    def plan(self) -> list[OffsetRange]:
+        """See `Place.plan`.
+
+        Raises:
+            ConfigError: a topic or partition does not exist, or an offset lies outside the log.
+        """
+        return asyncio.run(self._planned())
+
+    async def _planned(self) -> list[OffsetRange]:
+        async with self.log() as log:
+            described, wanted = await self._wanted(log)
+            bounds = await _bounds(log, self._options.isolation_level, wanted)
+            starts = await _offsets_of_times(log, self._options.starting, wanted)
+            ends = await _offsets_of_times(log, self._options.ending, wanted)
+        found = {**starts, **ends}
+        return resolve(
+            self._options,
+            described,
+            lambda topic, number: bounds[TopicPartition(topic, number)],
+            lambda topic, number, time_ms: found[TopicPartition(topic, number), time_ms],
+        )
+
+    async def _wanted(self, log: Log) -> tuple[dict[str, int], list[TopicPartition]]:
+        described = {each.name: each.partitions for each in await log.admin().list_topics()}
+        chosen = wanted_partitions(self._options, described)
+        return described, [TopicPartition(topic, n) for topic, ns in chosen.items() for n in ns]
+
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """See `Place.bounds`."""
+
+        async def ask() -> dict[TopicPartition, tuple[int, int]]:
+            async with self.log() as log:
+                _, wanted = await self._wanted(log)
+                return await _bounds(log, self._options.isolation_level, wanted)
+
+        return asyncio.run(ask())
+
+    def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """As they are: the broker's end is where transactions are decided."""
+        return ranges
+
+    def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
+        """See `Place.read`.
+
+        Raises:
+            OffsetOutOfRange: records were deleted since the read was planned.
+            RequestTimedOut: the broker has stopped sending records that must be there.
+        """
+        batches = ArrowBatches(self._options, offsets, value_type)
+        with asyncio.Runner() as runner:
+            log = runner.run(self.log().__aenter__())
+            try:
+                yield from self._polls(runner, log, offsets, batches)
+            finally:
+                runner.run(log.close())
+
+    def _polls(
+        self, runner: asyncio.Runner, log: Log, offsets: OffsetRange, batches: ArrowBatches
+    ) -> Iterator[pa.RecordBatch]:
+        partition = TopicPartition(offsets.topic, offsets.partition)
+        reset: Literal["none", "earliest"] = (
+            "none" if self._options.fail_on_data_loss else "earliest"
+        )
+        consumer = runner.run(
+            log.consumer(
+                auto_offset_reset=reset, isolation_level=self._options.isolation_level
+            ).__aenter__()
+        )
+        consumer.assign([partition])
+        consumer.seek(partition, offsets.start)
+        stalled, before = 0, offsets.start
+        try:
+            # By position, not by the last record seen: the range may end in control records.
+            while (position := runner.run(consumer.position(partition))) < offsets.end:
+                stalled = 0 if position > before else stalled + 1
+                before = position
+                if stalled > STALL_POLLS_MAX:
+                    raise RequestTimedOut(
+                        f"no record of {offsets.topic}-{offsets.partition} came for "
+                        f"{stalled * POLL_TIMEOUT_MS // 1_000} s, but the log ended at "
+                        f"{offsets.end} when the read was planned; is the broker well?"
+                    )
+                polled = runner.run(consumer.poll_columns(timeout_ms=POLL_TIMEOUT_MS))
+                if partition in polled:
+                    yield from batches.of_columns(polled[partition])
+        finally:
+            runner.run(consumer.close())
+
+
+async def _bounds(
+    log: Log, isolation_level: Isolation, wanted: list[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    async with log.consumer(isolation_level=isolation_level) as consumer:
+        first = await consumer.begin_offsets(wanted)
+        end = await consumer.end_offsets(wanted)
+    return {each: (first[each], end[each]) for each in wanted}
+
+
+async def _offsets_of_times(
+    log: Log, place: Position, wanted: list[TopicPartition]
+) -> dict[tuple[TopicPartition, int], int | None]:
+    """Where the times of a place are, if it is given by times."""
+    times = {
+        each: place.time_ms
+        if place.times_ms is None
+        else place.times_ms[each.topic][str(each.partition)]
+        for each in wanted
+    }
+    asked = {each: time_ms for each, time_ms in times.items() if time_ms is not None}
+    if not asked:
+        return {}
+    async with log.consumer() as consumer:
+        found = await consumer.offsets_for_times(asked)
+    return {(each, asked[each]): None if at is None else at.offset for each, at in found.items()}

@@ -1,0 +1,185 @@
+"""Records as the buffers of Arrow arrays, straight from the bytes of their batches.
+
+No object is made for a record: key and value are copied from the batch behind those before them,
+and where they end is noted; that is all that an Arrow binary array is. Whoever has Arrow makes
+arrays of the buffers without a copy; this module knows nothing of it.
+
+The rule of the file: it may be compiled, where an index is not checked. So room for everything
+that the header of a batch claims is made before, and a record that claims more ends in
+`CorruptData`, as in `batch`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamlog.errors import CorruptData
+from streamlog.records import copying
+from streamlog.records.batch import UNCOMPRESSED_BYTES_MAX, RecordBatch
+from streamlog.records.builder import HEADER_BYTES, RECORDS_MAX
+from streamlog.records.compression import decompress
+from streamlog.records.varint import read_varint, read_varlong
+
+__all__ = ["ArrowBuffers", "BinaryColumn", "payload_of"]
+
+_CODEC_BITS = 0x07
+_RECORD_BYTES_MIN = 7
+_NULL = -1
+_OFFSET_BYTES_MAX = 2**31 - 1  # an Arrow binary array counts with 32 bits
+_INT64_MAX = 2**63 - 1
+_INT64_MIN = -_INT64_MAX - 1
+_PADDING = bytes(64)  # more than three numbers of ten bytes
+_PADDING_BYTES = len(_PADDING)
+
+
+class BinaryColumn:
+    """Keys, or values: `data` one behind the other, int32 `ends` with a 0 in front, `valid` bits.
+
+    All little end first, as Arrow wants them.
+    """
+
+    __slots__ = ("_ends", "data", "ends", "null_count", "size_bytes", "valid")
+
+    def __init__(self, rows_max: int, bytes_max: int) -> None:
+        self.data = bytearray(bytes_max)
+        self.ends = bytearray(4 * (rows_max + 1))
+        self.valid = bytearray((rows_max >> 3) + 1)
+        self.size_bytes = self.null_count = 0
+        self._ends = memoryview(self.ends).cast("i")
+
+    def take(self, data: bytes, places: Any, first: int, end: int) -> None:  # noqa: ANN401 - a view of numbers
+        """Add what lies at `places[2 * n]` in `data` and is `places[2 * n + 1]` bytes long."""
+        out, valid, ends = self.data, self.valid, self._ends
+        size_bytes = self.size_bytes
+        for at in range(first, end):
+            size = places[2 * at + 1]
+            if size >= 0:
+                valid[at >> 3] |= 1 << (at & 7)
+                copying.put(out, size_bytes, data, places[2 * at], size)
+                size_bytes += size
+            else:
+                self.null_count += 1
+            ends[at + 1] = size_bytes
+        self.size_bytes = size_bytes
+
+
+class ArrowBuffers:
+    """Room for so many records, with so many bytes of keys and of values; `read` fills it.
+
+    `offsets` and `timestamps` are int64 (milliseconds since 1970), little end first.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_key_places",
+        "_offsets",
+        "_rows_max",
+        "_timestamps",
+        "_value_places",
+        "count",
+        "keys",
+        "offsets",
+        "timestamps",
+        "values",
+    )
+
+    def __init__(self, rows_max: int, bytes_max: int) -> None:
+        if bytes_max > _OFFSET_BYTES_MAX:
+            raise CorruptData(f"{bytes_max} bytes of keys or values do not fit into one array")
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self.count = 0
+        self.offsets = bytearray(8 * rows_max)
+        self.timestamps = bytearray(8 * rows_max)
+        self.keys = BinaryColumn(rows_max, bytes_max)
+        self.values = BinaryColumn(rows_max, bytes_max)
+        self._offsets = memoryview(self.offsets).cast("q")
+        self._timestamps = memoryview(self.timestamps).cast("q")
+        self._key_places = memoryview(bytearray(16 * rows_max)).cast("q")
+        self._value_places = memoryview(bytearray(16 * rows_max)).cast("q")
+
+    def read(self, batch: RecordBatch, payload: bytes, start: int, end: int) -> None:
+        """Add the records of a batch with offsets from `start` to before `end`.
+
+        `payload` is what `payload_of` gives for the batch.
+
+        Raises:
+            CorruptData: they are malformed, or more than there is room for.
+        """
+        size_bytes = len(payload) - _PADDING_BYTES
+        taken_bytes = max(self.keys.size_bytes, self.values.size_bytes)
+        if (
+            batch.record_count > self._rows_max - self.count
+            or size_bytes > self._bytes_max - taken_bytes
+        ):
+            raise CorruptData(f"no room for {batch.record_count} records in {size_bytes} bytes")
+        first = self.count
+        count = self._decode(batch, payload, size_bytes, (start, end))
+        self.keys.take(payload, self._key_places, first, count)
+        self.values.take(payload, self._value_places, first, count)
+        self.count = count
+
+    def _decode(self, batch: RecordBatch, data: bytes, end: int, wanted: tuple[int, int]) -> int:
+        """Decode what is in `data[:end]`; what follows is padding, see `batch._decode`.
+
+        Returned is how many records there are then; of keys and values it says only where they lie.
+        """
+        first_wanted, end_wanted = wanted
+        at, append_time = self.count, batch.is_log_append_time
+        timestamp_ms, base_ms = batch.max_timestamp_ms, batch.base_timestamp_ms
+        delta_min = _INT64_MIN - base_ms if base_ms < 0 else _INT64_MIN
+        delta_max = _INT64_MAX - base_ms if base_ms > 0 else _INT64_MAX
+        position, previous = 0, -1
+        for _ in range(batch.record_count):
+            size, position = read_varint(data, position)
+            if size < _RECORD_BYTES_MIN - 1 or size > end - position:
+                raise CorruptData(_outside("a record", size, end - position))
+            record_end = position + size
+            delta, position = read_varlong(data, position + 1)
+            if delta < delta_min or delta > delta_max:
+                raise CorruptData(f"a record's timestamp delta {delta} overflows")
+            if not append_time:
+                timestamp_ms = base_ms + delta
+            offset_delta, position = read_varint(data, position)
+            if offset_delta <= previous or offset_delta > batch.last_offset_delta:
+                raise CorruptData(f"a record's offset delta {offset_delta} follows {previous}")
+            previous = offset_delta
+            key_size, key_at = read_varint(data, position)
+            if key_size < _NULL or key_size > record_end - key_at:
+                raise CorruptData(_outside("a key", key_size, record_end - key_at))
+            position = key_at if key_size < 0 else key_at + key_size
+            value_size, position = read_varint(data, position)
+            if value_size < _NULL or value_size > record_end - position:
+                raise CorruptData(_outside("a value", value_size, record_end - position))
+            offset = batch.base_offset + offset_delta
+            if first_wanted <= offset < end_wanted:
+                self._offsets[at], self._timestamps[at] = offset, timestamp_ms
+                self._key_places[2 * at], self._key_places[2 * at + 1] = key_at, key_size
+                self._value_places[2 * at], self._value_places[2 * at + 1] = position, value_size
+                at += 1
+            position = record_end
+        if position != end:
+            raise CorruptData(f"{end - position} bytes follow the last record of a batch")
+        return at
+
+
+def payload_of(batch: RecordBatch) -> bytes:
+    """The records of a batch, decompressed, with room behind them to read beyond the end.
+
+    Raises:
+        CorruptData: they are too large, or the header claims more than there can be.
+    """
+    payload: bytes | memoryview = batch.data[HEADER_BYTES:]
+    if batch.attributes & _CODEC_BITS and batch.record_count:
+        payload = decompress(batch.codec, payload, size_bytes_max=UNCOMPRESSED_BYTES_MAX)
+    size_bytes = len(payload)
+    if not 0 <= batch.record_count <= min(RECORDS_MAX, size_bytes // _RECORD_BYTES_MIN):
+        raise CorruptData(
+            f"the batch at offset {batch.base_offset} claims {batch.record_count} records"
+            f" in {size_bytes} bytes"
+        )
+    return b"".join((payload, _PADDING))
+
+
+def _outside(what: str, size: int, room: int) -> str:
+    return f"{what} claims {size} bytes; {room} are left"
