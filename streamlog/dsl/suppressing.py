@@ -20,6 +20,7 @@ from streamlog.topology import (
     WindowedAggregate,
     check_name,
 )
+from streamlog.topology.windowed import WindowedRows
 from streamlog.windows.sessions import Sessions
 
 
@@ -48,6 +49,7 @@ def suppressed_until_closed(side: Side, name: str) -> Side:
             size_ms=size_ms,
             are_sessions=isinstance(owner, SessionAggregate),
             idle_after_ms=idle_after_ms,
+            united=isinstance(owner, WindowedRows) and owner.united,
         )
     )
     return _behind(side, name)

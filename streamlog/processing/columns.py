@@ -44,6 +44,8 @@ class Feed:
         self.key = key
         self.value = value
         self.time_ms = UNKNOWN_MS
+        self.marked_ms = UNKNOWN_MS
+        """To where time marks of the log have told it to have come; of inputs."""
         self.turn_ms = UNKNOWN_MS
         """What is to come has its turn no earlier than this, behind a repartition."""
         self.quiet_ms = 0

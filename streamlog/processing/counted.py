@@ -8,7 +8,7 @@ per key, and in the order in which it times out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -147,6 +147,16 @@ class CountedStep(Step):
                     self._time_out()
             self._take(batch, at, raw, results)
         self._hand_on(batch, results)
+
+    def waits_for(self) -> Iterable[tuple[Feed, int]]:
+        """When the next window times out, if its row goes on then."""
+        if self._next_due_ms == FAR_MS or self._node.emit != Emit.CLOSE:
+            return ()
+        return [(feed, self._next_due_ms) for feed in self._feeds]
+
+    def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
+        """When every window that was opened before `time_ms` is full or has timed out."""
+        return [(feed, time_ms + (self._timeout_ms or 0)) for feed in self._feeds]
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: let windows time out."""

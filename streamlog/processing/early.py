@@ -27,7 +27,7 @@ from streamlog.tables.store import (
     window_bound,
     window_key,
 )
-from streamlog.windows.emit import FAR_MS, Cadence, Emit
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Cadence, Emit
 
 _NUMBER = struct.Struct(">q")
 
@@ -68,6 +68,13 @@ class EarlyRows:
         """Nothing is due before the clock on the wall shows this."""
         waits = self._fold.touched or self._is_spilled
         return self._cadence.next_ms if waits and self.clock is None else FAR_MS
+
+    @property
+    def due_ms(self) -> int:
+        """When rows that wait go on, in stream time; FAR_MS: by that never."""
+        waits = self._fold.touched or self._is_spilled
+        next_ms = self.next_event_ms
+        return next_ms if waits and next_ms > UNKNOWN_MS else FAR_MS
 
     @property
     def over_ms(self) -> int | None:

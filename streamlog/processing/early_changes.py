@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from streamlog.processing.columns import Feed
 from streamlog.processing.open_rows import Change
 from streamlog.tables.store import NamedStore
-from streamlog.windows.emit import FAR_MS, Cadence, Emit
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Cadence, Emit
 
 _MARK = struct.Struct(">Bq")
 _WAITS, _GONE, _SEEN = 1, 2, 4
@@ -50,6 +50,12 @@ class EarlyChanges:
     def next_event_ms(self) -> int:
         """Nothing is due before stream time has come to this."""
         return self._cadence.next_ms if self._is_event else FAR_MS
+
+    @property
+    def due_ms(self) -> int:
+        """When rows that wait go on, in stream time; FAR_MS: by that never."""
+        next_ms = self.next_event_ms
+        return next_ms if self._waiting and next_ms > UNKNOWN_MS else FAR_MS
 
     @property
     def next_wall_ms(self) -> int:

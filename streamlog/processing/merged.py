@@ -26,6 +26,7 @@ from streamlog.processing.provenance import (
     MARK,
     RECORD_BYTES,
     identity,
+    marked_ms_of,
     unpack_mark,
     unpack_record,
 )
@@ -54,6 +55,7 @@ class _Source:
         "heard",
         "heard_ms",
         "heard_turn_ms",
+        "marked_ms",
         "quiet_ms",
         "rank",
         "released",
@@ -71,6 +73,8 @@ class _Source:
         self.heard_ms = self.heard_turn_ms = self.released_ms = UNKNOWN_MS
         self.quiet_ms = BUSY_MS
         """See `Mark`."""
+        self.marked_ms = UNKNOWN_MS
+        """See `Feed`."""
         self.resume = 0
         """What lies before this offset was heard before the task started."""
         self.waiting: list[_Entry] = []
@@ -230,7 +234,8 @@ class MergedInput(Input):
                 row += [each.quiet_ms, self._received or 0, each.heard_turn_ms]
             rows.append(row)
         times = {"time_ms": self.time_ms, "turn_ms": self.turn_ms}
-        return {**times, "sources": rows, "sequence": self._sequence}
+        marked = [[*each.source, each.marked_ms] for each in self._sources]
+        return {**times, "sources": rows, "marked": marked, "sequence": self._sequence}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave, or what `RepartitionInput` did."""
@@ -248,6 +253,12 @@ class MergedInput(Input):
                     each.quiet_ms = quiet_ms
                     each.resume, each.heard_turn_ms = more
 
+        for name, partition, marked_ms in data.get("marked", ()):
+            each = self._by_identity.get(identity((name, partition)))
+            if each is not None:
+                each.marked_ms = marked_ms
+        self.marked_ms = min(each.marked_ms for each in self._sources)
+
     def _hear(self, chunk: Chunk, at: int, headers: Headers) -> None:
         offset = chunk.offsets[at]
         name, data = own_header(self.topic.name, self.partition, offset, headers)
@@ -256,6 +267,8 @@ class MergedInput(Input):
             each = self._source(source)
             if offset >= each.resume:
                 each.hear(*mark)
+                each.marked_ms = max(each.marked_ms, marked_ms_of(headers))
+                self.marked_ms = min(source.marked_ms for source in self._sources)
             return
         turn_ms, time_ms, position, index = unpack_record(data)
         each = self._by_identity.get(data[RECORD_BYTES:]) or self._source(data[RECORD_BYTES:])

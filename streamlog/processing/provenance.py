@@ -22,6 +22,7 @@ import struct
 from typing import NamedTuple
 
 from streamlog.errors import CorruptData
+from streamlog.record import Headers
 from streamlog.windows.emit import Source
 
 PROVENANCE = "streamlog.from"
@@ -29,8 +30,12 @@ PROVENANCE = "streamlog.from"
 MARK = "streamlog.time"
 """Header of a time mark."""
 
+PASSED = "streamlog.passed"
+"""Header beside that of a time mark: how far a mark of the log has told the source to have come."""
+
 _RECORD = struct.Struct(">qqqI")
 _MARK = struct.Struct(">qqq")
+_PASSED = struct.Struct(">q")
 _PARTITION = struct.Struct(">I")
 
 pack_record = _RECORD.pack
@@ -82,6 +87,21 @@ def source_of(data: bytes) -> Source:
 def pack_mark(mark: Mark, source: bytes) -> bytes:
     """The header's value of a time mark."""
     return _MARK.pack(*mark) + source
+
+
+def mark_headers(mark: Mark, source: bytes, marked_ms: int) -> Headers:
+    """The headers of a time mark; `marked_ms` is what marks of the log have told, if any has."""
+    own = (MARK, pack_mark(mark, source))
+    return (own,) if marked_ms < 0 else ((PASSED, _PASSED.pack(marked_ms)), own)
+
+
+def marked_ms_of(headers: Headers) -> int:
+    """What marks of the log have told of the source of a time mark; -1: nothing new."""
+    name, data = headers[0]
+    if name != PASSED or data is None:
+        return -1
+    time_ms: int = _PASSED.unpack(data)[0]
+    return time_ms
 
 
 def unpack_mark(data: bytes) -> tuple[Mark, bytes]:

@@ -391,7 +391,7 @@ class Input(Feed):
 
     def _passed(self, passed: Passed) -> TimeMark:
         self._chunks.popleft()
-        self.time_ms = max(self.time_ms, passed.time_ms)
+        self.time_ms = self.marked_ms = max(self.time_ms, passed.time_ms)
         self._position = passed.mark.offset + 1
         return passed.mark
 
@@ -434,11 +434,12 @@ class Input(Feed):
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the position."""
-        return {"time_ms": self.time_ms}
+        return {"time_ms": self.time_ms, "marked_ms": self.marked_ms}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave."""
         self.time_ms = int(data["time_ms"])
+        self.marked_ms = int(data.get("marked_ms", UNKNOWN_MS))
 
 
 class RecordQueue:

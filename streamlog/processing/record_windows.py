@@ -149,12 +149,14 @@ class RecordWindowsStep(Step):
             self._forward(batch.origin, rows, updates)
 
     def waits_for(self) -> Iterable[tuple[Feed, int]]:
-        """When the next window closes, if that is when its row goes on."""
+        """When the next window closes, if that is when its row goes on, or early rows do."""
         due_ms = self._rows.due_ms
         if not self._node.emit.is_final or due_ms == FAR_MS:
             return ()
-        closes_ms = due_ms + self._node.closes_after_ms + 1
-        return [(feed, closes_ms) for feed in self._feeds]
+        due_ms += self._node.closes_after_ms + 1
+        if self._early is not None:
+            due_ms = min(due_ms, self._early.due_ms)
+        return [(feed, due_ms) for feed in self._feeds]
 
     def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
         """When every window that begins before `time_ms` is closed."""

@@ -21,6 +21,7 @@ from streamlog.processing.provenance import (
     RECORD_BYTES,
     TIME_BYTES,
     identity,
+    marked_ms_of,
     source_of,
     unpack_mark,
     unpack_record,
@@ -36,13 +37,15 @@ from streamlog.windows.emit import UNKNOWN_MS, Source, StreamTime
 class SourceState:
     """What has been heard of one source."""
 
-    __slots__ = ("index", "position", "quiet_ms", "source", "time_ms")
+    __slots__ = ("index", "marked_ms", "position", "quiet_ms", "source", "time_ms")
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.position = -1
         self.index = 0
         self.time_ms = UNKNOWN_MS
+        self.marked_ms = UNKNOWN_MS
+        """See `Feed`."""
         self.quiet_ms = 0
 
 
@@ -133,6 +136,8 @@ class RepartitionInput(Input):
             state = self._state(source)
             self._advance(state, mark.time_ms)
             state.quiet_ms = mark.quiet_ms
+            state.marked_ms = max(state.marked_ms, marked_ms_of(headers))
+            self.marked_ms = min(each.marked_ms for each in self._states.values())
             if mark.quiet_ms and mark.quiet_ms >= (self._idle_after_ms or mark.quiet_ms + 1):
                 self._stream.set_idle(state.source)
             return None
@@ -164,7 +169,9 @@ class RepartitionInput(Input):
             [*state.source, state.position, state.index, state.time_ms, state.quiet_ms]
             for state in self._states.values()
         ]
-        return {"time_ms": self.time_ms, "sources": rows, "stream": self._stream.to_data()}
+        marked = [[*state.source, state.marked_ms] for state in self._states.values()]
+        own = {"time_ms": self.time_ms, "sources": rows, "marked": marked}
+        return {**own, "stream": self._stream.to_data()}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave."""
@@ -175,6 +182,11 @@ class RepartitionInput(Input):
             if state is not None:
                 state.position, state.index = position, index
                 state.time_ms, state.quiet_ms = time_ms, quiet_ms
+        for name, partition, marked_ms in data.get("marked", ()):
+            state = self._states.get(identity((name, partition)))
+            if state is not None:
+                state.marked_ms = marked_ms
+        self.marked_ms = min((s.marked_ms for s in self._states.values()), default=UNKNOWN_MS)
         self.time_ms = self._stream.now_ms
         self.quiet_ms = min((s.quiet_ms for s in self._states.values()), default=0)
 

@@ -15,7 +15,7 @@ from streamlog.errors import TopologyError
 from streamlog.processing.changes import seen_through
 from streamlog.processing.columns import Batch, Feed
 from streamlog.processing.outbox import SinkBatch
-from streamlog.processing.provenance import BUSY_MS, MARK, PROVENANCE, Mark, pack_mark, pack_record
+from streamlog.processing.provenance import BUSY_MS, PROVENANCE, Mark, mark_headers, pack_record
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
 from streamlog.serdes import window_bytes
@@ -297,6 +297,7 @@ class RepartitionStep(Step):
         self._marked: dict[Feed, Mark] = {
             feed: Mark(feed.turn_ms, feed.time_ms, BUSY_MS) for feed in feeds
         }
+        self._told_ms: dict[Feed, int] = {}
         self._last: dict[Feed, tuple[int, int]] = {} if beside is None else beside._last  # noqa: SLF001 - its own class
         """Position of the last record of each feed, and how many were made of that; in the topic
         they are told apart by this, whoever of the task has written them."""
@@ -339,10 +340,12 @@ class RepartitionStep(Step):
             quiet_ms = max((ms for ms in self._idle_marks_ms if ms <= feed.quiet_ms), default=0)
             turn_ms = max(feed.turn_ms, feed.time_ms)
             mark = Mark(turn_ms, feed.time_ms, quiet_ms if feed.at_end else BUSY_MS)
-            if mark == before:
+            # By marks it can't have come further than what is taken of it.
+            told_ms = min(feed.marked_ms, feed.time_ms)
+            if mark == before and told_ms == self._told_ms.get(feed, UNKNOWN_MS):
                 continue
-            self._marked[feed] = mark
-            headers = ((MARK, pack_mark(mark, feed.identity)),)
+            self._marked[feed], self._told_ms[feed] = mark, told_ms
+            headers = mark_headers(mark, feed.identity, told_ms)
             timestamp_ms = max(mark.time_ms, 0)
             for partition in range(self._partitions):
                 self._collector.send(

@@ -113,17 +113,18 @@ class Around:
             feed for origin in self.subtopology.origins(node) for feed in self._feeds_of(origin)
         ]
 
-    def marked_by(self, node: Node) -> list[Feed | None]:
-        """For each of its `feeds` the input that it comes from, if the log can mark time there.
+    def marked_by(self, node: Node) -> list[set[Input]]:
+        """For each of its `feeds` the inputs that it comes from, in which time may be marked.
 
-        None if it comes from several, or through a repartition topic.
+        None if its rows come at times of their own, and through a repartition topic: where a mark
+        there stands between them depends on how fast others are.
         """
-        found: list[Feed | None] = []
+        found: list[set[Input]] = []
         for origin in self.subtopology.origins(node):
             inputs = self._inputs_above(origin)
-            (only,) = inputs if len(inputs) == 1 else (None,)
-            marked = None if only is None or only.topic.internal else only
-            found += [marked] * len(self._feeds_of(origin))
+            if not isinstance(origin, Entry) and any(each.topic.internal for each in inputs):
+                inputs = set()
+            found += [inputs] * len(self._feeds_of(origin))
         return found
 
     def clocks(self, node: Node) -> list[Feed]:

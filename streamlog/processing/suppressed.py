@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,11 +22,12 @@ import msgspec
 from streamlog.durations import when_ms
 from streamlog.errors import CorruptData, ProcessingError
 from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.record_queue import Input
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Windowed
 from streamlog.tables.store import Change, KeyValueStore, prefix_end
 from streamlog.topology import Suppress, SuppressUntilClosed, SuppressWithin
-from streamlog.windows.emit import UNKNOWN_MS
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -204,20 +205,22 @@ class SuppressUntilClosedStep(SuppressStep):
         collector: Collector,
         *,
         feeds: Sequence[Feed],
-        marked_by: Sequence[Feed | None],
+        marked_by: Sequence[Collection[Input]],
         partition: int,
         tells_old_values: bool,
     ) -> None:
-        """`marked_by`: for each feed the input whose time marks are news of it; None: of none."""
+        """`marked_by`: for each feed the inputs whose time marks are news of it."""
         super().__init__(node, store, collector)
         self._node = node
         self._feeds = feeds
         self._tells_old_values = tells_old_values
         self._marked_by = dict(zip(feeds, marked_by, strict=True))
-        self._marked_ms = dict.fromkeys(feeds, UNKNOWN_MS)
-        """To where each has come with the last mark."""
-        self._passed: set[Feed] = set()
-        """Inputs that have passed a mark which has not taken effect yet."""
+        self._told_ms = dict.fromkeys(feeds, UNKNOWN_MS)
+        """To where each has come, by the changes that are made of it and by time marks."""
+        self._others_ms = FAR_MS
+        """Of feeds beside that of the changes in hand, to where the slowest has come."""
+        self._marked_ms = {each: each.marked_ms for inputs in marked_by for each in inputs}
+        """Inputs to whose marks this has listened."""
         self._sequence = 0
         # A session that grows backwards must not depend on who has looked before.
         self._timed_by = 0 if node.are_sessions else 1
@@ -232,6 +235,11 @@ class SuppressUntilClosedStep(SuppressStep):
     def process(self, batch: Batch) -> None:
         """Hold the rows back, and hand on those of windows that have closed."""
         batch, raws = self._keyed(batch)
+        own = batch.origin.feed
+        self._others_ms = FAR_MS
+        if not self._node.united:
+            others = (feed.time_ms for feed in self._feeds if feed is not own)
+            self._others_ms = min(others, default=FAR_MS)
         for at, raw in enumerate(raws):
             if batch.values[at] is not None:
                 self._hold(batch, at, raw)
@@ -251,20 +259,28 @@ class SuppressUntilClosedStep(SuppressStep):
         """When every row of a window that begins before `time_ms` is final."""
         return self._marks_for(time_ms + self._node.closes_after_ms + self._node.size_ms)
 
-    def pass_time(self, feed: Feed, elapsed_ms: int) -> None:  # noqa: ARG002 - feeds have gone on
-        """A mark of an input: there is nothing older to come behind it."""
-        self._passed.add(feed)
+    def _pass(self, batch: Batch, at: int) -> None:
+        """Time goes on with a change, as far as all others have come; see `_told_ms`, too."""
+        origin = batch.origin
+        time_ms = min(batch.timestamps[at], origin.watermarks[batch.rows[at]])
+        if time_ms > self._told_ms.get(origin.feed, FAR_MS):
+            self._told_ms[origin.feed] = time_ms
+        self._time_ms = max(self._time_ms, min(time_ms, self._others_ms))
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - event time only
         """All records at hand have been taken: let marks take effect, and what is idle."""
         feeds = self._feeds
         self.feed.quiet_ms = min((feed.quiet_ms for feed in feeds), default=0)
         self.feed.at_end = all(feed.at_end for feed in feeds)
-        for feed, by in self._marked_by.items():
-            if by in self._passed:
-                self._marked_ms[feed] = max(self._marked_ms[feed], feed.time_ms)
-        self._passed.clear()
-        told_ms = max(min(self._marked_ms.values(), default=UNKNOWN_MS), self._idle_ms())
+        for feed, inputs in self._marked_by.items():
+            if feed in inputs:
+                marked_ms = min(feed.marked_ms, feed.time_ms)
+                self._told_ms[feed] = max(self._told_ms[feed], marked_ms)
+            elif any(each.marked_ms > self._marked_ms[each] for each in inputs):
+                self._told_ms[feed] = max(self._told_ms[feed], feed.time_ms)
+        for each in self._marked_ms:
+            self._marked_ms[each] = each.marked_ms
+        told_ms = max(min(self._told_ms.values(), default=UNKNOWN_MS), self._idle_ms())
         is_news = told_ms > self._time_ms
         if is_news:
             self._time_ms = told_ms
@@ -274,7 +290,7 @@ class SuppressUntilClosedStep(SuppressStep):
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside what is held back."""
-        marked = [[*feed.source, time_ms] for feed, time_ms in self._marked_ms.items()]
+        marked = [[*feed.source, time_ms] for feed, time_ms in self._told_ms.items()]
         data = {"sequence": self._sequence, "feed_ms": self.feed.time_ms, "marked": marked}
         return {**super().to_data(), **data}
 
@@ -284,16 +300,17 @@ class SuppressUntilClosedStep(SuppressStep):
         self._sequence = int(data["sequence"])
         self.feed.time_ms = int(data["feed_ms"])
         marked = {(name, number): time_ms for name, number, time_ms in data.get("marked", ())}
-        for feed in self._marked_ms:
-            self._marked_ms[feed] = marked.get(feed.source, UNKNOWN_MS)
+        for feed in self._told_ms:
+            self._told_ms[feed] = marked.get(feed.source, UNKNOWN_MS)
+        self._marked_ms = {each: each.marked_ms for each in self._marked_ms}
 
     def _marks_for(self, time_ms: int) -> list[tuple[Feed, int]]:
         """Who has to be marked until this time is certain."""
-        if None in self._marked_by.values():
+        if not all(self._marked_by.values()):
             return []  # No mark could make a difference.
-        marked = self._marked_ms.items()
+        told = self._told_ms.items()
         # Records of which nothing was made may have gone further: the next mark will do.
-        return [(feed, max(time_ms, feed.time_ms + 1)) for feed, ms in marked if ms < time_ms]
+        return [(feed, max(time_ms, feed.time_ms + 1)) for feed, ms in told if ms < time_ms]
 
     def _idle_ms(self) -> int:
         """How far sources have come, if none of them is waited for any more."""

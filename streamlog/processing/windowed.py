@@ -192,12 +192,14 @@ class WindowedAggregateStep(Step):
             self._forward(results, updates.old_values)
 
     def waits_for(self) -> Iterable[tuple[Feed, int]]:
-        """When the next window closes, if that is when its row goes on."""
+        """When the next window closes, if that is when its row goes on, or early rows do."""
         next_close = bisect_right(self._ends, self._closed_ms)
         if not self._node.emit.is_final or next_close == len(self._ends):
             return ()
-        closes_ms = self._ends[next_close] + self._grace_ms
-        return [(feed, closes_ms) for feed in self._feeds]
+        due_ms = self._ends[next_close] + self._grace_ms
+        if self._early is not None:
+            due_ms = min(due_ms, self._early.due_ms)
+        return [(feed, due_ms) for feed in self._feeds]
 
     def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
         """When every window that begins before `time_ms` is closed."""

@@ -43,6 +43,9 @@ class SuppressUntilClosed(Suppress):
     idle_after_ms: int | None = None
     """Rows do not wait when all sources are read to their end and quiet for so long."""
 
+    united: bool = False
+    """Its windows have one time for all streams behind them: no source is waited for."""
+
     @property
     def feeds(self) -> tuple[str, ...]:
         """The final rows."""

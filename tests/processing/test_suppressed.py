@@ -348,7 +348,7 @@ def test_final_rows_go_on_by_marks_where_records_have_another_time() -> None:
 
 def test_final_rows_do_not_wait_for_what_is_idle() -> None:
     app = App("t")
-    topic = app.topic("in", key=str, value=int)
+    topic = app.topic("in", key=str, value=int, compact=True)  # Where time is not marked.
     kept = app.stream(topic).repartition(name="there").filter(lambda key, _: key != "left out")
     windows = kept.group_by_key().windowed(tumbling("10ms")).emit(Emit.UPDATE).idle_after("20s")
     seen: list[str] = []
@@ -399,3 +399,70 @@ def test_the_time_of_final_rows_follows_from_the_log_alone(
         return found
 
     assert places(Random(seed)) == places(None)
+
+
+# ---------------------------------------------------------------- several sources
+
+TURNS = st.lists(
+    st.tuples(
+        st.sampled_from(["in", "other"]), st.sampled_from("ab"), st.integers(0, 60), st.booleans()
+    ),
+    max_size=30,
+)
+
+
+def both_ways(*, regrouped: bool) -> tuple[App, dict[str, Topic[str, str]]]:
+    """Rows on close, and updates held back till then, of two topics that become one stream."""
+    app = App("t")
+    topics = {name: app.topic(name, key=str, value=str) for name in ("in", "other")}
+    streams = app.stream(topics["in"]).merge(app.stream(topics["other"]))
+    if regrouped:
+        streams = streams.rekey(lambda key, _: key, name="again")
+    windows = streams.group_by_key().windowed(hopping("10ms", "5ms", grace="3ms"))
+    closed = windows.emit(Emit.CLOSE).count(name="closed")
+    held = windows.emit(Emit.UPDATE).count(name="updated").suppress(until="closed", name="final")
+    for name, table in (("closed-rows", closed), ("final-rows", held)):
+        table.changes().to(app.topic(name, key=Windowed[str], value=int))
+    return app, topics
+
+
+@pytest.mark.parametrize("regrouped", [False, True])
+@settings(max_examples=50, deadline=None)
+@given(turns=TURNS)
+@example([("in", "a", 3, False), ("other", "a", 25, False), ("in", "a", 5, False)])
+def test_no_window_goes_on_before_all_streams_of_a_merge_have_passed_it(
+    regrouped: bool, turns: list[tuple[str, str, int, bool]]
+) -> None:
+    app, topics = both_ways(regrouped=regrouped)
+    with app.test() as t:
+        for name, key, at, restarts in turns:
+            t.input(topics[name]).send("", key=key, at=at)
+            if restarts:
+                t.restart()
+        for topic in topics.values():
+            t.input(topic).send("", key="tick", at=FAR_MS)
+        rows = {
+            name: [(raw.key, raw.value) for raw in t.topic(name).partitions[0]]
+            for name in ("closed-rows", "final-rows")
+        }
+    assert sorted(rows["final-rows"]) == sorted(rows["closed-rows"])
+
+
+@pytest.mark.parametrize("regrouped", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rows_are_final_where_time_goes_on_without_records(regrouped: bool, restarts: bool) -> None:
+    app, topics = both_ways(regrouped=regrouped)
+    with app.test() as t:
+        t.input(topics["in"]).send("", key="a", at=3)
+        t.input(topics["other"]).send("", key="b", at=4)
+        t.advance("1s")
+        assert not t.topic("final-rows").partitions[0]
+        if restarts:
+            t.restart()
+        t.advance("1m")
+        rows = {
+            name: [(raw.key, raw.value) for raw in t.topic(name).partitions[0]]
+            for name in ("closed-rows", "final-rows")
+        }
+    assert sorted(rows["final-rows"]) == sorted(rows["closed-rows"])
+    assert len(rows["final-rows"]) == 2

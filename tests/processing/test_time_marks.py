@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from random import Random
+from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog import App, Processor, Record, Windowed, tumbling
+from streamlog import (
+    App,
+    Emit,
+    Processor,
+    Record,
+    Stream,
+    Topic,
+    Windowed,
+    count_window,
+    session,
+    tumbling,
+)
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record as RawRecord
 from streamlog.records.control import TimeMark
 from streamlog.tables.memory import MemoryStore
-from streamlog.topology import Topology
+from streamlog.topology import Subtopology, Topology
 
 PLACE = ("words", 0)
 GRACE_MS = 3
@@ -39,7 +53,8 @@ class Waits(Processor[str, str, str, str]):
         self.ctx.forward(key, f"timer {at}")
 
 
-def topology() -> Topology:
+def topology(*, more: bool = False) -> Topology:
+    """Windows and timers; `more`: rows of all other kinds that event time lets go, too."""
     app = App("marks")
     words = app.topic("words", key=str, value=str)
     out = app.topic("out", key=Windowed[str], value=int)
@@ -48,11 +63,25 @@ def topology() -> Topology:
     windows = stream.group_by_key().windowed(tumbling("10ms", grace=f"{GRACE_MS}ms"))
     windows.count(name="counts").changes().to(out)
     stream.process(Waits, name="waits").to(told)
+    if more:
+        by_key = stream.group_by_key()
+        early = Emit.early("4ms")
+        for name, windows, emit in (
+            ("some", count_window(3, timeout="9ms"), Emit.CLOSE),
+            ("early", tumbling("20ms"), early),
+            ("visits", session("6ms"), early),
+        ):
+            rows = by_key.windowed(windows).emit(emit).count(name=name).changes()
+            rows.to(app.topic(f"{name}-rows", key=Windowed[str], value=int))
+        held = by_key.windowed(tumbling("10ms")).emit(Emit.UPDATE).count(name="updates")
+        final = held.suppress(until="closed", name="final").changes()
+        final.to(app.topic("final-rows", key=Windowed[str], value=int))
     return app.topology()
 
 
-TOPOLOGY = topology()
-(SUB,) = TOPOLOGY.subtopologies
+(SUB,) = topology().subtopologies
+(ALL,) = topology(more=True).subtopologies
+TOPICS = ("out", "told", "some-rows", "early-rows", "visits-rows", "final-rows")
 
 
 def log_of(history: list[tuple[str, int]]) -> list[RawRecord | TimeMark]:
@@ -62,8 +91,8 @@ def log_of(history: list[tuple[str, int]]) -> list[RawRecord | TimeMark]:
     ]
 
 
-def task_on(store: MemoryStore) -> Task:
-    return Task(SUB, TaskId(0, 0), partitions={"words": 1}, store=store)
+def task_on(store: MemoryStore, sub: Subtopology = SUB) -> Task:
+    return Task(sub, TaskId(0, 0), partitions={"words": 1}, store=store)
 
 
 def given_to(task: Task, piece: list[RawRecord | TimeMark], end: int) -> list[SinkRecord]:
@@ -73,8 +102,8 @@ def given_to(task: Task, piece: list[RawRecord | TimeMark], end: int) -> list[Si
     return list(outbox.sinks)
 
 
-def all_at_once(log: list[RawRecord | TimeMark]) -> list[SinkRecord]:
-    return given_to(task_on(MemoryStore()), log, len(log))
+def all_at_once(log: list[RawRecord | TimeMark], sub: Subtopology = SUB) -> list[SinkRecord]:
+    return given_to(task_on(MemoryStore(), sub), log, len(log))
 
 
 @given(entries, st.integers(0, 10_000))
@@ -83,7 +112,7 @@ def test_what_comes_of_a_log_does_not_depend_on_how_it_comes(
 ) -> None:
     log, rng = log_of(history), Random(seed)
     store = MemoryStore()
-    task, at, found, written = task_on(store), 0, [], 0
+    task, at, found, written = task_on(store, ALL), 0, [], 0
     while at < len(log):
         until = min(at + rng.randint(1, 5), len(log))
         found += given_to(task, log[at:until], rng.choice([until, len(log)]))
@@ -92,7 +121,7 @@ def test_what_comes_of_a_log_does_not_depend_on_how_it_comes(
             changes = task.checkpoint()
             written += len(changes)
             task.committed(changes, next_offset=written)
-            task = task_on(store)
+            task = task_on(store, ALL)
             position = task.positions.get(PLACE, 0)
             assert position == at
             found += given_to(task, log[rng.randint(0, at) : at], at)
@@ -101,8 +130,9 @@ def test_what_comes_of_a_log_does_not_depend_on_how_it_comes(
     def rows(sinks: list[SinkRecord], topic: str) -> list[tuple[bytes | None, bytes | None, int]]:
         return [(each.key, each.value, each.timestamp_ms) for each in sinks if each.topic == topic]
 
-    for topic in ("out", "told"):
-        assert rows(found, topic) == rows(all_at_once(log), topic)
+    once = all_at_once(log, ALL)
+    for topic in TOPICS:
+        assert rows(found, topic) == rows(once, topic)
 
 
 @given(entries)
@@ -141,3 +171,51 @@ def test_a_task_says_how_long_a_quiet_would_matter() -> None:
     assert task.waits_quiet == {PLACE: 2}
     assert [each.topic for each in given_to(task, [TimeMark(4, 2)], 5)] == ["out"]
     assert task.waits_quiet == {}
+
+
+class Quiet(NamedTuple):
+    """An app whose input goes quiet."""
+
+    app: App
+    words: Topic[str, str]
+    out: Topic[Windowed[str], int]
+
+
+def out_of(declare: Callable[[Stream[str, str]], Stream[Windowed[str], int]]) -> Quiet:
+    app = App("quiet")
+    words = app.topic("words", key=str, value=str)
+    out = app.topic("out", key=Windowed[str], value=int)
+    declare(app.stream(words)).to(out)
+    return Quiet(app, words, out)
+
+
+def counted(words: Stream[str, str]) -> Stream[Windowed[str], int]:
+    windows = words.group_by_key().windowed(count_window(2, timeout="10s"))
+    return windows.count(name="two").changes()
+
+
+def early(words: Stream[str, str]) -> Stream[Windowed[str], int]:
+    windows = words.group_by_key().windowed(tumbling("1h")).emit(Emit.early("10s"))
+    return windows.count(name="hourly").changes()
+
+
+def early_sessions(words: Stream[str, str]) -> Stream[Windowed[str], int]:
+    windows = words.group_by_key().windowed(session("1h")).emit(Emit.early("10s"))
+    return windows.count(name="visits").changes()
+
+
+@pytest.mark.parametrize("regrouped", [False, True])
+@pytest.mark.parametrize("declare", [counted, early, early_sessions])
+def test_what_is_due_in_event_time_goes_on_though_nothing_comes(
+    declare: Callable[[Stream[str, str]], Stream[Windowed[str], int]], regrouped: bool
+) -> None:
+    def behind(words: Stream[str, str]) -> Stream[Windowed[str], int]:
+        return declare(words.rekey(lambda key, _: key, name="again") if regrouped else words)
+
+    made = out_of(behind)
+    with made.app.test() as t:
+        t.input(made.words).send("", key="a", at=0)
+        t.advance("9s")
+        assert not t.output(made.out).records
+        t.advance("1m")
+        assert [record.value for record in t.output(made.out).records] == [1]
