@@ -69,7 +69,7 @@ METHODS = {
         "outer_join", "peek", "process", "records", "rekey", "repartition", "set_timestamp",
         "split", "take", "to", "to_table",
     ],
-    Grouped: ["agg", "aggregate", "cogroup", "count", "reduce", "windowed"],
+    Grouped: ["agg", "aggregate", "cogroup", "count", "emit", "reduce", "windowed"],
     WindowedStream: ["agg", "aggregate", "count", "emit", "idle_after", "late", "reduce"],
     Table: [
         "changes", "fetch", "filter", "get", "group_by", "items", "join", "join_on", "left_join",

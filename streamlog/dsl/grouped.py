@@ -27,6 +27,7 @@ from streamlog.dsl.shapes import Shape
 from streamlog.dsl.table import Table
 from streamlog.dsl.topic import Topic
 from streamlog.dsl.windowed import WindowedStream
+from streamlog.durations import Dur, duration_ms
 from streamlog.errors import TopologyError
 from streamlog.record import Late, Record, Windowed
 from streamlog.tables.store import StoreSpec
@@ -34,7 +35,9 @@ from streamlog.topology import (
     Aggregate,
     Aggregation,
     Aggregator,
+    AtCommits,
     ErrorPolicy,
+    ExpiringAggregate,
     check_name,
 )
 from streamlog.windows.calendar import Calendar
@@ -57,35 +60,60 @@ A = TypeVar("A")
 class Grouped(Generic[K, V]):
     """The records of a stream by key."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, emit: Emit = Emit.UPDATE) -> None:
         self._place = place
+        self._emit = emit
+
+    def emit(self, when: Emit) -> Grouped[K, V]:
+        """When changes go on, of what follows without windows.
+
+        `Emit.UPDATE` (default): every one. `Emit.COMMIT`: of each row the newest, at every commit.
+        Who looks into the table sees every change at once.
+
+        Raises:
+            TopologyError: it is another one, which only windows have.
+        """
+        if when not in (Emit.UPDATE, Emit.COMMIT):
+            raise TopologyError(
+                "without windows, changes go on as they are made (Emit.UPDATE) or at commits "
+                f"(Emit.COMMIT), not by {when.name}: that is for .windowed(...).emit(...)"
+            )
+        return Grouped(self._place, when)
 
     def windowed(self, w: Windows) -> WindowedStream[K, V]:
         """Aggregate per key and window.
 
         Raises:
-            TopologyError: windows of this kind can't be run.
+            TopologyError: windows of this kind can't be run, or `emit` was said before.
         """
+        if self._emit != Emit.UPDATE:
+            raise TopologyError("say when windows emit behind them: .windowed(...).emit(...)")
         return WindowedStream(self._place, windowing(w))
 
     def count(
         self,
         *,
         name: str,
+        ttl: Dur | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, int]:
-        """How many records each key has had."""
-        return self._table(name, counting(), Shape(int), on_error)
+        """How many records each key has had; `ttl` as for `aggregate`."""
+        return self._table(name, counting(), Shape(int), on_error, ttl)
 
     def reduce(
         self,
         fn: Callable[[V, V], V],
         *,
         name: str,
+        ttl: Dur | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, V]:
-        """The values of each key folded into one of the same type; the first is the start."""
-        return self._table(name, reducing(fn, self._place.value.serde), self._place.value, on_error)
+        """The values of each key folded into one of the same type; the first is the start.
+
+        `ttl` as for `aggregate`.
+        """
+        folding = reducing(fn, self._place.value.serde)
+        return self._table(name, folding, self._place.value, on_error, ttl)
 
     def aggregate(
         self,
@@ -93,27 +121,37 @@ class Grouped(Generic[K, V]):
         fn: Callable[[A, V], A],
         *,
         name: str,
+        ttl: Dur | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, A]:
         """The values of each key folded into a state that begins as `init()`.
 
         `fn` may change the state in place, but has to return it. The state's type is what `fn`
         is annotated to return, else what `init()` is.
+
+        Args:
+            init: gives the state of a key without records.
+            fn: adds a value.
+            name: of the table, which is the identity of its state.
+            ttl: a row is deleted when stream time is so far beyond its newest record; a record that
+                is as old as that, and finds no row, is late.
+            on_error: what becomes of records on which a function fails.
         """
         shape = state_shape(init, fn)
-        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error)
+        return self._table(name, aggregating(init, fn, shape.serde), shape, on_error, ttl)
 
     def agg(
         self,
         into: type[A],
         *,
         name: str,
+        ttl: Dur | None = None,
         on_error: ErrorPolicy | None = None,
         **columns: Aggregator[V, Any],
     ) -> Table[K, A]:
-        """One row of type `into` per key, a column for each of its fields."""
+        """One row of type `into` per key, a column for each field; `ttl` as for `aggregate`."""
         rows = row_aggregation(name, into, columns, self._place.value)
-        return self._table(name, rows, Shape(into), on_error)
+        return self._table(name, rows, Shape(into), on_error, ttl)
 
     def cogroup(self, fn: Callable[[A, V], A]) -> CoGrouped[K, A]:
         """For folding this stream and others of the same keys into one aggregate.
@@ -124,21 +162,50 @@ class Grouped(Generic[K, V]):
         return CoGrouped((Into(self._place, fn),))
 
     def _table(
-        self, name: str, aggregation: Aggregation, value: Shape, on_error: ErrorPolicy | None
+        self,
+        name: str,
+        aggregation: Aggregation,
+        value: Shape,
+        on_error: ErrorPolicy | None,
+        ttl: Dur | None,
     ) -> Table[K, Any]:
         check_name("a table", name)
         place = partitioned(self._place, name)
-        place.builder.add(
-            Aggregate(
-                name=name,
-                parents=(place.node,),
-                store=StoreSpec(name),
-                key=place.key.serde,
-                aggregation=aggregation,
-                on_error=on_error,
-            )
+        node = Aggregate(
+            name=name,
+            parents=(place.node,),
+            store=StoreSpec(name),
+            key=place.key.serde,
+            aggregation=aggregation,
+            on_error=on_error,
         )
-        return Table(Side(Place(place.builder, name, place.key, value), name))
+        place.builder.add(node if ttl is None else expiring(node, ttl))
+        at = name
+        if self._emit == Emit.COMMIT:
+            at = f"{name}/commits"
+            place.builder.add(AtCommits(name=at, parents=(name,), key=place.key.serde))
+        return Table(Side(Place(place.builder, at, place.key, value), name))
+
+
+def expiring(node: Aggregate, ttl: Dur) -> ExpiringAggregate:
+    """The same with rows that are over some time.
+
+    Raises:
+        TopologyError: it is no time at all.
+    """
+    ttl_ms = duration_ms(ttl)
+    if not ttl_ms:
+        raise TopologyError(f"table {node.name!r}: a time to live must be longer than 0 ms")
+    return ExpiringAggregate(
+        name=node.name,
+        parents=node.parents,
+        store=node.store,
+        dues=StoreSpec(f"{node.name}/dues"),
+        ttl_ms=ttl_ms,
+        key=node.key,
+        aggregation=node.aggregation,
+        on_error=node.on_error,
+    )
 
 
 class CoGrouped(Generic[K, A]):

@@ -58,6 +58,11 @@ class Side:
     """Applied to each row, in order."""
     is_windowed: bool = False
 
+    @property
+    def rows(self) -> str:
+        """The node whose rows it shows: the last view, or what keeps them."""
+        return self.views[-1].name if self.views else self.owner
+
 
 def same_app(place: Place, other: Place, what: str) -> None:
     """Refuse to connect two apps."""

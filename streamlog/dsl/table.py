@@ -297,29 +297,29 @@ class Table(Generic[K, V]):
             UsageError: as for `table[key]`, or the rows are not for the program to set.
             SerdeError: key or value are not of the table's types.
         """
-        rows_at_hand(self.name).put(self.side.place.node, key, value)
+        rows_at_hand(self.name).put(self.side.rows, key, value)
 
     def __delitem__(self, key: K) -> None:
         """Delete the row of a key; raises KeyError if there is none."""
         if self.get(key) is None:
             raise KeyError(key)
-        rows_at_hand(self.name).put(self.side.place.node, key, None)
+        rows_at_hand(self.name).put(self.side.rows, key, None)
 
     def __contains__(self, key: object) -> bool:
         """Whether the key has a row: a default is none."""
-        return rows_at_hand(self.name).get(self.side.place.node, key) is not None
+        return rows_at_hand(self.name).get(self.side.rows, key) is not None
 
     __iter__ = None
     """Not by chance: `for key in table` would be every row of one partition."""
 
     def get(self, key: K) -> V | None:
         """The value of a key, or None; raises UsageError as `table[key]`."""
-        found: V | None = rows_at_hand(self.name).get(self.side.place.node, key)
+        found: V | None = rows_at_hand(self.name).get(self.side.rows, key)
         return found
 
     def items(self) -> Iterator[tuple[K, V]]:
         """All rows of the partition in hand, by the bytes of their keys; see `table[key]`."""
-        return rows_at_hand(self.name).range(self.side.place.node)
+        return rows_at_hand(self.name).range(self.side.rows)
 
     async def fetch(self, key: K, *, stale_ok: bool = False) -> V | None:
         """The row of a key, from whichever worker has it; None if there is none.
@@ -338,7 +338,7 @@ class Table(Generic[K, V]):
             RequestTimedOut: nobody had the row within the time that is waited.
             ConfigError: another worker has it, which can't be asked as it has no `web=`.
         """
-        found: V | None = await self._access().fetch(self.side.place.node, key, stale_ok=stale_ok)
+        found: V | None = await self._access().fetch(self.side.rows, key, stale_ok=stale_ok)
         return found
 
     async def put(self, key: K, value: V | None) -> None:
@@ -354,7 +354,7 @@ class Table(Generic[K, V]):
             RequestTimedOut: it is written, but was not committed within the time that is waited.
             ConfigError: as with `fetch`.
         """
-        await self._access().put(self.side.place.node, key, value)
+        await self._access().put(self.side.rows, key, value)
 
     def scan(self, *, prefix: object = None, at: When | None = None) -> AsyncIterator[tuple[K, V]]:
         """All rows, from all workers, as of their last commits; see `fetch`.
@@ -372,7 +372,7 @@ class Table(Generic[K, V]):
             UsageError: as `fetch`, or `at` is given for another table without windows.
         """
         at_ms = None if at is None else when_ms(at)
-        return self._access().scan(self.side.place.node, prefix=prefix, at_ms=at_ms)
+        return self._access().scan(self.side.rows, prefix=prefix, at_ms=at_ms)
 
     def _access(self) -> TableAccess:
         found = self.side.place.builder.outlet.tables

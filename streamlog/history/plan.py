@@ -169,6 +169,11 @@ def planned(
 
 
 def _refuse(topology: Topology) -> None:
+    for agent, tables in topology.worked_on.items():
+        raise TopologyError(
+            f"agent {agent!r} sets rows of table {tables[0]!r}, and agents are not run over a "
+            "history: set them in a processor, which is, or leave the table out of this app"
+        )
     written = {t.name for node in topology.nodes for t in node.writes if not t.internal}
     for sub in topology.subtopologies:
         if sub.looped:

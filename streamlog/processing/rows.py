@@ -24,7 +24,9 @@ from streamlog.serdes import BytesSerde, Serde, StrSerde
 from streamlog.tables.store import prefix_end, split_window_key, window_bound, window_key
 from streamlog.topology import (
     Aggregate,
+    AtCommits,
     Entry,
+    ExpiringAggregate,
     ForeignKeyRows,
     Node,
     RecordWindowsAggregate,
@@ -279,6 +281,7 @@ _READERS: dict[type[Node], Callable[[Any, bytes], object]] = {
     WritableTable: _read_written,
     TableTableJoin: joined_row,
     Aggregate: _read_result,
+    ExpiringAggregate: _read_result,
     TableAggregate: _read_result,
     WindowedAggregate: _read_result,
     SessionAggregate: _read_result,
@@ -309,11 +312,15 @@ def tables_of(topology: Topology) -> dict[str, TableRows]:
 def tables_in(sub: Subtopology) -> dict[str, TableRows]:
     """The tables of a sub-topology and the views of them, by the names of their nodes."""
     found: dict[str, TableRows] = {}
+    behind: dict[str, str] = {}
     for node in sub.nodes:
+        above = behind.get(node.parents[0], node.parents[0]) if node.parents else ""
         if node.table_key is not None:
             found[node.name] = TableRows(node.name, node, (), sub.number, _counted_by(sub, node))
-        elif isinstance(node, View) and node.parents[0] in found:
-            of = found[node.parents[0]]
+        elif isinstance(node, AtCommits):
+            behind[node.name] = above  # Its rows are those of the table.
+        elif isinstance(node, View) and above in found:
+            of = found[above]
             views = (*of.views, node)
             found[node.name] = TableRows(node.name, of.owner, views, of.subtopology, of.counted_by)
     return found

@@ -37,6 +37,7 @@ from streamlog.processing.step import Collector, Step, StepContext
 from streamlog.processing.stream_joins import JoinSideStep, StreamJoinStep
 from streamlog.processing.suppressed import SuppressUntilClosedStep, SuppressWithinStep
 from streamlog.processing.table_joins import TableSideStep, TableTableJoinStep
+from streamlog.processing.unwindowed import AtCommitsStep, ExpiringAggregateStep
 from streamlog.processing.versioned import (
     AsOfJoinStep,
     AsOfLookup,
@@ -51,10 +52,12 @@ from streamlog.topology import (
     Aggregate,
     AsOfJoin,
     AsyncMapValues,
+    AtCommits,
     Branch,
     CountedAggregate,
     Dedupe,
     Entry,
+    ExpiringAggregate,
     ForeignKeyJoin,
     ForeignKeyRows,
     GlobalJoin,
@@ -331,6 +334,8 @@ _KINDS: dict[type[Node], _Maker] = {
     Port: lambda node, _: PortStep(node),
     TableSource: _keeping(TableStep),
     Aggregate: _keeping(AggregateStep),
+    ExpiringAggregate: _rows(ExpiringAggregateStep),
+    AtCommits: _rows(AtCommitsStep),
     StreamTable: _keeping(TableStep),
     TableAggregate: _keeping(TableAggregateStep),
     Refer: lambda node, _: ReferStep(node),

@@ -32,6 +32,17 @@ class Dues:
             store.put(time_bytes(new_ms) + key, b"")
             self._next_ms = min(self._next_ms, new_ms)
 
+    def may_be_due(self, now_ms: int) -> bool:
+        """Whether `take` may find something at this time."""
+        return now_ms >= self._next_ms
+
+    def next_ms(self, store: NamedStore) -> int | None:
+        """When the next one is due; None: none is."""
+        if self._next_ms == TIME_MS_MIN:
+            following = next(store.range(), None)
+            self._next_ms = TIME_MS_MAX if following is None else time_at(following[0])
+        return None if self._next_ms == TIME_MS_MAX else self._next_ms
+
     def take(self, store: NamedStore, now_ms: int) -> list[bytes]:
         """The keys that are due at this time or before, in the order of their times."""
         if now_ms < self._next_ms:

@@ -63,6 +63,7 @@ from streamlog.topology.subtopology import Feeder, Subtopology
 from streamlog.topology.suppressed import Suppress, SuppressUntilClosed, SuppressWithin
 from streamlog.topology.table_joins import StreamTable, TableSide, TableTableJoin
 from streamlog.topology.topics import TOPIC_NAME_LENGTH_MAX, TopicSpec, check_name
+from streamlog.topology.unwindowed import AtCommits, ExpiringAggregate
 from streamlog.topology.versioned import AsOfJoin, VersionedTable
 from streamlog.topology.windowed import WindowedAggregate
 from streamlog.topology.writable_tables import AgentTables, WritableTable
@@ -76,12 +77,14 @@ __all__ = [
     "Aggregator",
     "AsOfJoin",
     "AsyncMapValues",
+    "AtCommits",
     "Branch",
     "ClockName",
     "CountedAggregate",
     "Dedupe",
     "Entry",
     "ErrorPolicy",
+    "ExpiringAggregate",
     "ExpiringProcessorStore",
     "Feeder",
     "Filter",
