@@ -58,8 +58,10 @@ from streamlog.windows.definitions import Windows
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
     from streamlog.history.job import BackfillJob
+    from streamlog.snapshots.snapshot import Snapshot
     from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
+    from streamlog.worker.hand_over import HandedOver
     from streamlog.worker.program import Program
 
 K = TypeVar("K")
@@ -498,6 +500,41 @@ class App(Duties):
                 directory=directory,
                 progress=progress,
             )
+        )
+
+    def hand_over(
+        self,
+        snapshot: Snapshot,
+        *,
+        rewind: bool = False,
+    ) -> HandedOver:
+        """Let live workers begin with what a history has come to: no record twice, and none lost.
+
+        One transaction writes their state, the rows that were staged, and the places at which they
+        go on. It may be repeated: a snapshot that was handed over already changes nothing. The
+        app's workers are stopped meanwhile.
+
+        Args:
+            snapshot: the result of `backfill(...).run()`, or `Snapshot.open(url)`.
+            rewind: also if the app has gone further than that, and its rows from there on are in
+                the output topics and will be there once more.
+
+        Raises:
+            TopologyError: the snapshot is of another program, or of other partition counts.
+            UsageError: workers are running, the app has gone further, or this is called by code
+                that runs on an event loop.
+            OffsetOutOfRange: the log has not everything that comes behind the snapshot.
+            CorruptData: a file of the snapshot is missing or damaged.
+            StreamlogError: the log can't be reached or written to; nothing was changed.
+        """
+        from streamlog.worker.hand_over import handed_over  # noqa: PLC0415 - brings the log in
+
+        return handed_over(
+            self.program(),
+            snapshot,
+            log_url=self.log,
+            security=self.security,
+            rewind=rewind,
         )
 
     def _rehearsal(self, start: When, partitions: int | None, default: int) -> Rehearsal:

@@ -56,11 +56,12 @@ NAMES = [
 METHODS = {
     App: [
         "agent", "agents", "backfill", "command", "commands", "crontab", "crontabs",
-        "global_table", "main", "page", "pages", "program", "simulate", "stream", "table",
-        "task", "tasks", "test", "timer", "timers", "topic", "topics", "topology",
+        "global_table", "hand_over", "main", "page", "pages", "program", "simulate", "stream",
+        "table", "task", "tasks", "test", "timer", "timers", "topic", "topics", "topology",
     ],
     Snapshot: [
-        "entry", "files", "id", "offsets", "open", "progress", "remove", "rows", "url", "verify",
+        "entry", "files", "id", "offsets", "open", "progress", "read", "remove", "rows", "url",
+        "verify",
     ],
     Topic: ["decoded", "encoded", "name", "send"],
     Stream: [

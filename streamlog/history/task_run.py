@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
 from streamlog.processing.calls import Call, CallResult
@@ -176,6 +177,7 @@ class TaskRun:
     def pending(self) -> dict[TopicPartition, tuple[int, list[RecordColumns]]]:
         """Of what was staged, what was not taken: from which position on, and the records."""
         found: dict[TopicPartition, tuple[int, list[RecordColumns]]] = {}
+        self._drain()
         positions = self._task.positions
         for place, pieces in self._waiting.items():
             position = positions.get(place, 0)
@@ -184,6 +186,13 @@ class TaskRun:
                 left[0] = left[0][max(position - left[0].offsets[0], 0) :]
                 found[place] = position, left
         return found
+
+    def _drain(self) -> None:
+        """Read what has not been read, as those before it wait for another input."""
+        staged = (feed.arrivals for feed in self._left if feed.is_staged)
+        for place, arrival in chain.from_iterable(each.items() for each in chain(*staged)):
+            if len(arrival.records):
+                self._waiting[place].append(arrival.records)
 
     def close(self) -> None:
         """Nothing more is read."""

@@ -10,7 +10,7 @@ in the topic, from its new position on, in their order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,13 +45,23 @@ class Landing:
             return f"{self.new_id}-{topic.removeprefix(f'{self.app_id}-')}"
         return topic
 
-    def rebased(self, progress: Progress) -> Progress:
-        """The progress of a task there."""
+    def rebased(self, progress: Progress, partition: int, topics: Iterable[str] = ()) -> Progress:
+        """The progress of a task there.
+
+        Args:
+            progress: as the history has left it.
+            partition: the task's.
+            topics: that it reads, by their new names: of one from which nothing came the progress
+                says nothing, but what lies in there from earlier days is none of its business.
+        """
         sections: dict[str, Any] = self._named(dict(progress.sections))
         inputs = dict(sections.get(INPUTS, {}))
         offsets: dict[tuple[str, int], int] = {}
-        for (topic, partition), before in progress.offsets.items():
-            here = (self.name(topic), partition)
+        known = {(self.name(topic), number): at for (topic, number), at in progress.offsets.items()}
+        silent = {(topic, partition): 0 for topic in topics if topic.endswith(REPARTITION)}
+        for here, before in {**silent, **known}.items():
+            if here in silent.keys() - known.keys() - self.positions.keys():
+                continue
             offsets[here] = self.positions.get(here, before)
             if here in self.positions and here[0] in inputs:
                 moved = self.positions[here] - before

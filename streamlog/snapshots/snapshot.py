@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from streamlog.errors import CorruptData
-from streamlog.snapshots.manifest import MANIFEST_FILE, Manifest, TaskEntry
+from streamlog.snapshots.manifest import MANIFEST_FILE, FilePart, Manifest, TaskEntry
 from streamlog.snapshots.places import SnapshotPlace
 from streamlog.tables.changelog import Progress
 
@@ -68,8 +68,7 @@ class Snapshot:
         """
         if entry.progress is None:
             return None
-        with self.place.checked(entry.progress) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
-            return Progress.decode(file.read())
+        return Progress.decode(self.read(entry.progress))
 
     def rows(self, entry: TaskEntry) -> Iterator[tuple[bytes, bytes]]:
         """The rows of a task as they are in its store, store by store.
@@ -92,6 +91,15 @@ class Snapshot:
         """
         with ExitStack() as stack:
             yield [stack.enter_context(self.place.checked(file)) for file in entry.files]
+
+    def read(self, part: FilePart) -> bytes:
+        """All of one file.
+
+        Raises:
+            CorruptData: it is missing, or not what was written.
+        """
+        with self.place.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
+            return file.read()
 
     def verify(self) -> None:
         """Read all files and compare their checksums.

@@ -31,6 +31,13 @@ PROGRESS_KEY = b"\x00progress"
 OFFSET_KEY = b"\x00changelog-offset"
 """Reserved, in the store only: the next changelog offset to be applied."""
 
+BASE_KEY = b"\x00base"
+"""Reserved, in a changelog only: the state begins anew here, with what follows. Nothing before it
+counts any more, whatever compaction has left of it."""
+
+ROWS_FROM, ROWS_TO = b"\x01", b"\xff\xff"
+"""All keys of stores lie between these: no name of one has a byte as high."""
+
 WRITE_KEYS_MAX = 1_000
 """Keys per write: one write holds the interpreter's lock for as long as it takes (5 ms)."""
 
@@ -103,7 +110,7 @@ def apply_records(store: KeyValueStore, records: Iterable[Change], *, next_offse
     remaining = iter(records)
     while len(head := list(islice(remaining, WRITE_KEYS_MAX))) == WRITE_KEYS_MAX:
         store.write(head)
-    store.write([*head, (OFFSET_KEY, _OFFSET.pack(next_offset))])
+    store.write([*head, store_offset(next_offset)])
 
 
 def changelog_offset(store: KeyValueStore) -> int:
@@ -118,6 +125,11 @@ def changelog_offset(store: KeyValueStore) -> int:
         )
     offset: int = _OFFSET.unpack(data)[0]
     return offset
+
+
+def store_offset(next_offset: int) -> Change:
+    """The row by which a store says that it reflects the changelog before this offset."""
+    return OFFSET_KEY, _OFFSET.pack(next_offset)
 
 
 def stored_progress(store: KeyValueStore) -> Progress | None:
@@ -186,6 +198,11 @@ class Restoration:
             )
         apply_records(self._store, records, next_offset=next_offset)
         self.position = next_offset
+
+    def begin_anew(self) -> None:
+        """A base comes next in the changelog: forget all rows."""
+        self._store.delete_range(ROWS_FROM, ROWS_TO)
+        self._store.write([(PROGRESS_KEY, None)])
 
     def progress(self) -> Progress | None:
         """The progress as of `position`; None if the log holds none yet."""

@@ -16,7 +16,7 @@ are sorted all the time, and three times as fast as sorted files made here (meas
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import cast
 from weakref import WeakSet
@@ -246,6 +246,30 @@ class RocksStore:
             # First, as this lets others work: the checkpoint would do it, and lets nobody.
             self._database.flush()
             Checkpoint(self._database).create_checkpoint(path)
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+
+    def replace(self, paths: Sequence[str], changes: Iterable[Change]) -> None:
+        """Hold the rows of sorted files and these changes, and nothing else; all on disk.
+
+        Args:
+            paths: files of `tables/sorted_file` with different keys, which are copied.
+            changes: applied on top of them.
+
+        Raises:
+            CorruptData: a file can't be read.
+        """
+        self.delete_range(b"")
+        try:
+            # Else the deletion would be newer than the rows of the files.
+            self._database.flush()
+            if paths:
+                self._database.ingest_external_file([*paths])
+        except RocksError as error:
+            raise CorruptData(f"sorted files can't be taken into {self._path}: {error}") from error
+        self.write(changes)
+        try:
+            self._database.flush()
         except RocksError as error:
             raise _explained(error, self._path) from error
 

@@ -15,7 +15,7 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
@@ -24,11 +24,14 @@ from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
 from streamlog.records.columns import RecordColumns
-from streamlog.tables.changelog import Restoration
+from streamlog.tables.changelog import BASE_KEY, Restoration
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+"""What comes of work on the disk."""
 
 SLICE_RECORDS = 5_000
 """Applied between two looks at anything else: some 5 ms."""
@@ -49,6 +52,9 @@ class Admission(Protocol):
 
     def admit(self, records: RecordColumns) -> Sequence[Change]:
         """What is to be applied of these records, which come in the order of the log."""
+
+    def begin_anew(self) -> None:
+        """A base came: nothing before it counts."""
 
 
 class Follower:
@@ -130,7 +136,7 @@ class Follower:
         """
         is_far = end_offset - self.position >= FILLING_RECORDS_MIN
         if is_far:
-            await self._aside(self._store.begin_filling)
+            await aside(self._store.begin_filling)
         moved_ms = self._clock.now_ms()
         while self.position < end_offset:
             if await self.step(timeout_ms=POLL_MS):
@@ -142,7 +148,7 @@ class Follower:
                     f"though it has offset {end_offset - 1}, and {self.position} is next"
                 )
         if is_far:
-            await self._aside(self._store.end_filling)
+            await aside(self._store.end_filling)
 
     async def step(self, *, timeout_ms: int) -> bool:
         """Apply what has come, waiting so long for it; whether the position has moved."""
@@ -162,11 +168,24 @@ class Follower:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            self._restoration.apply(self.admission.admit(records), next_offset=next_offset)
+            self._apply(records, next_offset)
         finally:
             if was_enabled:
                 gc.enable()
         self.records += len(records)
+
+    def _apply(self, records: RecordColumns, next_offset: int) -> None:
+        """In pieces, where there is a base among them."""
+        low, restoration = 0, self._restoration
+        while BASE_KEY in (keys := records.keys[low:]):
+            high = low + keys.index(BASE_KEY)
+            before = self.admission.admit(records[low:high])
+            restoration.apply(before, next_offset=records.offsets[high])
+            restoration.begin_anew()
+            self.admission.begin_anew()
+            low = high + 1
+        rest = records[low:] if low else records
+        restoration.apply(self.admission.admit(rest), next_offset=next_offset)
 
     async def _complete_offset(self, consumer: Consumer) -> int:
         """From where on no deletion can have been compacted away yet."""
@@ -175,12 +194,12 @@ class Follower:
         place = found[self._changelog]
         return self.end if place is None else place.offset
 
-    @staticmethod
-    async def _aside(work: Callable[[], None]) -> None:
-        """Wait for the disk in a thread; it comes to its end even if nobody waits any more."""
-        done = asyncio.get_running_loop().run_in_executor(None, work)
-        try:
-            await asyncio.shield(done)
-        except asyncio.CancelledError:
-            await asyncio.wait([done])
-            raise
+
+async def aside(work: Callable[[], T]) -> T:
+    """Wait for the disk in a thread; it comes to its end even if nobody waits any more."""
+    done = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.wait([done])
+        raise

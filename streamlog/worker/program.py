@@ -21,6 +21,7 @@ from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import TopicSpec, Topology
 from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS
 from streamlog.worker.commit import OnStep, unheard
+from streamlog.worker.hand_overs import HandOver
 from streamlog.worker.moves import Policy
 from streamlog.worker.placement import Placement, together
 from streamlog.worker.versions import Change
@@ -112,3 +113,5 @@ class Start:
     """HOST:PORT at which this worker answers, if it does."""
     change: Change
     """Of the topology, since the version that ran before."""
+    hand_over: HandOver | None = None
+    """The last one, if the app's state has begun with a snapshot."""

@@ -18,6 +18,7 @@ import logging
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, cast
 
 from streamlog.assignors import TopicPartition
@@ -31,7 +32,8 @@ from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.tables.store import Change, KeyValueStore
-from streamlog.worker.following import Follower
+from streamlog.worker.following import Follower, aside
+from streamlog.worker.hand_overs import Base
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class Fences:
         """The offset of the last fence known."""
         self.late = set(late)
         """Keys whose newest record is a former owner's."""
+        self._is_anew = False
 
     @classmethod
     def stored(cls, store: RocksStore) -> Fences:
@@ -94,6 +97,9 @@ class Fences:
     def admit(self, records: Iterable[Record]) -> list[Change]:
         """The changes to apply: fences as their offset, nothing by a former owner."""
         columns = RecordColumns.of(records)
+        if self._is_anew:
+            self._is_anew = False
+            return [(LATE_KEY, None), *self.admit(columns)]
         if not self.late and self._are_all_own(columns):
             return list(zip(cast("list[bytes]", columns.keys), columns.values, strict=True))
         changes: list[Change] = []
@@ -113,6 +119,11 @@ class Fences:
         if self.late != before:
             changes.append((LATE_KEY, _pack_keys(self.late)))
         return changes
+
+    def begin_anew(self) -> None:
+        """The state begins with what follows: nobody before was late. Who owns it stays."""
+        self.late.clear()
+        self._is_anew = True
 
     def _are_all_own(self, columns: RecordColumns) -> bool:
         """Whether these are checkpoints of the last owner, as almost always, and nothing else."""
@@ -139,8 +150,11 @@ class Restorer:
         path: str,
         budget: RocksBudget,
         clock: Clock,
+        base: Base | None = None,
     ) -> None:
+        """`base` is what the state began with, if it was handed over (see `hand_overs`)."""
         self.changelog = changelog
+        self._base = base
         self.records = 0
         """Applied so far."""
         self._log = log
@@ -166,6 +180,7 @@ class Restorer:
         store = await self._opened_store()
         try:
             check_cluster(self._log, store, self._path)
+            await self._adopt_base(store)
             epoch = await self._fence()
             late = await self._replay(store, end_offset=epoch + 1)
             now_ms = self._clock.wall_ms()
@@ -192,6 +207,15 @@ class Restorer:
                 return self._directory.open(self._budget, skip_locked=is_late)
             except LogDirectoryLocked:
                 await asyncio.sleep(LOCK_RETRY_MS / 1000)
+
+    async def _adopt_base(self, store: RocksStore) -> None:
+        """Take the files of a snapshot, where they are newer than what is here."""
+        base, wall_ms = self._base, self._clock.wall_ms()
+        if base is None or not base.is_of_use(store, wall_ms=wall_ms):
+            return
+        keep = {CLUSTER_KEY: self._log.cluster_id.encode()}
+        if not await aside(partial(base.adopt, store, keep, OWNER_KEY)):
+            await aside(partial(store.replace, (), [*keep.items()]))
 
     async def _fence(self) -> int:
         fence = (self._clock.wall_ms(), OWNER_KEY, b"", ())

@@ -43,6 +43,7 @@ from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor
 from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.global_tables import GlobalReader
+from streamlog.worker.hand_overs import Base, HandOver
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer
 from streamlog.worker.running_task import RunningTask
@@ -101,6 +102,8 @@ class Surroundings:
     """Told how far a commit is."""
     reader: GlobalReader
     """Of the global tables, which tasks may look into."""
+    hand_over: HandOver | None = None
+    """The last one, if the app's state has begun with a snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -585,7 +588,7 @@ class Tasks:
     async def _opened_task(self, task_id: TaskId, delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)
         sub = self._topology.subtopologies[task_id.subtopology]
-        state = None
+        state, handed = None, self._with.hand_over
         if sub.changelog_topic is not None:
             restorer = Restorer(
                 self._with.log,
@@ -594,6 +597,7 @@ class Tasks:
                 path=f"{self._with.state_path}/{task_id}",
                 budget=self.budget,
                 clock=self._with.clock,
+                base=None if handed is None else Base(handed, str(task_id)),
             )
             self._restorers[task_id] = restorer
             try:

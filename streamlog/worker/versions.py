@@ -20,12 +20,13 @@ import msgspec
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.clock import Clock
-from streamlog.errors import CorruptData, RequestTimedOut, StateLost, TopicExists, TopologyError
+from streamlog.errors import CorruptData, StateLost, TopicExists, TopologyError
 from streamlog.log import Log
 from streamlog.processing.inherited import Era
 from streamlog.topology import Topology
 from streamlog.topology.blueprint import Blueprint
 from streamlog.topology.difference import Difference, difference
+from streamlog.worker.whole_topic import whole_topic
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +37,6 @@ CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1"}
 BROKER_DEFAULT = -1
 ATTEMPTS_MAX = 20
 """Each one that fails is another program's success."""
-POLL_MS = 200
-STALL_MS = 30_000
-"""The end was read, so it is there: no record for this long is a broken log."""
 
 
 class _Wire(msgspec.Struct, frozen=True):
@@ -151,7 +149,8 @@ class Versions:
 
     async def compare(self) -> Change:
         """What this program changes of what the log knows."""
-        return compared(current(await self._read()), self._topology)
+        records = await whole_topic(self._log, self._place.topic, self._clock)
+        return compared(current(records), self._topology)
 
     async def check(self, *, accept_state_loss: bool) -> Change:
         """The same, unless it is to be refused.
@@ -193,24 +192,6 @@ class Versions:
             logger.debug("topic %s is there", topic.name)
         async with self._log.producer(linger_ms=0) as producer:
             await (await producer.send(self._place.topic, change.encode(), partition=0))
-
-    async def _read(self) -> list[tuple[int, bytes]]:
-        if not any(
-            topic.name == self._place.topic for topic in await self._log.admin().list_topics()
-        ):
-            return []
-        found: list[tuple[int, bytes]] = []
-        async with self._log.consumer(auto_offset_reset="earliest") as consumer:
-            consumer.assign([self._place])
-            end = (await consumer.end_offsets([self._place]))[self._place]
-            deadline_ms = self._clock.now_ms() + STALL_MS
-            while end and await consumer.position(self._place) < end:
-                if self._clock.now_ms() >= deadline_ms:
-                    raise RequestTimedOut(f"topic {self._place.topic} can't be read to its end")
-                polled = await consumer.poll(timeout_ms=POLL_MS)
-                records = polled.get(self._place, ())
-                found += [(record.offset, record.value or b"") for record in records]
-        return found
 
 
 def _refusal(app_id: str, found: Difference) -> str:

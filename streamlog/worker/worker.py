@@ -14,10 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import (
-    AsyncExitStack,
-    closing,
-)
+from contextlib import AsyncExitStack, closing
 from functools import partial
 from uuid import uuid4
 
@@ -47,6 +44,7 @@ from streamlog.worker.exactly_once import Transactor, Undone
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.global_tables import GlobalReader
+from streamlog.worker.hand_overs import hand_overs
 from streamlog.worker.own_rows import rows_for_agents
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.program import Program, Start
@@ -158,6 +156,7 @@ class Worker:
                 transactor=transactor,
                 on_step=program.on_step,
                 reader=reader,
+                hand_over=start.hand_over,
             )
             self.exchange.host = state_host(program.state_path)
             replies = self._bound(stack, surroundings)
@@ -234,6 +233,7 @@ class Worker:
         # On somebody's cluster, a source that is missing is more likely a wrong name.
         required = () if self._log_url.startswith(EMBEDDED) else program.sources
         counts = await ensure_topics(log, program.topology, program.topics, required=required)
+        handed = await hand_overs(log, program.app_id, self._clock)
         return Start(
             program=program,
             log=log,
@@ -242,6 +242,7 @@ class Worker:
             tasks=sum(sub.tasks(counts) for sub in program.topology.subtopologies),
             web=web,
             change=await versions.settle(accept_state_loss=program.accept_state_loss),
+            hand_over=handed[-1] if handed else None,
         )
 
 

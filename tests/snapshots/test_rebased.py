@@ -43,7 +43,7 @@ def an_input(topic: str) -> TopicSpec:
 
 @pytest.mark.parametrize("new_id", ["shop", "shop-v2"])
 def test_positions_behind_a_repartition_are_those_of_the_log(new_id: str) -> None:
-    progress = landing(new_id).rebased(a_progress())
+    progress = landing(new_id).rebased(a_progress(), 0)
     topic, above = f"{new_id}-by-name-repartition", f"{new_id}-by-age-repartition"
     assert progress.offsets == {("sales", 0): 18, (topic, 0): 100}
     assert progress.sections["era"] == 3
@@ -63,7 +63,7 @@ def test_positions_behind_a_repartition_are_those_of_the_log(new_id: str) -> Non
 
 
 def test_nobody_is_taken_to_be_at_his_end() -> None:
-    progress = landing().rebased(a_progress())
+    progress = landing().rebased(a_progress(), 0)
     entry = MergedInput(an_input(TOPIC), 0, 0, sources=SOURCES, collector=Collector())
     entry.load(progress.sections["inputs"][TOPIC])  # type: ignore[index]
     entry.start_at(progress.offsets[TOPIC, 0])
@@ -73,7 +73,7 @@ def test_nobody_is_taken_to_be_at_his_end() -> None:
 
 
 def test_at_least_once_knows_the_times_and_forgets_the_places_of_a_history() -> None:
-    progress = landing(merges=False).rebased(a_progress())
+    progress = landing(merges=False).rebased(a_progress(), 0)
     entry = RepartitionInput(
         an_input(TOPIC), 0, 0, sources=SOURCES, idle_after_ms=None, collector=Collector()
     )
@@ -86,5 +86,13 @@ def test_at_least_once_knows_the_times_and_forgets_the_places_of_a_history() -> 
 def test_progress_of_other_kinds_stays_as_it_is() -> None:
     rng = Random(1)
     offsets = {(f"topic-{n}", n): rng.randrange(100) for n in range(5)}
-    progress = landing("other").rebased(Progress(offsets=offsets))
+    progress = landing("other").rebased(Progress(offsets=offsets), 0)
     assert progress == Progress(offsets=offsets, sections={"inputs": {}, "era": 3})
+
+
+def test_a_topic_from_which_nothing_came_is_read_from_where_it_ends() -> None:
+    progress = landing().rebased(Progress(offsets={("sales", 0): 18}), 0, ["sales", TOPIC])
+    assert progress.offsets == {("sales", 0): 18, (TOPIC, 0): 100}
+    # One that this task does not read, as it has fewer partitions.
+    progress = landing().rebased(Progress(offsets={("sales", 1): 18}), 1, ["sales", TOPIC])
+    assert progress.offsets == {("sales", 1): 18}
