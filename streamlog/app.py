@@ -458,7 +458,8 @@ class App(Duties):
         *,
         since: When | Literal["earliest"] = "earliest",
         until: When | Literal["now"] = "now",
-        engine: Literal["local"] = "local",
+        engine: Literal["spark", "local"] = "local",
+        spark: object = None,
         outputs: Literal["discard", "stage"] = "discard",
         job_id: str | None = None,
         directory: str | None = None,
@@ -475,7 +476,8 @@ class App(Duties):
             until: where it ends: before the first record of each partition whose stream time is
                 not earlier. "now": as far as all streams have come. Text without a time zone, such
                 as "2024-01-31", is in the app's.
-            engine: "local": in this process.
+            engine: "local": in this process. "spark": by Spark (the extra `[spark]`).
+            spark: its session; one on all cores of this machine by default.
             outputs: what becomes of the rows: they are dropped, or staged in files.
             job_id: of the job and its snapshot; a new one by default.
             directory: where snapshots are kept, or an fsspec URL; beside the log by default.
@@ -494,6 +496,7 @@ class App(Duties):
                 since=since,
                 until=until,
                 engine=engine,
+                spark=spark,
                 outputs=outputs,
                 timezone=self.timezone,
                 job_id=job_id,

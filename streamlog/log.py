@@ -28,6 +28,7 @@ from streamlog.broker.storage.catalog import Catalog
 from streamlog.broker.storage.committed import CommittedView, committed_view
 from streamlog.broker.storage.files import Buffer, OsFiles, directory_error
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.transactions import Decided
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import Address, Cluster, Connect
 from streamlog.client.consumer import Consumer
@@ -424,6 +425,14 @@ class StoredLog:
                 position = batch.next_offset
             if position == before:
                 return
+
+    def aborted(self, topic: str, partition: int, start: int, end: int) -> list[Decided]:
+        """The transactions that were aborted and have records between these offsets.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+        """
+        return self._directory.log(topic, partition).aborted(start, end)
 
     def _data(self, topic: str, partition: int, offset: int) -> Buffer:
         stored = self._directory.log(topic, partition)

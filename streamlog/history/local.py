@@ -16,13 +16,12 @@ from pathlib import Path
 from streamlog.assignors import TopicPartition as Partition
 from streamlog.history.finished import FinishedTask
 from streamlog.history.plan import Plan, Stage
-from streamlog.history.readers import LogReader, read_all
+from streamlog.history.readers import LogReader
 from streamlog.history.stage_task import Attempt, OpenStore, StageTask
 from streamlog.history.staging import Shuffle, ShuffleWriter
-from streamlog.history.task_run import Arrival, Arrivals, Feed, OnRead, unheard
+from streamlog.history.task_run import Arrival, Arrivals, Feed, OnRead, PartitionReader, unheard
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.record_queue import TopicPartition
-from streamlog.records.columns import RecordColumns
 from streamlog.snapshots import SnapshotPlace
 from streamlog.windows.emit import UNKNOWN_MS
 
@@ -118,19 +117,17 @@ def one_by_one(place: TopicPartition, arrivals: Iterable[Arrival]) -> Arrivals:
         yield {place: arrival}
 
 
-def load_global_tables(tables: GlobalTables, plan: Plan, reader: LogReader) -> None:
+def load_global_tables(tables: GlobalTables, plan: Plan, reader: PartitionReader) -> None:
     """Read the topics of global tables, all of them.
 
     Raises:
         StreamlogError: the log can't be read.
     """
-    partitions = [
-        Partition(topic, number) for topic in tables.topics for number in range(plan.counts[topic])
-    ]
-    if partitions:
-        for topic, arrival in read_all(reader, partitions):
-            records: RecordColumns = arrival.records
-            tables.apply(topic, records.keys, records.values)
+    for topic in tables.topics:
+        for number in range(plan.counts[topic]):
+            start, end = plan.ends[topic, number]
+            for records, *_ in reader.read(Partition(topic, number), start, end):
+                tables.apply(topic, records.keys, records.values)
 
 
 def with_ends(plan: Plan, reader: LogReader) -> Plan:
@@ -139,8 +136,11 @@ def with_ends(plan: Plan, reader: LogReader) -> Plan:
     Raises:
         StreamlogError: the log can't be asked.
     """
+    looked_up = (table.topic.name for table in plan.topology.global_tables)
     places = [
-        Partition(topic, number) for topic in plan.spans for number in range(plan.counts[topic])
+        Partition(topic, number)
+        for topic in dict.fromkeys([*plan.spans, *looked_up])
+        for number in range(plan.counts[topic])
     ]
     ends = reader.bounds(places)
     for topic, span in plan.spans.items():

@@ -52,10 +52,10 @@ class Stage:
     tasks: int
     equality: Equality
     """Of what it writes."""
+    how: str
+    """What runs it."""
     reasons: tuple[str, ...] = ()
     """Why that is not S."""
-    how: str = "the task itself, per partition"
-    """What runs it."""
 
     @property
     def number(self) -> int:
@@ -111,6 +111,10 @@ class Plan:
         return f"from {since} to {until}"
 
 
+_HOW: Mapping[EngineName, str] = {
+    "local": "the task itself, one partition after the other",
+    "spark": "the task itself, in a task of Spark per partition (functions are Python)",
+}
 _OUTPUTS: Mapping[Outputs, str] = {
     "discard": "discarded; what counts is the state",
     "stage": "staged in files, for nobody to see yet",
@@ -154,7 +158,7 @@ def planned(
     stages: list[Stage] = []
     below: dict[str, Equality] = {}
     for sub in _upstream_first(topology):
-        stage = _stage(sub, whole, below, arrival_order=arrival_order)
+        stage = _stage(sub, whole, below, engine=engine, arrival_order=arrival_order)
         below |= dict.fromkeys(sub.repartition_topics, stage.equality)
         stages.append(stage)
     return Plan(
@@ -206,6 +210,7 @@ def _stage(
     counts: Mapping[str, int],
     upstream: Mapping[str, Equality],
     *,
+    engine: EngineName,
     arrival_order: bool,
 ) -> Stage:
     found: list[tuple[Equality, str]] = [
@@ -218,7 +223,8 @@ def _stage(
         found.append(("T", f"{', '.join(t for t in sub.inputs if t in upstream)}: {live}"))
     found += [pair for node in sub.nodes for pair in _clouded(node)]
     equality = _weakest(each for each, _ in found)
-    return Stage(sub, sub.tasks(counts), equality, tuple(why for _, why in found))
+    how = _HOW[engine]
+    return Stage(sub, sub.tasks(counts), equality, how, tuple(why for _, why in found))
 
 
 def _weakest(found: Iterable[Equality]) -> Equality:

@@ -9,7 +9,7 @@ turns while there is something to wait for. Not done here: what is taken of it (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Collection, Coroutine, Generator, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -166,16 +166,6 @@ class LogReader:
             time_marks=True,
             max_partition_fetch_bytes=FETCH_BYTES,
         )
-
-
-def read_all(
-    reader: LogReader, partitions: Iterable[TopicPartition]
-) -> Iterator[tuple[str, Arrival]]:
-    """All that these hold now, with the topic's name."""
-    bounds = reader.bounds(list(partitions))
-    for partition, (start, end) in bounds.items():
-        for arrival in reader.read(partition, start, end):
-            yield partition.topic, arrival
 
 
 async def _opened(url: str, security: Security | None) -> Log:

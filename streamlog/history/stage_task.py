@@ -74,6 +74,11 @@ class Attempt:
         """Of the task."""
         return TaskId(self.stage.number, self.partition)
 
+    @property
+    def folder(self) -> str:
+        """Of its files in the snapshot's directory, as `capture` calls it."""
+        return f"{self.task_id}-{self.name}"
+
 
 class StageTask:
     """One task of a stage, at work."""
@@ -141,7 +146,7 @@ class StageTask:
 
     def _pending(self, run: TaskRun) -> Iterator[PendingRecords]:
         for (topic, partition), (position, pieces) in run.pending().items():
-            name = f"shuffles/{topic}/{partition}-{self._attempt.name}.batches"
+            name = f"{self._attempt.folder}/shuffles/{topic}/{partition}.batches"
             with self._attempt.place.writing(name) as path:
                 segment = write_segment(path, pieces)
             yield PendingRecords(
@@ -176,7 +181,7 @@ class _Outputs:
         attempt = self._attempt
         for (topic, partition), writer in sorted(self._writers.items()):
             segment: Segment = writer.finish()
-            name = f"outputs/{topic}/{partition}/{attempt.task_id}-{attempt.name}.batches"
+            name = f"{attempt.folder}/outputs/{topic}/{partition}.batches"
             with attempt.place.writing(name) as path:
                 shutil.move(segment.path, path)
             yield StagedRecords(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeAlias
 
+from streamlog.assignors import TopicPartition as Partition
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.outbox import Outbox, SinkBatch
 from streamlog.processing.provenance import BUSY_MS, Mark
@@ -38,6 +39,13 @@ class Arrival(NamedTuple):
 
 
 Arrivals: TypeAlias = Generator[Mapping[TopicPartition, Arrival], None, None]
+
+
+class PartitionReader(Protocol):
+    """Port: reads partitions of a log, committed records and time marks."""
+
+    def read(self, partition: Partition, start: int, end: int) -> Generator[Arrival, None, None]:
+        """What the partition holds from one offset up to another."""
 
 
 @dataclass(slots=True)

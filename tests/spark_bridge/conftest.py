@@ -17,8 +17,9 @@ FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # Only the first compiler: it starts sooner, and nothing here runs for long.
+    # Only the first compiler: it starts sooner, and nothing here runs for long. A task that fails
+    # is tried once more.
     conf = {"spark.driver.extraJavaOptions": FIRST_COMPILER, "spark.sql.shuffle.partitions": "2"}
-    spark = session("tests", "local[2]", conf)
+    spark = session("tests", "local[2,2]", conf)
     yield spark
     spark.stop()

@@ -1,0 +1,198 @@
+"""Shuffles: what goes through repartition topics, as rows of Spark.
+
+A row says for which task it is, and its place in the order in which that takes it: (turn, rank of
+the topic, rank of the source, number). Spark sorts by these; a task reads a partition from its
+beginning to its end, without anything waiting for what comes later. When a source has said all it
+has to, a last row says so, so that nobody waits for it until all others are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from streamlog.history.plan import Plan, Stage
+from streamlog.history.staging import source_in, sources_of
+from streamlog.history.task_run import Arrival, Arrivals
+from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.parted import parted
+from streamlog.processing.provenance import MARK, PROVENANCE, Mark, identity, pack_mark
+from streamlog.processing.record_queue import TopicPartition
+from streamlog.record import Headers
+from streamlog.records.columns import RecordColumns
+from streamlog.windows.emit import Source
+
+ROWS_MAX = 10_000
+"""Of an Arrow batch."""
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+SEED, RECORD, TIME_MARK, LAST = range(4)
+"""Kinds of rows. Each task is given one seed, so that it runs if nothing else comes."""
+BEFORE_ALL_MS = -(1 << 62)
+
+SCHEMA = pa.schema(
+    [
+        ("stage", pa.int32()),
+        ("task", pa.int32()),
+        ("turn", pa.int64()),
+        ("input", pa.int32()),
+        ("rank", pa.int32()),
+        ("number", pa.int64()),
+        ("kind", pa.int32()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("own", pa.binary()),
+        ("headers", pa.binary()),
+    ]
+)
+COLUMNS = (
+    "stage int, task int, turn bigint, input int, rank int, number bigint, kind int, "
+    "timestamp bigint, key binary, value binary, own binary, headers binary"
+)
+ORDER = ("turn", "input", "rank", "number")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
+
+
+@dataclass(slots=True)
+class _Way:
+    """From a task of one stage to another one, through one topic."""
+
+    stage: int
+    input: int
+    ranks: Mapping[bytes, int]
+    turns: dict[tuple[int, int], int] = field(default_factory=dict)
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+class ShuffleRows:
+    """What one task writes into the repartition topics behind it, as rows."""
+
+    def __init__(self, plan: Plan, stage: Stage, partition: int) -> None:
+        sub = stage.subtopology
+        self._counts = {topic: plan.counts[topic] for topic in sub.repartition_topics}
+        self._ways: dict[str, _Way] = {}
+        for other in plan.stages:
+            for at, topic in enumerate(other.subtopology.inputs):
+                if topic in self._counts:
+                    sources = sources_of(other.subtopology, topic, plan.counts)
+                    ranks = {identity(source): rank for rank, source in enumerate(sources)}
+                    self._ways[topic] = _Way(other.number, at, ranks)
+        feeds = {name for node in sub.nodes for name in node.feeds}
+        self._own = [identity((name, partition)) for name in sorted({*sub.inputs, *feeds})]
+        self._rows: list[tuple[Any, ...]] = []
+        self._bytes = 0
+
+    def write(self, batch: SinkBatch) -> None:
+        """Records of one source, or a mark."""
+        way = self._ways[batch.topic]
+        rank = way.ranks[source_in(batch)]
+        for (_, partition), columns in parted([batch], self._counts).items():
+            headers: list[Any] = columns.headers or []
+            fields = zip(columns.timestamps, columns.keys, columns.values, headers, strict=True)
+            for timestamp_ms, key, value, (*more, (name, own)) in fields:
+                kind = TIME_MARK if name == MARK else RECORD
+                place = self._place(way, partition, rank, int.from_bytes(own[:8], signed=True))
+                rest = _encode(more) if more else None
+                self._rows.append((*place, kind, timestamp_ms, key, value, own, rest))
+                self._bytes += len(own) + len(key or b"") + len(value or b"")
+
+    def tell(self, source: Source, mark: Mark) -> None:
+        """A mark into all partitions of the topics that have this source."""
+        own = identity(source)
+        data = pack_mark(mark, own)
+        for topic, way in self._ways.items():
+            for partition in range(self._counts[topic] if own in way.ranks else 0):
+                place = self._place(way, partition, way.ranks[own], mark.turn_ms)
+                at_ms = max(mark.time_ms, 0)
+                self._rows.append((*place, TIME_MARK, at_ms, None, None, data, None))
+
+    def finish(self) -> None:
+        """Its sources have said all that they have to."""
+        for topic, way in self._ways.items():
+            for rank in [way.ranks[own] for own in self._own if own in way.ranks]:
+                for partition in range(self._counts[topic]):
+                    place = self._place(way, partition, rank, BEFORE_ALL_MS)
+                    self._rows.append((*place, LAST, 0, None, None, None, None))
+
+    def drain(self, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
+        """What there is, if it is worth a batch."""
+        if not (is_last or len(self._rows) >= ROWS_MAX or self._bytes >= BATCH_BYTES_MAX):
+            return
+        rows, self._rows, self._bytes = self._rows, [], 0
+        for start in range(0, len(rows), ROWS_MAX):
+            columns = zip(*rows[start : start + ROWS_MAX], strict=True)
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+    def _place(self, way: _Way, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
+        at = (partition, rank)
+        turn_ms = way.turns[at] = max(turn_ms, way.turns.get(at, BEFORE_ALL_MS + 1))
+        number = way.numbers[at] = way.numbers.get(at, -1) + 1
+        return way.stage, partition, turn_ms, way.input, rank, number
+
+
+class ShuffleReader:
+    """The rows that are for one task, in order, as arrivals of its inputs."""
+
+    def __init__(self, plan: Plan, stage: Stage, batches: Iterator[pa.RecordBatch]) -> None:
+        sub = stage.subtopology
+        self._inputs = sub.inputs
+        self._sources = {topic: len(sources_of(sub, topic, plan.counts)) for topic in sub.feeders}
+        self._batches = iter(batches)
+        self._first = next(self._batches)
+        self.partition: int = self._first.column("task")[0].as_py()
+        """Of the task."""
+        self._ended = dict.fromkeys(self._sources, 0)
+        self._offsets = dict.fromkeys(self._sources, 0)
+
+    def arrivals(self) -> Arrivals:
+        """All of them.
+
+        Raises:
+            RuntimeError: Spark has put rows of two tasks together.
+        """
+        batch: pa.RecordBatch | None = self._first
+        while batch is not None:
+            if set(batch.column("task").to_pylist()) - {self.partition}:
+                raise RuntimeError(
+                    "Spark has put rows of two tasks of a history into one: is a plugin, or a "
+                    "setting, changing its repartitioning?"
+                )
+            found = self._of(batch)
+            if found:
+                yield found
+            batch = next(self._batches, None)
+
+    def _of(self, batch: pa.RecordBatch) -> dict[TopicPartition, Arrival]:
+        found: dict[str, RecordColumns] = {}
+        ended: set[str] = set()
+        names = ("input", "kind", "timestamp", "key", "value", "own", "headers")
+        columns = (batch.column(name).to_pylist() for name in names)
+        for at, kind, timestamp_ms, key, value, own, more in zip(*columns, strict=True):
+            if kind == SEED:
+                continue
+            topic = self._inputs[at]
+            records = found.setdefault(topic, RecordColumns())
+            if kind == LAST:
+                self._ended[topic] += 1
+                if self._ended[topic] == self._sources[topic]:
+                    ended.add(topic)
+                continue
+            headers = _headers(kind, own, more)
+            records.add(self._offsets[topic], timestamp_ms, key, value, headers)
+            self._offsets[topic] += 1
+        return {
+            (topic, self.partition): Arrival(records, is_last=topic in ended)
+            for topic, records in found.items()
+        }
+
+
+def _headers(kind: int, own: bytes, more: bytes | None) -> Headers:
+    last = (MARK if kind == TIME_MARK else PROVENANCE, own)
+    return (last,) if more is None else (*_decode(more), last)

@@ -1,0 +1,107 @@
+"""StoredReader: partitions of a log read from its files, without a broker.
+
+For tasks on other machines that have the data directory on a shared path, or beside a broker that
+is at work. The same as `readers` gives: committed records only, with the time marks between them.
+What is not decided by the end that was planned is behind it, as that is the last stable offset.
+Rule of the file: every batch's checksum is compared before it is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from streamlog.assignors import TopicPartition
+from streamlog.errors import CorruptData, ProcessingError
+from streamlog.history.task_run import Arrival
+from streamlog.log import StoredLog
+from streamlog.records.batch import RecordBatch
+from streamlog.records.columns import RecordColumns
+from streamlog.records.control import TimeMark, time_mark_of
+
+ARRIVAL_RECORDS = 5_000
+"""Given at a time, at least, as far as there are so many."""
+
+
+class StoredReader:
+    """The files of a log."""
+
+    def __init__(self, directory: str) -> None:
+        """Open the files.
+
+        Raises:
+            LogDirectoryLost: there is no log.
+        """
+        self._log = StoredLog(directory)
+
+    def close(self) -> None:
+        """Close them."""
+        self._log.close()
+
+    def read(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> Generator[Arrival, None, None]:
+        """What the partition holds from one offset up to another.
+
+        Raises:
+            ProcessingError: a batch is damaged, or the files end too early; tells where.
+            OffsetOutOfRange: the log does not hold `start` any more.
+        """
+        self._check_end(partition, end)
+        records, marks = RecordColumns(), list[TimeMark]()
+        for batch in self._committed(partition, start, end):
+            if batch.is_control:
+                mark = time_mark_of(batch)
+                marks += [] if mark is None else [mark]
+                continue
+            columns: RecordColumns = batch.columns()
+            if batch.base_offset < start or batch.last_offset >= end:
+                kept = [r for r in columns if start <= r.offset < end]
+                columns = RecordColumns.of(kept)
+            records += columns
+            if len(records) >= ARRIVAL_RECORDS:
+                yield Arrival(records, marks)
+                records, marks = RecordColumns(), []
+        if len(records) or marks:
+            yield Arrival(records, marks)
+
+    def _committed(self, partition: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+        topic, number = partition
+        aborted = self._log.aborted(topic, number, start, end) if start < end else []
+        for batch in self._log.read(topic, number, start, end):
+            self._check(partition, batch)
+            is_hidden = batch.is_transactional and any(
+                each.producer_id == batch.producer_id
+                and each.first_offset <= batch.base_offset <= each.last_offset
+                for each in aborted
+            )
+            if not is_hidden:
+                yield batch
+
+    def _check_end(self, partition: TopicPartition, end: int) -> None:
+        """What is damaged at the end of the files, or cut off, is not seen by who reads them."""
+        topic, number = partition
+        _, found = self._log.offsets(topic, number)
+        if found < end:
+            raise ProcessingError(
+                f"the files of {topic}-{number} can be read up to offset {found}, but the log held "
+                f"{end} when the history was planned: a batch is damaged, or was cut off; "
+                "`streamlog log verify` shows which",
+                topic=topic,
+                partition=number,
+                offset=found,
+                node=topic,
+            )
+
+    def _check(self, partition: TopicPartition, batch: RecordBatch) -> None:
+        try:
+            batch.check_crc()
+        except CorruptData as error:
+            topic, number = partition
+            raise ProcessingError(
+                f"the batch at offset {batch.base_offset} of {topic}-{number} is damaged: {error}; "
+                "`streamlog log verify` shows what else is",
+                topic=topic,
+                partition=number,
+                offset=batch.base_offset,
+                node=topic,
+            ) from error
