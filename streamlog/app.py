@@ -460,7 +460,7 @@ class App(Duties):
         until: When | Literal["now"] = "now",
         engine: Literal["spark", "local"] = "local",
         spark: object = None,
-        outputs: Literal["discard", "stage"] = "discard",
+        outputs: Literal["discard", "stage", "publish"] = "discard",
         job_id: str | None = None,
         directory: str | None = None,
         progress: bool | None = None,
@@ -478,8 +478,10 @@ class App(Duties):
                 as "2024-01-31", is in the app's.
             engine: "local": in this process. "spark": by Spark (the extra `[spark]`).
             spark: its session; one on all cores of this machine by default.
-            outputs: what becomes of the rows: they are dropped, or staged in files.
-            job_id: of the job and its snapshot; a new one by default.
+            outputs: what becomes of the rows: they are dropped, or staged in files, or published,
+                all at once when the history is over.
+            job_id: of the job and its snapshot; a new one by default. What was published under an
+                id is not published again.
             directory: where snapshots are kept, or an fsspec URL; beside the log by default.
             progress: show bars; by default if a person watches.
 

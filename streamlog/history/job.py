@@ -8,7 +8,7 @@ Not done here: which engine runs the plan (`local`), and what live workers do wi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +21,7 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.topic import Topic
 from streamlog.durations import When, when_ms
 from streamlog.errors import ConfigError, UsageError
+from streamlog.history import publication
 from streamlog.history.bars import Bars
 from streamlog.history.comparison import Comparison, compared
 from streamlog.history.finished import FinishedTask, summed
@@ -29,12 +30,15 @@ from streamlog.history.local import LocalRun, Surroundings, with_ends
 from streamlog.history.plan import EngineName, Outputs, Plan, planned
 from streamlog.history.readers import LogReader
 from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.record_queue import TopicPartition
 from streamlog.snapshots import Snapshot, SnapshotPlace, default_place
 from streamlog.snapshots.capture import finished
+from streamlog.snapshots.manifest import MANIFEST_FILE
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.transport.security import Security
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 from streamlog.worker.program import EXACTLY_ONCE, Program
+from streamlog.worker.topics import declare_topics
 
 Since: TypeAlias = When | Literal["earliest"]
 Until: TypeAlias = When | Literal["now"]
@@ -113,12 +117,13 @@ class BackfillJob:
             UsageError: called by code that runs on an event loop.
             StreamlogError: the log can't be read, or the disk refused.
         """
-        plan = self.plan
+        plan, place = self.plan, self._place / self.id
         try:
             tasks = self._ran(plan)
-            snapshot = self._made(plan, tasks)
+            snapshot = self._made(plan, tasks, self._published(tasks))
         except BaseException:
-            (self._place / self.id).remove()
+            if not place.has(MANIFEST_FILE):
+                place.remove()
             raise
         self._finished, self._snapshot = tasks, snapshot
         return snapshot
@@ -152,7 +157,7 @@ class BackfillJob:
             UsageError: nothing was staged, or the log has no such topic.
             StreamlogError: the log can't be read.
         """
-        if self._asked.outputs == "discard" or self._snapshot is None:
+        if self._asked.outputs != "stage" or self._snapshot is None:
             raise UsageError("no rows are staged: run the history with outputs='stage'")
         with self._reader() as reader:
             return compared(topic, self._snapshot, reader)
@@ -170,6 +175,10 @@ class BackfillJob:
         asked, program = self._asked, self._asked.program
         counts = {name: spec.partitions or 1 for name, spec in program.topics.items()}
         read = {topic for sub in program.topology.subtopologies for topic in sub.topics}
+        if asked.outputs == "publish":
+            reader.run(publication.check(reader))
+            outputs = {n: spec for n, spec in program.topics.items() if n not in read}
+            reader.run(declare_topics(reader.log, outputs))
         there = reader.partitions()
         counts = {name: n for name, n in counts.items() if name not in read} | there
         since_ms, until_ms = UNKNOWN_MS, FAR_MS
@@ -224,7 +233,20 @@ class BackfillJob:
             )
             return LocalRun(plan, surroundings).run()
 
-    def _made(self, plan: Plan, tasks: Sequence[FinishedTask]) -> Snapshot:
+    def _published(self, tasks: Sequence[FinishedTask]) -> dict[TopicPartition, int]:
+        """Where the rows end in their topics, if they are to be published."""
+        if self._asked.outputs != "publish":
+            return {}
+        with self._reader() as reader:
+            return publication.published(self.id, tasks, self._place / self.id, reader)
+
+    def _made(
+        self,
+        plan: Plan,
+        tasks: Sequence[FinishedTask],
+        outputs: Mapping[TopicPartition, int],
+    ) -> Snapshot:
+        is_published = plan.outputs == "publish"
         return finished(
             self._place / self.id,
             [task.entry for task in tasks],
@@ -233,7 +255,8 @@ class BackfillJob:
             cut_ms=plan.until_ms if plan.until_ms < FAR_MS else None,
             created_ms=self._clock.wall_ms(),
             pending=[records for task in tasks for records in task.pending],
-            staged=[records for task in tasks for records in task.staged],
+            outputs=outputs,
+            staged=[] if is_published else [rows for task in tasks for rows in task.staged],
         )
 
 

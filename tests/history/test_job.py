@@ -18,6 +18,7 @@ from streamlog.log import Log
 from streamlog.worker.worker import Worker
 
 ORDERS = [(f"shop{n % 3}", n % 7, 1_000_000 + n * 250) for n in range(600)]
+END = "2100-01-01"
 NO_MARKS = {"mark.quiet.ms": "-1"}
 
 
@@ -45,9 +46,11 @@ class Till:
                 [NewTopic(name, count, configs=NO_MARKS) for name, count in names.items()]
             )
             async with log.producer() as producer:
-                for key, value, at_ms in ORDERS:
+                for n, (key, value, at_ms) in enumerate(ORDERS):
                     raw_key, raw_value = self.orders.encoded(key, value)
-                    await producer.send("orders", raw_value, key=raw_key, timestamp_ms=at_ms)
+                    await producer.send(
+                        "orders", raw_value, key=raw_key, timestamp_ms=at_ms, partition=n % 3
+                    )
                 await producer.flush()
 
     async def live(self) -> None:
@@ -66,9 +69,11 @@ class Till:
     def driven(self) -> int:
         """How many rows the driver writes."""
         with self.app.test() as t:
-            for key, value, at_ms in ORDERS:
-                t.input(self.orders).send(value, key=key, at=at_ms)
-            return len(t.output(self.sums).records) + len(t.output(self.scaled).records)
+            for n, (key, value, at_ms) in enumerate(ORDERS):
+                t.input(self.orders).send(value, key=key, at=at_ms, partition=n % 3)
+            sums = len(t.output(self.sums).records)
+            assert sums > 50
+            return sums + len(t.output(self.scaled).records)
 
     @asynccontextmanager
     async def reading(self, log: Log) -> AsyncIterator[Consumer]:
@@ -89,7 +94,7 @@ def till(tmp_path: Path) -> Till:
 
 def test_a_history_gives_the_rows_of_the_live_app(till: Till) -> None:
     asyncio.run(till.live())
-    job = till.app.backfill(outputs="stage", until="2100-01-01")
+    job = till.app.backfill(outputs="stage", until=END)
     snapshot = job.run()
     assert sum(snapshot.offsets.values()) == len(ORDERS)
     for topic in (till.scaled, till.sums):
@@ -101,7 +106,7 @@ def test_a_history_gives_the_rows_of_the_live_app(till: Till) -> None:
 
 def test_a_history_of_another_program_differs_and_says_where(till: Till, tmp_path: Path) -> None:
     asyncio.run(till.live())
-    job = Till(tmp_path, scale=2).app.backfill(outputs="stage", until="2100-01-01")
+    job = Till(tmp_path, scale=2).app.backfill(outputs="stage", until=END)
     job.run()
     comparison = job.compare(till.scaled)
     assert not comparison
@@ -119,7 +124,7 @@ def test_now_is_where_all_streams_have_come_to(till: Till) -> None:
 
 
 def test_since_leaves_out_what_is_older(till: Till) -> None:
-    job = till.app.backfill(since=1_000_000 + 300 * 250, until="2100-01-01", outputs="stage")
+    job = till.app.backfill(since=1_000_000 + 300 * 250, until=END, outputs="stage")
     job.run()
     assert job.rows["scaled"] == 300
 
@@ -132,7 +137,7 @@ def test_a_function_that_raises_is_told_with_its_record(tmp_path: Path) -> None:
         return 1 // (value - 6)
 
     till.app.stream(till.orders).map_values(breaks, name="inverse").to(till.scaled)
-    job = till.app.backfill(until="2100-01-01", outputs="stage")
+    job = till.app.backfill(until=END, outputs="stage")
     with pytest.raises(ProcessingError, match="inverse") as raised:
         job.run()
     assert raised.value.topic == "orders"
@@ -168,7 +173,31 @@ def test_code_on_an_event_loop_is_told_to_use_a_thread(till: Till) -> None:
 
 
 def test_rows_that_were_discarded_can_not_be_compared(till: Till) -> None:
-    job = till.app.backfill(until="2100-01-01")
+    job = till.app.backfill(until=END)
     job.run()
     with pytest.raises(UsageError, match="outputs='stage'"):
         job.compare(till.sums)
+
+
+async def published(till: Till, rows: int) -> list[tuple[bytes | None, bytes | None]]:
+    found: list[tuple[bytes | None, bytes | None]] = []
+    async with Log.open(till.url) as log, till.reading(log) as consumer:
+        ends = await consumer.end_offsets(list(consumer.assignment()))
+        while any(consumer.positions().get(at, 0) < end for at, end in ends.items()):
+            for records in (await consumer.poll(timeout_ms=100)).values():
+                found += [(r.key, r.value) for r in records]
+    assert len(found) == rows
+    return found
+
+
+def test_rows_are_published_all_at_once_and_once(till: Till) -> None:
+    wanted = till.driven()
+    job = till.app.backfill(until=END, outputs="publish", job_id="till-2")
+    snapshot = job.run()
+    assert snapshot.manifest.staged == ()
+    assert {topic for topic, *_ in snapshot.manifest.outputs} == {"sums", "scaled"}
+    before = asyncio.run(published(till, wanted))
+    # As if nobody had heard of its end.
+    again = till.app.backfill(until=END, outputs="publish", job_id="till-2").run()
+    assert again.manifest.outputs == snapshot.manifest.outputs
+    assert asyncio.run(published(till, wanted)) == before
