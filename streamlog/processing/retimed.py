@@ -17,6 +17,7 @@ from streamlog.durations import When, when_ms
 from streamlog.errors import UsageError
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.step import Step
+from streamlog.processing.ways import ways_of
 from streamlog.topology import SetTimestamp
 from streamlog.windows.emit import UNKNOWN_MS, Source, StreamTime
 
@@ -32,30 +33,33 @@ class RetimedFeed(Feed):
             None if above is None else above.value,
         )
         self.above = feeds
-        sources = [source for feed in feeds for source, _, _ in feed.heard_of()]
-        self.is_one = len(sources) == 1
+        ways = [
+            (feed, source, own) for feed, o in ways_of(feeds).items() for source, own in o.items()
+        ]
+        self.is_one = len(ways) == 1
         """It stands for one source, which is called as it is itself."""
-        self._behind: dict[Source, Source] = {
-            source: self.source if self.is_one else (f"{name}/{source[0]}", source[1])
-            for source in sources
+        self._behind: dict[tuple[Feed, Source], Source] = {
+            (feed, source): self.source if self.is_one else (f"{name}/{own[0]}", own[1])
+            for feed, source, own in ways
         }
         self.stream = StreamTime(self._behind.values())
 
-    def source_behind(self, source: Source) -> Source:
-        """What a source above is called here: it has another time than there."""
-        return self._behind[source]
+    def source_behind(self, feed: Feed, source: Source) -> Source:
+        """What a source of a feed above is called here: it has another time than there."""
+        return self._behind[feed, source]
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""
-        return [
-            (self._behind[source], self.stream.time_of(self._behind[source]), quiet_ms)
+        heard = (
+            (self._behind[feed, source], quiet_ms)
             for feed in self.above
             for source, _, quiet_ms in feed.heard_of()
-        ]
+        )
+        return [(source, self.stream.time_of(source), quiet_ms) for source, quiet_ms in heard]
 
-    def pass_time(self, source: Source, elapsed_ms: int) -> None:
-        """A source above has gone on by so much without a record."""
-        behind = self._behind.get(source)
+    def pass_time(self, feed: Feed, elapsed_ms: int) -> None:
+        """An input above has gone on by so much without a record."""
+        behind = self._behind.get((feed, feed.source))
         if behind is not None and self.stream.time_of(behind) > UNKNOWN_MS:
             self.stream.advance(behind, self.stream.time_of(behind) + elapsed_ms)
 
@@ -88,7 +92,7 @@ class SetTimestampStep(Step):
         batch, timestamps = self.applied(batch, self._timestamp, batch.values)
         origin, feed = batch.origin, self.feed
         above = [origin.feed.source] if origin.sources is None else batch.of_origin(origin.sources)
-        sources = [feed.source_behind(source) for source in above]
+        sources = [feed.source_behind(origin.feed, source) for source in above]
         if origin.sources is None:
             sources *= len(timestamps)
         times: list[int] = []
@@ -123,7 +127,7 @@ class SetTimestampStep(Step):
 
     def pass_time(self, feed: Feed, elapsed_ms: int) -> None:
         """The mark of an input: what comes from there has gone on by as much."""
-        self.feed.pass_time(feed.source, elapsed_ms)
+        self.feed.pass_time(feed, elapsed_ms)
 
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - stream time only
         """All records at hand have been taken: note how far the sources have come."""

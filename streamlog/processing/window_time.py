@@ -3,8 +3,9 @@
 Of one stream, however many partitions are upstream: source by source (`StreamTime`), so that one
 that is read faster makes no records of others late. Of several streams that go into one aggregate:
 one time for all, that of the record in hand (`JoinTime`), as for joins; a stream that is quiet
-holds up nothing once it was read to its end. Rule of the file: whoever asks does not have to know
-which of both it is.
+holds up nothing once it was read to its end. A source from which records come by several
+ways, such as two repartition topics, is one for each: what was read of one way says nothing of
+what is still to come by the other. Rule of the file: whoever asks need not know which it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from streamlog.processing.columns import Batch, Feed
 from streamlog.processing.join_time import JoinTime
+from streamlog.processing.ways import ways_of
 from streamlog.windows.emit import UNKNOWN_MS, Source, StreamTime
 
 
@@ -27,9 +29,10 @@ class WindowTime:
         self._own = own
         self._idle_after_ms = idle_after_ms
         self._joined = JoinTime(feeds) if united else None
-        self.stream = StreamTime(
-            [own] if united else (source for feed in feeds for source, _, _ in feed.heard_of())
-        )
+        self._ways = ways_of(feeds)
+        called = [pair for ways in self._ways.values() for pair in ways.items()]
+        self._meet = any(source != way for source, way in called)
+        self.stream = StreamTime([own] if united else (way for _, way in called))
 
     def of(self, batch: Batch) -> tuple[Sequence[Source] | None, Sequence[int]]:
         """Each record's source (None: all have the same), and the source's time with it."""
@@ -38,11 +41,17 @@ class WindowTime:
             reach, feed = self._joined.reach, origin.feed
             return None, [reach(feed, turn_ms) for turn_ms in batch.of_origin(origin.turns)]
         own = None if origin.sources is None else batch.of_origin(origin.sources)
+        if own is not None and self._meet:
+            called = self._ways[origin.feed]
+            own = [called[source] for source in own]
         return own, batch.of_origin(origin.times)
 
     def common(self, batch: Batch) -> Source:
         """The source of all records, where `of` says that they have the same."""
-        return batch.origin.feed.source if self._joined is None else self._own
+        if self._joined is not None:
+            return self._own
+        feed = batch.origin.feed
+        return self._ways[feed].get(feed.source, feed.source)
 
     def settle(self) -> None:
         """All records at hand have been taken: note how far sources have come, and who is idle."""
@@ -51,7 +60,9 @@ class WindowTime:
             return
         stream, idle_after_ms = self.stream, self._idle_after_ms
         for feed in self._feeds:
-            for source, time_ms, quiet_ms in feed.heard_of():
+            called = self._ways[feed]
+            for heard, time_ms, quiet_ms in feed.heard_of():
+                source = called[heard]
                 idle = idle_after_ms is not None and quiet_ms >= idle_after_ms
                 if idle and stream.is_idle(source) and time_ms <= stream.time_of(source):
                     continue

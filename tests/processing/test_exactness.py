@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from random import Random
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog import App, Record, Windowed, tumbling
@@ -294,3 +295,39 @@ def test_a_window_waits_for_the_slowest_source() -> None:
         source.send(1, key="b", at=50, partition=1)
         first: Record[Windowed[str], int] = t.output(final).pop()
         assert (first.key.key, first.value) == ("a", 2)
+
+
+def met_app(*, direct: bool) -> App:
+    """Records of one topic by two ways, which meet before windows."""
+    app = App("met")
+    words = app.topic("words", key=str, value=int)
+    final = app.topic("final", key=Windowed[str], value=int)
+    read = app.stream(words)
+    first = read.rekey(lambda key, _: key[:1]).repartition(name="first")
+    last = read if direct else read.rekey(lambda key, _: key[-1:]).repartition(name="last")
+    windows = first.merge(last).group_by_key().windowed(tumbling(f"{SIZE_MS}ms"))
+    windows.count(name="met").changes().to(final)
+    return app
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@given(inputs=events, seed=st.integers(0, 10_000))
+@settings(max_examples=40)
+def test_no_way_of_a_source_makes_records_late_that_come_by_another(
+    direct: bool, inputs: Input, seed: int
+) -> None:
+    inputs = closed(inputs, 3)
+    cluster = run(inputs, partitions=3, seed=seed, crashes=0, app=met_app(direct=direct))
+    times, late, counts = Counter[int](), 0, Counter[tuple[str, int]]()
+    for partition, key, timestamp_ms, _ in inputs:
+        times[partition] = max(times[partition], timestamp_ms)
+        start_ms = timestamp_ms // SIZE_MS * SIZE_MS
+        is_late = start_ms + SIZE_MS <= times[partition]
+        late += 2 * is_late
+        for met in () if is_late else (key[:1], key if direct else key[-1:]):
+            counts[met, start_ms] += 1
+    found = Counter[tuple[str, int]]()
+    for (key, at, count, _), rows in rows_of(cluster, "final", distinct=False).items():
+        found[key, at] += count * rows
+    assert cluster.drops["met", "late"] == late
+    assert found == {place: n for place, n in counts.items() if place[1] < FAR_MS}
