@@ -53,6 +53,7 @@ from streamlog.topology import (
     on_error,
 )
 from streamlog.topology import GlobalTable as GlobalDefinition
+from streamlog.topology.global_tables import BACKENDS, Backend
 from streamlog.windows.definitions import Windows
 
 if TYPE_CHECKING:
@@ -313,21 +314,28 @@ class App(Duties):
             )
         return topic_table(self._builder, self._own(source), name=name, history=history)
 
-    def global_table(self, source: Topic[K, V], *, name: str | None = None) -> GlobalTable[K, V]:
+    def global_table(
+        self, source: Topic[K, V], *, name: str | None = None, backend: Backend = "memory"
+    ) -> GlobalTable[K, V]:
         """The latest value per key of a whole topic, in every worker; None deletes.
 
         For `Stream.lookup`, by any key, and for agents. Every worker reads all of it before its
-        tasks start, follows it from then on, and has it in memory.
+        tasks start, and follows it from then on.
 
         Args:
             source: the topic, best a compacted one.
             name: of the table; the topic's by default.
+            backend: "memory", or "rocksdb" for a table that is larger than that: it is kept in the
+                state directory, and a worker that comes back reads what it has missed.
 
         Raises:
-            TopologyError: the name is taken, or the topic belongs to another app.
+            TopologyError: the name is taken, the topic belongs to another app, or there is no such
+                backend.
         """
+        if backend not in BACKENDS:
+            raise TopologyError(f"backend is 'memory' or 'rocksdb', not {backend!r}")
         spec = self._own(source)
-        definition = GlobalDefinition(check_name("a table", name or spec.name), spec)
+        definition = GlobalDefinition(check_name("a table", name or spec.name), spec, backend)
         self._builder.add_global_table(definition)
         return GlobalTable(self._builder, definition)
 

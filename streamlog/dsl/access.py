@@ -18,8 +18,8 @@ class GlobalRowsAccess(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None if there is none."""
 
-    def rows(self) -> list[tuple[bytes, bytes]]:
-        """All keys and values as they are now, in the order of keys."""
+    def page(self, low: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Keys from `low` on with their values, in order; where to go on if these are not all."""
 
 
 class GlobalAccess(Protocol):

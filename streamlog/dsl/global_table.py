@@ -44,14 +44,19 @@ class GlobalTable(Generic[K, V]):
         return None if data is None else topic.value.loads(data)
 
     async def scan(self) -> AsyncIterator[tuple[K, V]]:
-        """All rows as this worker has read them when it begins, in the order of keys' bytes.
+        """All rows as this worker has read them, in the order of keys' bytes.
+
+        Of a table in memory it is as of the beginning; one on disk is read some rows at a time.
 
         Raises:
             UsageError: nobody runs the app.
         """
         topic = self.definition.topic
-        for key, data in self._access().rows_of(self.name).rows():
-            yield topic.key.loads(key), topic.value.loads(data)
+        low: bytes | None = b""
+        while low is not None:
+            rows, low = self._access().rows_of(self.name).page(low)
+            for key, data in rows:
+                yield topic.key.loads(key), topic.value.loads(data)
 
     def _access(self) -> GlobalAccess:
         found = self.builder.outlet.global_tables

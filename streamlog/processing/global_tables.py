@@ -9,52 +9,107 @@ been read. Not done here: reading (`worker/global_tables`, `testing`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from streamlog.errors import TopologyError
 from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
 from streamlog.records.columns import has_none
+from streamlog.tables.store import Change, KeyValueStore, prefix_end
 from streamlog.topology import GlobalJoin, GlobalTable
 
 DECODED_ROWS_MAX = 100_000
 """Rows kept as objects; beyond, all are dropped."""
+PAGE_ROWS = 1_000
+"""Of a store, at once."""
+ROW = b"\x01"
+"""What the keys of rows begin with in a store."""
 
 
-class GlobalRows:
-    """The rows of one table."""
+class RowsInMemory:
+    """The rows of a table in the memory of this process."""
 
-    def __init__(self, table: GlobalTable) -> None:
-        self.table = table
+    def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
-        self._decoded: dict[bytes, tuple[bytes, object]] = {}
-        """Values beside the bytes that they were made from."""
 
-    def apply(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
-        """Take in records of the topic, in their order; those without a key are none of a row."""
-        for key, value in zip(keys, values, strict=True):
-            if key is None:
-                continue
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None if there is none."""
+        return self._rows.get(key)
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Take in the changes in their order; None deletes."""
+        for key, value in changes:
             if value is None:
                 self._rows.pop(key, None)
             else:
                 self._rows[key] = value
 
+    def page(self, low: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """All keys from `low` on, and their values, as they are now."""
+        found = sorted(self._rows.copy().items())
+        return [pair for pair in found if pair[0] >= low] if low else found, None
+
+
+class RowsInStore:
+    """The rows of a table in a store, beside what is known of the topic."""
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self.store = store
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None if there is none."""
+        return self.store.get(ROW + key)
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Take in the changes in their order; None deletes."""
+        self.store.write((ROW + key, value) for key, value in changes)
+
+    def page(self, low: bytes) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Some keys from `low` on, and their values, as they are now; and where to go on."""
+        scan = self.store.range(ROW + low, prefix_end(ROW))
+        found = [(key[len(ROW) :], value) for key, value in islice(scan, PAGE_ROWS)]
+        return found, found[-1][0] + b"\x00" if len(found) == PAGE_ROWS else None
+
+
+class GlobalRows:
+    """The rows of one table."""
+
+    def __init__(self, table: GlobalTable, kept: RowsInMemory | RowsInStore) -> None:
+        self.table = table
+        self.kept = kept
+        self._decoded: dict[bytes, tuple[bytes, object]] = {}
+        """Values beside the bytes that they were made from."""
+
+    def apply(self, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> None:
+        """Take in records of the topic, in their order; those without a key are none of a row."""
+        pairs = zip(keys, values, strict=True)
+        self.kept.write([(key, value) for key, value in pairs if key is not None])
+
     def get(self, key: bytes) -> bytes | None:
         """The value of a key as bytes; None if there is none."""
-        return self._rows.get(key)
+        return self.kept.get(key)
+
+    def page(self, low: bytes = b"") -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Keys from `low` on with their values, in order; where to go on if these are not all."""
+        return self.kept.page(low)
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """All keys and values as they are now, in the order of keys."""
-        return sorted(self._rows.copy().items())
+        """All keys and values, in the order of keys."""
+        found: list[tuple[bytes, bytes]] = []
+        low: bytes | None = b""
+        while low is not None:
+            page, low = self.page(low)
+            found += page
+        return found
 
     def lookup(self, key: bytes) -> object:
         """The value of a key; None if there is none."""
-        data = self._rows.get(key)
+        data = self.kept.get(key)
         if data is None:
             return None
         known = self._decoded.get(key)
-        if known is not None and known[0] is data:
+        if known is not None and known[0] == data:
             return known[1]
         if len(self._decoded) >= DECODED_ROWS_MAX:
             self._decoded.clear()
@@ -66,13 +121,30 @@ class GlobalRows:
 class GlobalTables:
     """The global tables of an app."""
 
-    def __init__(self, tables: Iterable[GlobalTable] = ()) -> None:
-        self._tables = {table.name: GlobalRows(table) for table in tables}
+    def __init__(
+        self, tables: Iterable[GlobalTable] = (), stores: Mapping[str, KeyValueStore] | None = None
+    ) -> None:
+        """`stores` are for tables that are kept on disk, by their names; by default none is."""
+        found = stores or {}
+        self._tables = {
+            table.name: GlobalRows(
+                table, RowsInStore(found[table.name]) if table.name in found else RowsInMemory()
+            )
+            for table in tables
+        }
 
     @property
     def topics(self) -> list[str]:
         """What has to be read."""
         return sorted({rows.table.topic.name for rows in self._tables.values()})
+
+    @property
+    def of_topics(self) -> dict[str, list[str]]:
+        """The names of the tables by topic."""
+        found: dict[str, list[str]] = {}
+        for name, rows in self._tables.items():
+            found.setdefault(rows.table.topic.name, []).append(name)
+        return found
 
     def apply(
         self, topic: str, keys: Sequence[bytes | None], values: Sequence[bytes | None]

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from streamlog.topology.nodes import Node
 from streamlog.topology.topics import TopicSpec
+
+Backend = Literal["memory", "rocksdb"]
+"""Of rows that are all in each worker: in memory, or on disk with a part of them in memory."""
+BACKENDS: tuple[Backend, ...] = ("memory", "rocksdb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class GlobalTable:
 
     name: str
     topic: TopicSpec
+    backend: Backend = "memory"
+    """Where each worker keeps the rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
-"""GlobalReader: the topics of global tables into the memory of this worker.
+"""GlobalReader: the topics of global tables into this worker, in memory or on its disk.
 
 Everything that is there is read before the worker joins its group, so that no task looks into half
 a table; from then on what comes is followed, by a consumer of no group. What is not committed in
-the log is not read. Rule of the file: rows are brought by the event loop and looked up by the
-engine thread, row by row. Not done here: the rows (`processing/global_tables`).
+the log is not read. Rule of the file: rows are brought by the event loop, or by a thread that it
+waits for, and looked up by the engine thread, row by row. Not done here: the rows
+(`processing/global_tables`), and what is kept of them on disk (`global_stores`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from streamlog.clock import Clock
 from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
 from streamlog.processing.global_tables import GlobalTables
+from streamlog.records.columns import RecordColumns
 from streamlog.topology import Topology
+from streamlog.worker.global_stores import GlobalStores
+from streamlog.worker.program import Program
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,8 @@ SLICE_RECORDS = 5_000
 """Taken in at once: heartbeats and agents get their turn in between."""
 STALL_MS = 60_000
 """A log that says it has more and gives nothing for so long is not waited for."""
+TELL_MS = 60 * 60 * 1000
+"""Tables on disk are known to be up to date so often, even if nothing comes."""
 FETCH_BYTES = 4 * 1024 * 1024
 """Of one partition at once."""
 
@@ -37,10 +43,17 @@ class GlobalReader:
     """Reads the topics of an app's global tables; an async context manager."""
 
     def __init__(
-        self, log: Log, topology: Topology, counts: Mapping[str, int], clock: Clock
+        self,
+        log: Log,
+        topology: Topology,
+        counts: Mapping[str, int],
+        clock: Clock,
+        *,
+        stores: GlobalStores | None = None,
     ) -> None:
-        """`counts` are the partitions of every topic."""
-        self.tables = GlobalTables(topology.global_tables)
+        """`counts` are the partitions of every topic; `stores` those of tables that are on disk."""
+        self._stores = stores or GlobalStores({})
+        self.tables = GlobalTables(topology.global_tables, self._stores.rocksdb)
         self.left: dict[str, int] = {}
         """By topic, how many offsets are still to be read before tasks may start."""
         self._partitions = [
@@ -49,6 +62,7 @@ class GlobalReader:
             for number in range(counts[topic])
         ]
         self._clock = clock
+        self._told_ms = 0
         self._consumer = log.consumer(
             auto_offset_reset="earliest",
             isolation_level="read_committed",
@@ -67,8 +81,13 @@ class GlobalReader:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._partitions:
-            await self._consumer.__aexit__(exc_type, exc, traceback)
+        try:
+            if self._partitions:
+                if exc_type is None and self._stores.rocksdb and self._consumer.positions():
+                    await self._tell()
+                await self._consumer.__aexit__(exc_type, exc, traceback)
+        finally:
+            await asyncio.to_thread(self._stores.close)
 
     async def load(self, stop: asyncio.Event) -> None:
         """Read all that is there, or until `stop` is set.
@@ -80,8 +99,13 @@ class GlobalReader:
             return
         consumer = self._consumer
         consumer.assign(self._partitions)
-        await consumer.seek_to_beginning(*self._partitions)
+        begins = await consumer.begin_offsets(self._partitions)
         ends = await consumer.end_offsets(self._partitions)
+        starts = await asyncio.to_thread(
+            self._stores.starts, self.tables.of_topics, begins, ends, self._clock.wall_ms()
+        )
+        for partition, offset in starts.items():
+            consumer.seek(partition, offset)
         begun_ms = moved_ms = self._clock.now_ms()
         before = self._count(ends)
         while before and not stop.is_set():
@@ -106,6 +130,19 @@ class GlobalReader:
 
     async def _step(self) -> None:
         polled = await self._consumer.poll_columns(timeout_ms=POLL_MS, max_records=SLICE_RECORDS)
+        if not self._stores.rocksdb:
+            self._apply(polled)
+        elif polled or self._clock.wall_ms() - self._told_ms >= TELL_MS:
+            await asyncio.to_thread(self._apply, polled)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        """Write down how far the tables on disk have been read."""
+        positions, self._told_ms = self._consumer.positions(), self._clock.wall_ms()
+        tables = self.tables.of_topics
+        await asyncio.to_thread(self._stores.reached, tables, positions, self._told_ms)
+
+    def _apply(self, polled: Mapping[TopicPartition, RecordColumns]) -> None:
         for partition, records in polled.items():
             self.tables.apply(partition.topic, records.keys, records.values)
 
@@ -115,3 +152,18 @@ class GlobalReader:
         for partition, end in ends.items():
             self.left[partition.topic] += max(end - positions.get(partition, 0), 0)
         return sum(self.left.values())
+
+
+def reader_of(program: Program, log: Log, counts: Mapping[str, int], clock: Clock) -> GlobalReader:
+    """That of a program, with the stores of tables that are kept on disk.
+
+    Raises:
+        LogDirectoryError: their directories can't be made, read or written.
+    """
+    stores = GlobalStores.opened(
+        program.topology.global_tables,
+        program.state_path,
+        memory_bytes=program.global_memory_bytes,
+        cluster=log.cluster_id,
+    )
+    return GlobalReader(log, program.topology, counts, clock, stores=stores)

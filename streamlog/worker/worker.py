@@ -43,7 +43,7 @@ from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor, Undone
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
-from streamlog.worker.global_tables import GlobalReader
+from streamlog.worker.global_tables import reader_of
 from streamlog.worker.hand_overs import hand_overs
 from streamlog.worker.own_rows import rows_for_agents
 from streamlog.worker.pauses import Pauses
@@ -138,7 +138,7 @@ class Worker:
             transactor = await self._transactor(log, stack)
             consumer = await stack.enter_async_context(self._consumer(log))
             stack.push_async_exit(partial(_leave, consumer))
-            reader = GlobalReader(log, program.topology, start.counts, self._clock)
+            reader = await asyncio.to_thread(reader_of, program, log, start.counts, self._clock)
             await stack.enter_async_context(reader)
             program.bind_global_tables(reader.tables)
             background = await stack.enter_async_context(asyncio.TaskGroup())
@@ -148,7 +148,7 @@ class Worker:
                 consumer=consumer,
                 clock=self._clock,
                 state_path=program.state_path,
-                state_memory_bytes=program.state_memory_bytes,
+                state_memory_bytes=program.state_memory_bytes - program.global_memory_bytes,
                 era=start.change.era,
                 background=background,
                 figures=Figures(),

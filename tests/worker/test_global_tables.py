@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from streamlog import App
+from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
 from streamlog.clock import SystemClock
-from streamlog.errors import RequestTimedOut
+from streamlog.errors import RequestTimedOut, TopologyError
 from streamlog.log import Log
+from streamlog.processing import global_tables as processing_tables
 from streamlog.records.batch import Record
 from streamlog.serdes import serde_for
 from streamlog.topology import GlobalTable, TopicSpec, Topology
 from streamlog.worker import global_tables
+from streamlog.worker.global_stores import AWAY_MS_MAX, GlobalStores
 from streamlog.worker.global_tables import GlobalReader
 from tests.worker.processes import STREAMLOG, attached, read_until, running, streamlog
 
@@ -30,7 +34,7 @@ app = App("enrich", log="embedded:./log", state_dir="./state", commit_interval="
 clicks = app.topic("clicks", key=str, value=str, partitions=3)
 users = app.topic("users", key=str, value=str, partitions=2, compact=True)
 out = app.topic("out", key=str, value=str, partitions=1)
-table = app.global_table(users)
+table = app.global_table(users, backend=os.environ.get("BACKEND", "memory"))
 app.stream(clicks).lookup(table, lambda _, who: who, lambda who, name: f"{who}={name}").to(out)
 
 @app.timer(every="100ms", on="every_worker")
@@ -49,7 +53,11 @@ async def put(producer: Producer, topic: str, *pairs: tuple[str, str | None]) ->
     await producer.flush()
 
 
-def test_a_worker_has_the_whole_table_before_its_first_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_a_worker_has_the_whole_table_before_its_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("BACKEND", backend)
     (tmp_path / "enrich.py").write_text(ENRICH)
     users = [(f"u{number}", f"name-{number}") for number in range(2_000)]
     clicks = [(f"c{number}", f"u{number * 7 % 2_100}") for number in range(300)]
@@ -156,3 +164,75 @@ def test_a_log_that_gives_nothing_is_not_waited_for(
                     await reader.load(asyncio.Event())
 
     asyncio.run(main())
+
+
+ON_DISK = Topology("app", (), (GlobalTable("users", TopicSpec("users", TEXT, TEXT), "rocksdb"),))
+USERS = TopicPartition("users", 0)
+
+
+class Later(SystemClock):
+    """A clock that is ahead."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+def stores_in(path: Path, cluster: str) -> GlobalStores:
+    tables, state = ON_DISK.global_tables, str(path / "state")
+    return GlobalStores.opened(tables, state, memory_bytes=64 * 2**20, cluster=cluster)
+
+
+async def on_disk(
+    log: Log, path: Path, clock: Later, *, cluster: str = "", then: str | None = None
+) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """Where a worker begins to read, and the rows that it ends with; `then` is written live."""
+    stores = stores_in(path, cluster or log.cluster_id)
+    async with GlobalReader(log, ON_DISK, {"users": 1}, clock, stores=stores) as reader:
+        tables, now_ms = reader.tables.of_topics, clock.wall_ms()
+        starts = stores.starts(tables, {USERS: 0}, {USERS: 2**40}, now_ms)
+        await reader.load(asyncio.Event())
+        if then is not None:
+            async with log.producer() as producer:
+                await put(producer, "users", (then, "new"))
+            while reader.tables.rows_of("users").get(then.encode()) is None:
+                await reader._step()
+        return starts[USERS], reader.tables.rows_of("users").rows()
+
+
+def test_a_table_on_disk_is_read_on_where_it_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processing_tables, "PAGE_ROWS", 3)
+
+    async def main() -> None:
+        clock = Later()
+        async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
+            await topic(log)
+            async with log.producer() as producer:
+                await put(producer, "users", *((f"u{n}", "old") for n in range(10)), ("u3", None))
+            rows = [(b"u%d" % n, b"old") for n in range(10) if n != 3]
+            assert await on_disk(log, tmp_path, clock) == (0, rows)
+            rows.append((b"v", b"new"))
+            assert await on_disk(log, tmp_path, clock, then="v") == (11, rows)
+            async with log.producer() as producer:
+                await put(producer, "users", ("u0", None))
+            assert await on_disk(log, tmp_path, clock) == (12, rows[1:])
+            # Two processes on one directory: the second one has a copy of its own.
+            first = stores_in(tmp_path, log.cluster_id)
+            assert (await on_disk(log, tmp_path, clock))[1] == rows[1:]
+            first.close()
+            # What the topic may have forgotten meanwhile, and another log: all of it again.
+            clock.ahead_ms = AWAY_MS_MAX + 60_000
+            assert await on_disk(log, tmp_path, clock) == (0, rows[1:])
+            assert await on_disk(log, tmp_path, clock, cluster="another") == (0, rows[1:])
+
+    asyncio.run(main())
+
+
+def test_a_backend_is_one_of_two() -> None:
+    app = App("app")
+    users = app.topic("users", key=str, value=str)
+    with pytest.raises(TopologyError, match="'memory' or 'rocksdb'"):
+        app.global_table(users, backend="disk")  # type: ignore[arg-type]
