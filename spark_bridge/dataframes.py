@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -21,10 +24,14 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from spark_bridge.arrow_batches import spark_schema
-from spark_bridge.offsets import OffsetRange, split
+from spark_bridge.offsets import OffsetRange
 from spark_bridge.options import ReadOptions, parse_options
 from spark_bridge.places import place_of
 from spark_bridge.pruning import pruned
+from spark_bridge.shares import RangePartition, parts
+from spark_bridge.streaming import LogStreamReader
+from spark_bridge.write_options import parse_write_options
+from spark_bridge.writing import LogStreamWriter, LogWriter
 from streamlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,31 +54,59 @@ class StreamlogDataSource(DataSource):
         Raises:
             ConfigError: an option is wrong or a topic does not exist.
         """
-        options = parse_options(self.options)
-        self._ranges = place_of(options).plan()
+        options = parse_options(self.options, streaming=None)
+        if options.is_batch:
+            self._ranges = place_of(options).plan()
         return spark_schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the ranges that `schema` resolved.
 
         Raises:
-            ConfigError: a schema was given with `.schema(...)`: the columns are fixed.
+            ConfigError: an option means nothing in a batch query, or a schema was given with
+                `.schema(...)`: the columns are fixed.
         """
+        options = parse_options(self.options)
         if not hasattr(self, "_ranges"):
             raise ConfigError(
                 "the streamlog source has fixed columns: leave out .schema(...); for typed values"
                 " there is the option 'valueSchema'"
             )
-        options = parse_options(self.options)
         kind = PruningReader if options.filter_pushdown else LogReader
         return kind(options, self._ranges, value_type(options, schema))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of micro-batches.
 
-class RangePartition(InputPartition):
-    """One Spark task's share."""
+        Raises:
+            ConfigError: an option is wrong, or means nothing in a streaming query.
+        """
+        options = parse_options(self.options, streaming=True)
+        return LogStreamReader(options, value_type(options, schema))
 
-    def __init__(self, offsets: OffsetRange) -> None:
-        self.offsets = offsets
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        """A writer of one job.
+
+        Raises:
+            ConfigError: an option is wrong, rows can't be records, or mode is "overwrite".
+        """
+        if overwrite:
+            raise ConfigError('a log is only appended to: use .mode("append")')
+        return LogWriter(parse_write_options(self.options), schema)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature
+    ) -> DataSourceStreamWriter:
+        """A writer of a job per micro-batch.
+
+        Raises:
+            ConfigError: an option is wrong, rows can't be records, or output mode is "complete".
+        """
+        if overwrite:
+            raise ConfigError('a log is only appended to: use .outputMode("append") or "update"')
+        return LogStreamWriter(parse_write_options(self.options), schema)
 
 
 class LogReader(DataSourceReader):
@@ -105,14 +140,6 @@ class PruningReader(LogReader):
         """Cut the ranges; Spark filters all the same."""
         self._ranges = pruned(self._ranges, filters)
         return filters
-
-
-def parts(options: ReadOptions, ranges: Sequence[OffsetRange]) -> list[RangePartition]:
-    """The shares of Spark's tasks."""
-    found = split(
-        ranges, min_partitions=options.min_partitions, records_max=options.records_per_partition_max
-    )
-    return [RangePartition(offsets) for offsets in found]
 
 
 def value_type(options: ReadOptions, schema: StructType) -> Any:  # noqa: ANN401 - Arrow's, untyped

@@ -19,9 +19,11 @@ __all__ = [
     "Bounds",
     "OffsetRange",
     "ReadOptions",
+    "limited",
     "parse_options",
     "resolve",
     "split",
+    "starts",
     "wanted_partitions",
 ]
 
@@ -97,6 +99,49 @@ def resolve(
             if start < end:
                 ranges.append(OffsetRange(topic, number, start, end))
     return ranges
+
+
+def starts(
+    options: ReadOptions,
+    partitions: Mapping[str, int],
+    bounds: Bounds,
+    offset_of_time: OffsetOfTime | None = None,
+) -> ByPartition:
+    """Where each partition asked for is begun with.
+
+    Raises:
+        ConfigError: as `resolve`.
+    """
+    wanted = wanted_partitions(options, partitions)
+    _check_named(options.starting, wanted)
+    return {
+        topic: {
+            str(number): Partition(topic, number, bounds(topic, number), offset_of_time).offset(
+                options.starting, options, is_start=True
+            )
+            for number in numbers
+        }
+        for topic, numbers in wanted.items()
+    }
+
+
+def limited(start: ByPartition, end: ByPartition, most: int | None) -> ByPartition:
+    """The end, or so far towards it that about `most` offsets are passed, in proportion."""
+    sizes = {
+        (topic, number): max(offset - start[topic][number], 0)
+        for topic, numbers in end.items()
+        for number, offset in numbers.items()
+    }
+    total = sum(sizes.values())
+    share = 1.0 if most is None or total <= most else most / total
+
+    def stop(topic: str, number: str) -> int:
+        size = sizes[topic, number]
+        # At least one, or a small partition would wait for ever beside a large one.
+        taken = size if share >= 1 else min(max(int(size * share), 1 if size else 0), size)
+        return start[topic][number] + taken
+
+    return {topic: {number: stop(topic, number) for number in ns} for topic, ns in end.items()}
 
 
 def _check_named(place: Place, wanted: Mapping[str, Sequence[int]]) -> None:

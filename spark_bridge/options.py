@@ -93,6 +93,8 @@ class ReadOptions:
     assigned: Mapping[str, tuple[int, ...]] | None
     starting: Place
     ending: Place
+    is_batch: bool
+    """Whether it can be those of a batch query."""
     is_strict_about_times: bool
     """Whether a partition with no record from the starting time on is an error."""
     fail_on_data_loss: bool
@@ -111,8 +113,8 @@ class ReadOptions:
     group_id: str
 
 
-def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """Check the options of a query.
+def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
+    """Check the options of a query; with None it may come to be a batch or a streaming one.
 
     Raises:
         ConfigError: one is unknown, missing or malformed; the text names it.
@@ -139,8 +141,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Rea
         topics=topics,
         pattern=pattern,
         assigned=assigned,
-        starting=_place(given, "starting", refused=None if streaming else "latest"),
+        starting=_place(given, "starting", refused="latest" if streaming is False else None),
         ending=_place(given, "ending", refused="earliest"),
+        is_batch=given.are_of_batch(),
         is_strict_about_times=strategy == "error",
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         include_headers=given.flag("includeHeaders", default=False),
@@ -165,13 +168,14 @@ class Given:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
-    def check_known(self, *, streaming: bool) -> None:
+    def check_known(self, *, streaming: bool | None) -> None:
         """Refuse what nobody knows.
 
         Raises:
             ConfigError: by name, with the nearest that is known.
         """
-        own = (*BOTH, *(STREAM_ONLY if streaming else BATCH_ONLY))
+        kinds = {True: STREAM_ONLY, False: BATCH_ONLY, None: (*BATCH_ONLY, *STREAM_ONLY)}
+        own = (*BOTH, *kinds[streaming])
         known = {name.lower(): name for name in own}
         others = {name.lower() for name in (*BATCH_ONLY, *STREAM_ONLY)} - set(known)
         for key in self._options:
@@ -184,6 +188,11 @@ class Given:
                 near = get_close_matches(key, known, n=1)
                 hint = f"did you mean '{known[near[0]]}'?" if near else f"known: {', '.join(own)}"
                 raise ConfigError(f"the streamlog source has no option '{key}'; {hint}")
+
+    def are_of_batch(self) -> bool:
+        """Whether nothing says that the query is a streaming one."""
+        begins = (self.text("startingOffsets") or "").strip().lower()
+        return begins != "latest" and not any(map(self.text, STREAM_ONLY))
 
     def text(self, option: str) -> str | None:
         """The text of an option; None if it is not given."""

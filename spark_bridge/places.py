@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from spark_bridge.arrow_batches import ArrowBatches
-from spark_bridge.offsets import OffsetRange, resolve, wanted_partitions
-from spark_bridge.options import COMMITTED, Isolation, ReadOptions
+from spark_bridge.offsets import (
+    Bounds,
+    OffsetOfTime,
+    OffsetRange,
+    resolve,
+    starts,
+    wanted_partitions,
+)
+from spark_bridge.options import COMMITTED, ByPartition, Isolation, ReadOptions
 from spark_bridge.options import Place as Position
 from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, OffsetOutOfRange, RequestTimedOut
@@ -40,8 +47,25 @@ class Place(Protocol):
         """The ranges that the options ask for, of the log as it is now."""
         ...
 
-    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """What can be read of each partition asked for: first offset, and one past the last."""
+    def starts(self) -> ByPartition:
+        """Where the options say that each partition is begun with."""
+        ...
+
+    def bounds(
+        self, starts: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """What can be read of each partition asked for: first offset, and one past the last.
+
+        What is before `starts` need not be looked at.
+        """
+        ...
+
+    def firsts(self) -> dict[TopicPartition, int]:
+        """The first offset that there is in each partition asked for."""
+        ...
+
+    def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """The ranges as far as all transactions in them are decided, with those to leave out."""
         ...
 
     def read(self, offsets: OffsetRange, value_type: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Arrow's, untyped
@@ -52,6 +76,39 @@ class Place(Protocol):
 def place_of(options: ReadOptions) -> Place:
     """Where the options say that the records are."""
     return Directory(options) if options.path is not None else Broker(options)
+
+
+class Address(Protocol):
+    """What options say about where a log is."""
+
+    @property
+    def path(self) -> str | None:
+        """A data directory."""
+        ...
+
+    @property
+    def bootstrap_servers(self) -> str | None:
+        """Or brokers."""
+        ...
+
+    @property
+    def client(self) -> Mapping[str, str]:
+        """Settings of the connection."""
+        ...
+
+
+def opened_log(address: Address) -> Log:
+    """A connection to the log, to be opened; for a directory without a broker that is one.
+
+    Raises:
+        ConfigError: a setting is wrong.
+    """
+    if address.path is not None:
+        return Log.open(f"embedded:{address.path}", create=False)
+    protocol = address.client.get("security.protocol", "PLAINTEXT")
+    scheme = "kafka+ssl" if protocol.endswith("SSL") else "kafka"
+    security = Security.of(address.client) if address.client else None
+    return Log.open(f"{scheme}://{address.bootstrap_servers}", security=security)
 
 
 class Directory:
@@ -71,17 +128,48 @@ class Directory:
             ranges = resolve(self._options, stored.topics(), stored.offsets, stored.offset_of_time)
             return [each for found in ranges if (each := self._visible(stored, found)) is not None]
 
-    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """See `Place.bounds`. An open transaction at the end is found when a range is read."""
+    def starts(self) -> ByPartition:
+        """See `Place.starts`.
+
+        Raises:
+            ConfigError: a topic or partition does not exist, or an offset lies outside the log.
+        """
+        with StoredLog(self._path) as stored:
+
+            def bounds(topic: str, number: int) -> tuple[int, int]:
+                return self._bounds(stored, TopicPartition(topic, number), 0)
+
+            return starts(self._options, stored.topics(), bounds, stored.offset_of_time)
+
+    def bounds(
+        self, starts: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """See `Place.bounds`."""
+        begun = starts or {}
         with StoredLog(self._path) as stored:
             return {
-                TopicPartition(topic, number): stored.offsets(topic, number)
+                each: self._bounds(stored, each, begun.get(each, 0))
+                for topic, numbers in wanted_partitions(self._options, stored.topics()).items()
+                for each in (TopicPartition(topic, number) for number in numbers)
+            }
+
+    def firsts(self) -> dict[TopicPartition, int]:
+        """See `Place.firsts`."""
+        with StoredLog(self._path) as stored:
+            return {
+                TopicPartition(topic, number): stored.offsets(topic, number)[0]
                 for topic, numbers in wanted_partitions(self._options, stored.topics()).items()
                 for number in numbers
             }
 
+    def _bounds(self, stored: StoredLog, place: TopicPartition, start: int) -> tuple[int, int]:
+        first, end = stored.offsets(*place)
+        if self._options.isolation_level == COMMITTED and max(first, start) < end:
+            end = stored.committed(*place, max(first, start), end).end_offset
+        return first, end
+
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """The ranges as far as all transactions in them are decided, with those to leave out."""
+        """See `Place.visible`."""
         with StoredLog(self._path) as stored:
             return [each for found in ranges if (each := self._visible(stored, found)) is not None]
 
@@ -135,31 +223,26 @@ class Broker:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
-    def log(self) -> Log:
-        """A connection, to be opened."""
-        client = {**self._options.client}
-        protocol = client.get("security.protocol", "PLAINTEXT")
-        scheme = "kafka+ssl" if protocol.endswith("SSL") else "kafka"
-        security = Security.of(client) if client else None
-        return Log.open(f"{scheme}://{self._options.bootstrap_servers}", security=security)
-
     def plan(self) -> list[OffsetRange]:
         """See `Place.plan`.
 
         Raises:
             ConfigError: a topic or partition does not exist, or an offset lies outside the log.
         """
-        return asyncio.run(self._planned())
+        return resolve(self._options, *asyncio.run(self._known()))
 
-    async def _planned(self) -> list[OffsetRange]:
-        async with self.log() as log:
+    def starts(self) -> ByPartition:
+        """See `Place.starts`. Raises what `plan` raises."""
+        return starts(self._options, *asyncio.run(self._known()))
+
+    async def _known(self) -> tuple[dict[str, int], Bounds, OffsetOfTime]:
+        """What there is."""
+        async with opened_log(self._options) as log:
             described, wanted = await self._wanted(log)
             bounds = await _bounds(log, self._options.isolation_level, wanted)
-            starts = await _offsets_of_times(log, self._options.starting, wanted)
-            ends = await _offsets_of_times(log, self._options.ending, wanted)
-        found = {**starts, **ends}
-        return resolve(
-            self._options,
+            found = await _offsets_of_times(log, self._options.starting, wanted)
+            found |= await _offsets_of_times(log, self._options.ending, wanted)
+        return (
             described,
             lambda topic, number: bounds[TopicPartition(topic, number)],
             lambda topic, number, time_ms: found[TopicPartition(topic, number), time_ms],
@@ -170,15 +253,22 @@ class Broker:
         chosen = wanted_partitions(self._options, described)
         return described, [TopicPartition(topic, n) for topic, ns in chosen.items() for n in ns]
 
-    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+    def bounds(
+        self,
+        starts: Mapping[TopicPartition, int] | None = None,  # noqa: ARG002 - the port's
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """See `Place.bounds`."""
 
         async def ask() -> dict[TopicPartition, tuple[int, int]]:
-            async with self.log() as log:
+            async with opened_log(self._options) as log:
                 _, wanted = await self._wanted(log)
                 return await _bounds(log, self._options.isolation_level, wanted)
 
         return asyncio.run(ask())
+
+    def firsts(self) -> dict[TopicPartition, int]:
+        """See `Place.firsts`."""
+        return {place: first for place, (first, _) in self.bounds().items()}
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
         """As they are: the broker's end is where transactions are decided."""
@@ -193,7 +283,7 @@ class Broker:
         """
         batches = ArrowBatches(self._options, offsets, value_type)
         with asyncio.Runner() as runner:
-            log = runner.run(self.log().__aenter__())
+            log = runner.run(opened_log(self._options).__aenter__())
             try:
                 yield from self._polls(runner, log, offsets, batches)
             finally:

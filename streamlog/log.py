@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -34,6 +34,7 @@ from streamlog.client.cluster import Address, Cluster, Connect
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from streamlog.client.producer import Producer, ProducerOptions, ProducerSettings
+from streamlog.client.transactional_publish import publish_in_transaction
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import (
     ConfigError,
@@ -48,6 +49,7 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.records.batch import RecordBatch, split_batches
+from streamlog.records.staged import StagedSegment
 from streamlog.transport.connection import TcpTransport, Transport
 from streamlog.transport.security import SSL, Security
 
@@ -60,6 +62,8 @@ CONNECT_TIMEOUT_MS: Final = 10_000
 HOLDER_TIMEOUT_MS: Final = 5_000
 """How long a process that holds the directory may take until it listens: it recovers first."""
 HOLDER_POLL_MS: Final = 50
+FOREIGN_TRANSACTION_MS: Final = 15 * 60 * 1_000
+"""How long the transaction of a job may be open: as long as brokers of Kafka allow by default."""
 STORED_READ_BYTES: Final = 1024 * 1024
 LOOKS_MAX: Final = 5
 """How often the files of a partition are listed anew because they changed under a reader."""
@@ -232,6 +236,38 @@ class Log:
     def admin(self) -> Admin:
         """Manages topics; it lives as long as the log."""
         return Admin(self._opened())
+
+    async def publish(
+        self,
+        job_id: str,
+        segments: Sequence[StagedSegment],
+        *,
+        staged_by: str = "",
+        read: Callable[[str], bytes | memoryview] | None = None,
+    ) -> bool:
+        """Have the segments of a job count, all of them and once; on any log.
+
+        A broker of streamlog takes what was staged under the name `staged_by`. Another one gets it
+        from here, in one transaction: `read` gives the content of a segment by its name; see
+        `client.transactional_publish` for the limits.
+
+        Returns:
+            Whether it had been published before; then nothing was done.
+
+        Raises:
+            LogError: nothing counts; says why.
+            UsageError: the broker knows no publications, and there is no `read`.
+        """
+        admin = self.admin()
+        if await admin.can_publish():
+            published = await admin.publish(job_id, staged_by=staged_by, segments=segments)
+            return published.is_repeated
+        if read is None:
+            raise UsageError(f"job {job_id}: this broker can't take staged segments by itself")
+        async with self.producer(
+            transactional_id=job_id, transaction_timeout_ms=FOREIGN_TRANSACTION_MS
+        ) as producer:
+            return await publish_in_transaction(admin, producer, job_id, segments, read)
 
     async def close(self) -> None:
         """Close it; an embedded log brings everything to disk and stops listening."""

@@ -95,6 +95,8 @@ class _Producer(NamedTuple):
     job_id: str
     producer_id: int
     producer_epoch: int
+    staged_by: str
+    """Under which name its segments were staged."""
 
 
 class Coordinators(NamedTuple):
@@ -194,18 +196,20 @@ class Publishing:
             code, message = self._told(error)
             return PublishResponse(error_code=code, error_message=message)
         try:
-            self._directory.staging.drop(request.job_id)
+            self._directory.staging.drop(request.staged_by or request.job_id)
         except OSError as error:
             _log.warning("what job %s had staged is left behind: %s", request.job_id, error)
         return response
 
     def _published(self, request: PublishRequest) -> Steps[PublishResponse]:
         check_staged_name("the id of a job", request.job_id)
+        staged_by = request.staged_by or request.job_id
+        check_staged_name("the id of a job", staged_by)
         known = self._publications.receipt(request.job_id)
         if known is not None:
             return PublishResponse(is_repeated=True, topics=known)
         self._check(request)
-        producer = yield from self._new_producer(request.job_id)
+        producer = yield from self._new_producer(request.job_id, staged_by)
         # An attempt that was decided before the broker was killed has been completed by that.
         known = self._publications.receipt(request.job_id)
         if known is not None:
@@ -232,7 +236,7 @@ class Publishing:
                 seen.add(place)
                 self._partitions.get(*place)
                 for segment in each.segments:
-                    self._check_size(request.job_id, segment)
+                    self._check_size(request.staged_by or request.job_id, segment)
         for group in request.groups:
             self._check_empty(group)
             for placed in group.topics:
@@ -289,7 +293,7 @@ class Publishing:
         total = 0
         for segment in wanted.segments:
             count = 0
-            for piece in self._pieces(producer.job_id, segment):
+            for piece in self._pieces(producer.staged_by, segment):
                 first, last, records = self._append(producer, partition, piece)
                 base_offset = first if base_offset < 0 else base_offset
                 last_offset, count = last, count + records
@@ -336,7 +340,8 @@ class Publishing:
         self, producer: _Producer, partition: Partition, data: Buffer
     ) -> tuple[int, int, int]:
         """First offset, last offset and number of the records, which are the producer's now."""
-        place, (job_id, producer_id, epoch) = (partition.topic, partition.index), producer
+        place = partition.topic, partition.index
+        job_id, producer_id, epoch, _ = producer
         self._transacting.check(job_id, (producer_id, epoch), place)
         batches = adopted(data, producer_id, epoch)
         result = partition.append(
@@ -349,7 +354,7 @@ class Publishing:
 
     # ---- the transaction ----
 
-    def _new_producer(self, job_id: str) -> Steps[_Producer]:
+    def _new_producer(self, job_id: str, staged_by: str) -> Steps[_Producer]:
         """Whatever an earlier attempt has begun is over once this one has its epoch."""
         request = InitProducerIdRequest(
             transactional_id=job_id,
@@ -361,7 +366,7 @@ class Publishing:
             answer = yield from self._ask(request, InitProducerIdResponse)
             if answer.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
                 _raise(answer.error_code, f"begin the publication of job {job_id}")
-                return _Producer(job_id, answer.producer_id, answer.producer_epoch)
+                return _Producer(job_id, answer.producer_id, answer.producer_epoch, staged_by)
             yield pause(BUSY_PAUSE_MS)
         raise error_for(
             ErrorCode.CONCURRENT_TRANSACTIONS,

@@ -73,6 +73,7 @@ class PublishAdmin(AdminRoom):
         self,
         job_id: str,
         *,
+        staged_by: str = "",
         segments: Iterable[StagedSegment] = (),
         records: Mapping[TopicPartition, bytes] | None = None,
         offsets: Mapping[str, Offsets] | None = None,
@@ -82,6 +83,7 @@ class PublishAdmin(AdminRoom):
         Args:
             job_id: a name that no other job has, and the job again when it is repeated. It is
                 the transactional id, too.
+            staged_by: under which name its segments were staged; empty: the job's id.
             segments: files that were staged for this job, in the order of their records.
             records: record batches that go behind those.
             offsets: by group, where it goes on. It may have no members.
@@ -94,6 +96,7 @@ class PublishAdmin(AdminRoom):
         """
         request = PublishRequest(
             job_id=job_id,
+            staged_by=staged_by,
             topics=_topics(segments, records or {}),
             groups=[_group(name, places) for name, places in (offsets or {}).items()],
         )

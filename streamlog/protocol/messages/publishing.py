@@ -73,9 +73,13 @@ class PublishGroup(Struct):
 
 
 class PublishRequest(Message, versions="0-0", flexible_from=0):
-    """Have all of a job count, or nothing. The job's id is its transactional id, too."""
+    """Have all of a job count, or nothing. The job's id is its transactional id, too.
+
+    `staged_by` is the name under which its segments were staged, if that is not the job's id.
+    """
 
     job_id: str = string("0+")
+    staged_by: str = string("0+")
     topics: list[PublishTopic] = array(PublishTopic, "0+")
     groups: list[PublishGroup] = array(PublishGroup, "0+")
 

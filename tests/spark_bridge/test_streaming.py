@@ -1,0 +1,80 @@
+"""Streaming queries from log to log, restarted, repeated and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.log import Log
+from tests.spark_bridge.test_writing import committed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+PARTITIONS = 2
+
+
+async def append(url: str, first: int, count: int) -> None:
+    async with Log.open(url) as log:
+        if not await log.admin().list_topics():
+            await log.admin().create_topics([NewTopic("in", PARTITIONS), NewTopic("out", 1)])
+        async with log.producer() as producer:
+            for number in range(first, first + count):
+                await producer.send("in", b"%d" % number, partition=number % PARTITIONS)
+
+
+def run(spark: SparkSession, directory: Path, checkpoint: Path, **options: str) -> StreamingQuery:
+    reader = spark.readStream.format("streamlog").option("path", str(directory))
+    frame = reader.options(**{"subscribe": "in", "startingOffsets": "earliest", **options}).load()
+    writer = frame.selectExpr("value").writeStream.format("streamlog").outputMode("append")
+    writer = writer.option("path", str(directory)).option("topic", "out")
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    query = writer.start()
+    query.awaitTermination()
+    return query
+
+
+def written(directory: Path) -> list[int]:
+    return sorted(int(record.value or b"") for record in committed(directory, "out", 0))
+
+
+async def positions(url: str) -> dict[TopicPartition, int]:
+    async with Log.open(url) as log:
+        return await log.admin().group_offsets("spark-streamlog-in")
+
+
+def test_a_query_goes_on_after_a_restart_without_loss_or_repeat(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    directory, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
+    url = f"embedded:{directory}"
+    asyncio.run(append(url, 0, 100))
+    query = run(spark, directory, checkpoint, maxOffsetsPerTrigger="60")
+    sizes = [progress["numInputRows"] for progress in query.recentProgress]
+    assert [size for size in sizes if size] == [60, 40]
+    assert written(directory) == [*range(100)]
+    asyncio.run(append(url, 100, 30))
+    run(spark, directory, checkpoint)
+    assert written(directory) == [*range(130)]
+    # Killed after the batch was published and before Spark has noted it: it comes again.
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
+    asyncio.run(append(url, 130, 10))
+    run(spark, directory, checkpoint)
+    assert written(directory) == [*range(140)]
+    assert asyncio.run(positions(url)) == {TopicPartition("in", n): 70 for n in range(2)}
+
+
+def test_an_option_of_batch_queries_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    asyncio.run(append(f"embedded:{tmp_path / 'log'}", 0, 1))
+    with pytest.raises(Exception, match="means nothing in a streaming query"):
+        run(spark, tmp_path / "log", tmp_path / "checkpoint", endingOffsets="latest")

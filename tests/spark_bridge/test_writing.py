@@ -1,0 +1,142 @@
+"""Frames written to a log: all of a job counts, once, or nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamlog.client.admin import NewTopic
+from streamlog.log import Log, StoredLog
+from streamlog.records.batch import Record
+from streamlog.records.murmur2 import partitions_of_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+PARTITIONS = 3
+ROWS = 2_000
+COLUMNS = ("cast(id % 100 as string) key", "cast(id as string) value")
+
+
+async def create(url: str) -> None:
+    async with Log.open(url) as log:
+        await log.admin().create_topics([NewTopic("out", PARTITIONS), NewTopic("more", 1)])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    asyncio.run(create(f"embedded:{tmp_path / 'log'}"))
+    return tmp_path / "log"
+
+
+def committed(directory: Path, topic: str, number: int) -> list[Record]:
+    with StoredLog(str(directory)) as stored:
+        first, end = stored.offsets(topic, number)
+        if first == end:
+            return []
+        view = stored.committed(topic, number, first, end)
+        return [
+            record
+            for batch in stored.read(topic, number, first, view.end_offset)
+            if not batch.is_control
+            and not any(
+                gone.producer_id == batch.producer_id
+                and gone.first_offset <= batch.base_offset <= gone.last_offset
+                for gone in view.aborted
+            )
+            for record in batch.records()
+        ]
+
+
+def write(frame: DataFrame, directory: Path, **options: str) -> None:
+    writer = frame.write.format("streamlog").mode("append").option("path", str(directory))
+    writer.options(**{"topic": "out", **options}).save()
+
+
+def test_rows_are_records_in_the_partitions_of_their_keys(
+    spark: SparkSession, directory: Path
+) -> None:
+    frame = spark.range(0, ROWS, 1, 4).selectExpr(*COLUMNS)
+    write(frame, directory, **{"kafka.compression.type": "zstd"})
+    found = [committed(directory, "out", number) for number in range(PARTITIONS)]
+    assert sorted(int(r.value or b"") for records in found for r in records) == [*range(ROWS)]
+    for number, records in enumerate(found):
+        keys = [record.key or b"" for record in records]
+        assert {*partitions_of_keys(keys, PARTITIONS)} == {number}
+    assert list((directory / "_staging").iterdir()) == []
+
+
+def test_a_job_that_is_repeated_changes_nothing(spark: SparkSession, directory: Path) -> None:
+    frame = spark.range(0, 50, 1, 2).selectExpr(
+        "cast(null as binary) key",
+        "encode(cast(id as string), 'utf-8') value",
+        "if(id % 2 = 0, 'more', null) topic",
+        "if(id % 2 = 0, 0, cast(id % 3 as int)) partition",
+        "timestamp_millis(1700000000000 + id) timestamp",
+        "array(struct('trace' as key, cast('x' as binary) as value)) headers",
+    )
+    for _ in range(2):
+        write(frame, directory, jobId="nightly-7")
+    more = committed(directory, "more", 0)
+    assert sorted(int(record.value or b"") for record in more) == [*range(0, 50, 2)]
+    for record in more:
+        assert record.timestamp_ms == 1_700_000_000_000 + int(record.value or b"")
+        assert record.headers == (("trace", b"x"),)
+    for number in range(PARTITIONS):
+        values = [int(record.value or b"") for record in committed(directory, "out", number)]
+        assert values
+        assert all(value % 2 == 1 and value % 3 == number for value in values)
+
+
+def test_of_a_job_that_fails_nothing_counts(spark: SparkSession, directory: Path) -> None:
+    failing = "if(id = 99, raise_error('boom'), cast(id as string)) value"
+    with pytest.raises(Exception, match="boom"):
+        write(spark.range(0, 100, 1, 2).selectExpr(failing), directory)
+    assert [committed(directory, "out", number) for number in range(PARTITIONS)] == [[], [], []]
+    assert not any((directory / "_staging").rglob("*/*"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ("cast(id as string) vlaue", {}, "column 'vlaue'"),
+        ("id value", {}, "'value' is of type bigint"),
+        ("cast(id as string) value", {"topic": "nowhere"}, "no topic 'nowhere'"),
+        ("cast(id as string) value, 7 partition", {}, "a row is for out-7"),
+        ("cast(id as string) value", {"jobid_": "x"}, "no option 'jobid_'"),
+        ("cast(id as string) value, 'nowhere' topic", {}, "rows are for topic 'nowhere'"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    spark: SparkSession, directory: Path, columns: str, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(Exception, match=words):
+        write(spark.range(3).selectExpr(*columns.split(", ")), directory, **options)
+
+
+def on_a_broker(directory: Path, act: Callable[[str], None]) -> None:
+    async def serve() -> None:
+        async with Log.open(f"embedded:{directory}") as log:
+            assert log.address is not None
+            # Spark waits in a thread: the broker answers on this loop.
+            await asyncio.to_thread(act, "{}:{}".format(*log.address))
+
+    asyncio.run(serve())
+
+
+def test_rows_go_to_a_running_broker(spark: SparkSession, directory: Path) -> None:
+    def act(servers: str) -> None:
+        frame = spark.range(0, ROWS, 1, 2).selectExpr(*COLUMNS)
+        writer = frame.write.format("streamlog").mode("append").option("topic", "out")
+        writer.option("kafka.bootstrap.servers", servers).save()
+        reader = spark.read.format("streamlog").option("kafka.bootstrap.servers", servers)
+        assert reader.option("subscribe", "out").load().count() == ROWS
+
+    on_a_broker(directory, act)
+    assert not any((directory / "_staging").rglob("*/*"))
