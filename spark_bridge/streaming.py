@@ -45,6 +45,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._is_bounded = False
         self._waiting_since_ms: int | None = None
+        self._told: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Where a new query starts."""
@@ -60,7 +61,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_bounded = True
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        """Where the next batch ends."""
+        """Where the next batch ends. That it is asked for says that those before are finished."""
+        self.commit(start)
         ends = self._ends(start)
         known = _with_new(start, ends)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -122,8 +124,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offsets) -> None:
         """Tell the group how far the query is; that nobody is there to be told ends nothing."""
+        if end == self._told:
+            return
         try:
             asyncio.run(self._tell(end))
+            self._told = end
         except StreamlogError as error:
             _log.warning("group %s is not told of %s: %s", self._options.group_id, end, error)
 

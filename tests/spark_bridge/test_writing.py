@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -120,23 +123,35 @@ def test_what_is_wrong_is_named(
         write(spark.range(3).selectExpr(*columns.split(", ")), directory, **options)
 
 
-def on_a_broker(directory: Path, act: Callable[[str], None]) -> None:
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """A broker on a loop of its own: Spark finds its sources in the thread that registered them."""
+    address: Future[str] = Future()
+    loop = asyncio.new_event_loop()
+    over = asyncio.Event()
+
     async def serve() -> None:
         async with Log.open(f"embedded:{directory}") as log:
             assert log.address is not None
-            # Spark waits in a thread: the broker answers on this loop.
-            await asyncio.to_thread(act, "{}:{}".format(*log.address))
+            address.set_result("{}:{}".format(*log.address))
+            await over.wait()
 
-    asyncio.run(serve())
+    thread = Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        yield address.result(timeout=60)
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.close()
 
 
 def test_rows_go_to_a_running_broker(spark: SparkSession, directory: Path) -> None:
-    def act(servers: str) -> None:
+    with served(directory) as servers:
         frame = spark.range(0, ROWS, 1, 2).selectExpr(*COLUMNS)
         writer = frame.write.format("streamlog").mode("append").option("topic", "out")
         writer.option("kafka.bootstrap.servers", servers).save()
         reader = spark.read.format("streamlog").option("kafka.bootstrap.servers", servers)
-        assert reader.option("subscribe", "out").load().count() == ROWS
-
-    on_a_broker(directory, act)
+        reader = reader.option("subscribe", "out").option("startingTimestamp", "1")
+        assert reader.load().count() == ROWS
     assert not any((directory / "_staging").rglob("*/*"))
