@@ -14,7 +14,7 @@ from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.record import Late, Record, Windowed
 from streamlog.serdes import Serde, migration
 from streamlog.snapshots.snapshot import Snapshot
-from streamlog.topology import ErrorPolicy, on_error
+from streamlog.topology import Aggregator, ErrorPolicy, on_error
 from streamlog.windows.calendar import calendar
 from streamlog.windows.counted import count_window
 from streamlog.windows.definitions import Windows, hopping, tumbling
@@ -25,6 +25,7 @@ from streamlog.windows.sliding import sliding
 
 __all__ = [
     "AgentRef",
+    "Aggregator",
     "App",
     "Context",
     "Emit",

@@ -17,6 +17,7 @@ from streamlog.client.transaction_session import Transaction
 
 NAMES = [
     "AgentRef",
+    "Aggregator",
     "App",
     "Context",
     "Emit",

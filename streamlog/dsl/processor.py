@@ -25,6 +25,7 @@ from streamlog.serdes import Serde, serde_for
 from streamlog.tables.ordered_keys import ordered
 from streamlog.tables.store import StoreSpec
 from streamlog.topology import ExpiringProcessorStore, ProcessorStore, Punctuation
+from streamlog.topology.process import StoreBackend
 
 K = TypeVar("K")
 """A key of a store."""
@@ -198,8 +199,18 @@ def punctuate(
 class _Declaration:
     """What `kv_store` stands for until a task puts a store in its place."""
 
-    def __init__(self, key: object, value: object, ttl_ms: int | None) -> None:
+    def __init__(
+        self,
+        key: object,
+        value: object,
+        *,
+        ttl_ms: int | None,
+        backend: StoreBackend,
+        changelog: bool,
+    ) -> None:
         self.ttl_ms = ttl_ms
+        self.backend = backend
+        self.changelog = changelog
         self.key, self.is_ordered = ordered(key)
         self.value: Serde[Any] = serde_for(value)
         self._name = ""
@@ -207,11 +218,11 @@ class _Declaration:
     def store(self, attribute: str, node: str) -> ProcessorStore:
         """As data."""
         spec = StoreSpec(f"{node}/{attribute}")
+        described = (attribute, spec, self.key, self.value, self.is_ordered)
+        how = (self.backend, self.changelog)
         if self.ttl_ms is None:
-            return ProcessorStore(attribute, spec, self.key, self.value, self.is_ordered)
-        return ExpiringProcessorStore(
-            attribute, spec, self.key, self.value, self.is_ordered, self.ttl_ms
-        )
+            return ProcessorStore(*described, *how)
+        return ExpiringProcessorStore(*described, *how, self.ttl_ms)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -225,7 +236,14 @@ class _Declaration:
         )
 
 
-def kv_store(key: type[K], value: type[V], *, ttl: Dur | None = None) -> Store[K, V]:
+def kv_store(
+    key: type[K],
+    value: type[V],
+    *,
+    ttl: Dur | None = None,
+    backend: StoreBackend = "rocksdb",
+    changelog: bool = True,
+) -> Store[K, V]:
     """Declare a store, in the body of a `Processor` class.
 
     As in `seen = kv_store(str, int)`. Its name, and so the identity of its state, is that of the
@@ -235,15 +253,23 @@ def kv_store(key: type[K], value: type[V], *, ttl: Dur | None = None) -> Store[K
         key: type of the keys.
         value: type of the values.
         ttl: a row is over when stream time is so far beyond the newest record that wrote it.
+        backend: "rocksdb": on disk, and what is in use in memory. "memory": all rows of the task
+            are in memory as well, so that no read waits for the disk.
+        changelog: without one it is in memory only, and empty wherever the task begins: after a
+            restart, or with another worker. What is computed with it is outside of the promise that
+            the same log gives the same results.
 
     Raises:
         SerdeError: a type can't be written down.
-        ConfigError: the time to live is no duration, or 0.
+        ConfigError: the time to live is no duration, or 0; or there is no such backend.
     """
     ttl_ms = None if ttl is None else duration_ms(ttl)
     if ttl_ms == 0:
         raise ConfigError("a time to live must be longer than 0 ms")
-    return cast("Store[K, V]", _Declaration(key, value, ttl_ms))
+    if backend not in {"rocksdb", "memory"}:
+        raise ConfigError(f"backend is 'rocksdb' or 'memory', not {backend!r}")
+    declared = _Declaration(key, value, ttl_ms=ttl_ms, backend=backend, changelog=changelog)
+    return cast("Store[K, V]", declared)
 
 
 def stores_of(kind: type[Processor[Any, Any, Any, Any]], node: str) -> tuple[ProcessorStore, ...]:

@@ -32,7 +32,9 @@ from streamlog.processing.step import Step
 from streamlog.processing.timers import Alarm, Alarms, KeyTimers
 from streamlog.processing.undo import UndoLog
 from streamlog.tables.at_hand import at_hand
+from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import KeyValueStore, NamedStore
+from streamlog.tables.whole_store import WholeStore
 from streamlog.topology import ClockName, ExpiringProcessorStore, Process, ProcessorStore
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, StreamTime
 
@@ -89,6 +91,8 @@ class ProcessorStep(Step):
         self._stream = StreamTime(feed.source for feed in feeds)
         self._undo = UndoLog(store) if _has_policy(node) else None
         store = self._undo or store
+        passing: KeyValueStore = MemoryStore()
+        self._passing = UndoLog(passing) if _has_policy(node) else None
         self._event = _firings(node, store, "event", partition)
         self._wall = _firings(node, store, "wall", partition)
         self.clock = self._event.alarms.feed
@@ -99,7 +103,13 @@ class ProcessorStep(Step):
         self._rows = rows
         if rows is not None:
             rows.bind(lambda: self._context.written_ms, store)
-        self._stores = {each.attribute: self._bound(each, store) for each in node.stores}
+        self._whole: list[WholeStore] = []
+        self._stores = {
+            each.attribute: self._bound(
+                each, store if each.has_changelog else self._passing or passing
+            )
+            for each in node.stores
+        }
         self._expiring = [
             each for each in self._stores.values() if isinstance(each, ExpiringBoundStore)
         ]
@@ -194,6 +204,8 @@ class ProcessorStep(Step):
         length = len(forwarded.rows)
         if undo is not None:
             undo.begin()
+        if self._passing is not None:
+            self._passing.begin()
         if self._rows is not None:
             self._rows.begin()
         try:
@@ -202,6 +214,10 @@ class ProcessorStep(Step):
             forwarded.cut(length)
             if undo is not None:
                 undo.undo()
+            if self._passing is not None:
+                self._passing.undo()
+            for whole in self._whole:
+                whole.look_again()
             if self._rows is not None:
                 self._rows.undo()
             raise
@@ -260,6 +276,10 @@ class ProcessorStep(Step):
             firings.alarms.load(data["clocks"][name])
 
     def _bound(self, declared: ProcessorStore, store: KeyValueStore) -> BoundStore:
+        if declared.backend == "memory" and declared.has_changelog:
+            whole = WholeStore(store, declared.store)
+            self._whole.append(whole)
+            store = whole
         if isinstance(declared, ExpiringProcessorStore):
             return ExpiringBoundStore(declared, store, lambda: self._context.written_ms)
         return BoundStore(declared, store)
@@ -314,6 +334,8 @@ class ProcessorStep(Step):
             self._has_fired = True
             if self._undo is not None:
                 self._undo.begin()
+            if self._passing is not None:
+                self._passing.begin()
             if each:
                 self._move(max(context.time_ms, alarm.at_ms))
             context.fire(alarm, alarms.feed, row=len(firings.numbers), number=alarms.last)

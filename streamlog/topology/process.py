@@ -17,6 +17,8 @@ from streamlog.topology.nodes import Node
 
 ClockName = Literal["event", "wall"]
 """Stream time, or the time of the machine."""
+StoreBackend = Literal["rocksdb", "memory"]
+"""On disk, with what is in use in memory; or all in memory as well, so that no read waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,17 @@ class ProcessorStore:
     value: Serde[Any]
     is_ordered: bool
     """The bytes of keys are in the order of the keys."""
+    backend: StoreBackend = "rocksdb"
+    """Whether all rows are in memory as well."""
+    has_changelog: bool = True
+    """Whether it is state: without, it is empty wherever its task begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiringProcessorStore(ProcessorStore):
     """One whose rows live for a time after the last record that wrote them."""
 
-    ttl_ms: int
+    ttl_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Process(Node):
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
         """The stores of its state."""
-        own = tuple(each.store for each in self.stores)
+        own = tuple(each.store for each in self.stores if each.has_changelog)
         return own if self.timers is None else (*own, self.timers.store)
 
     def feed(self, clock: ClockName) -> str:
@@ -96,7 +102,7 @@ class Process(Node):
     @property
     def needs_equal_keys(self) -> bool:
         """One without state may see any records together."""
-        return bool(self.specs or self.tables)
+        return bool(self.stores or self.specs or self.tables)
 
     @property
     def passes_on(self) -> bool:

@@ -483,3 +483,46 @@ def test_nothing_stays_of_a_record_that_is_skipped() -> None:
     assert with_bad == good
     retried, skipped = told([1, 2, 3, -1], on_error.retry(2, then=on_error.skip()))
     assert (retried, skipped) == (good, 1)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_stores_may_be_in_memory_with_and_without_a_changelog(restarts: bool) -> None:
+    class Counting(Processor[str, int, str, str]):
+        kept = kv_store(str, int, backend="memory")
+        passing = kv_store(str, int, changelog=False)
+        fading = kv_store(str, int, backend="memory", ttl="1h")
+
+        def process(self, record: Record[str, int]) -> None:
+            counts = []
+            for store in (self.kept, self.passing, self.fading):
+                store.put(record.key, (store.get(record.key) or 0) + 1)
+                counts.append(store.get(record.key))
+            if record.value < 0:
+                raise ValueError(record.value)
+            there = [key for key, _ in self.kept.range()]
+            self.ctx.forward(record.key, f"{counts} {there}")
+
+    app = App("counting")
+    numbers = app.topic("numbers", key=str, value=int)
+    out = app.topic("out", key=str, value=str)
+    stream = app.stream(numbers).process(Counting, name="counting", on_error=on_error.skip())
+    stream.to(out)
+    with app.test() as t:
+        t.input(numbers).send(1, key="a")
+        # What a record has written that fails is in neither.
+        t.input(numbers).send(-1, key="a")
+        t.input(numbers).send(1, key="b")
+        if restarts:
+            t.restart()
+        t.input(numbers).send(1, key="a")
+        passing = 1 if restarts else 2
+        assert t.output(out).values == [
+            "[1, 1, 1] ['a']", "[1, 1, 1] ['a', 'b']", f"[2, {passing}, 2] ['a', 'b']",
+        ]  # fmt: skip
+        stores = app.topology().subtopologies[0].stores
+        assert not any(store.name == "counting/passing" for store in stores)
+
+
+def test_a_backend_is_one_of_two() -> None:
+    with pytest.raises(ConfigError, match="'rocksdb' or 'memory'"):
+        kv_store(str, int, backend="disk")  # type: ignore[arg-type]
