@@ -30,6 +30,7 @@ from streamlog.cli.configs import configs
 from streamlog.cli.dlq import dlq
 from streamlog.cli.doctor import doctor
 from streamlog.cli.groups import groups
+from streamlog.cli.history import backfill, compare, hand_over
 from streamlog.cli.log import log_commands
 from streamlog.cli.quotas import quotas
 from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
@@ -293,6 +294,9 @@ def consume(
 
 
 cli.command()(topology)
+cli.command()(backfill)
+cli.command()(compare)
+cli.command()(hand_over)
 cli.command()(doctor)
 
 

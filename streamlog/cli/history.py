@@ -1,0 +1,145 @@
+"""The commands about an app's history: `backfill`, `compare`, `hand-over`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamlog.cli.session import LogOption, Session
+from streamlog.cli.terminal import warnings_logged
+from streamlog.errors import UsageError
+
+if TYPE_CHECKING:
+    from streamlog.app import App
+    from streamlog.snapshots.snapshot import Snapshot
+
+EXIT_DIFFERENT = 1
+SnapshotArgument = Annotated[
+    str, typer.Argument(metavar="SNAPSHOT", help="Its id, or the path or URL of its directory.")
+]
+
+
+class RowsOf(StrEnum):
+    """What becomes of a history's rows."""
+
+    DISCARD = "discard"
+    STAGE = "stage"
+
+
+def backfill(
+    context: typer.Context,
+    *,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="Where streams begin.")
+    ] = "earliest",
+    until: Annotated[
+        str, typer.Option("--until", metavar="TIME", help="Where the history ends.")
+    ] = "now",
+    outputs: Annotated[
+        RowsOf, typer.Option("--outputs", help="Drop the rows, or keep them with the snapshot.")
+    ] = RowsOf.STAGE,
+    job_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Of the job and its snapshot.")
+    ] = None,
+    directory: Annotated[
+        str | None,
+        typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Only say what would be run, and how.")
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """Run the app over what the log holds, up to one consistent cut; leaves a snapshot."""
+    app = _app_of(context, log)
+    with warnings_logged():
+        job = app.backfill(
+            since=since,
+            until=until,
+            outputs="stage" if outputs is RowsOf.STAGE else "discard",
+            job_id=job_id,
+            directory=directory,
+        )
+    typer.echo(job.explain())
+    if explain:
+        return
+    snapshot = job.run()
+    manifest = snapshot.manifest
+    typer.echo(
+        f"snapshot {snapshot.id}: {len(manifest.tasks)} tasks, {manifest.rows} rows of state, "
+        f"{sum(staged.records for staged in manifest.staged)} staged rows in {snapshot.url}"
+    )
+
+
+def compare(
+    context: typer.Context,
+    snapshot: SnapshotArgument,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="That the app writes.")],
+    *,
+    directory: Annotated[
+        str | None,
+        typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Hold the rows that a history has staged against those in the log; 1: they differ."""
+    from streamlog.dsl.topic import Topic  # noqa: PLC0415 - other commands start faster
+    from streamlog.history.comparison import compared  # noqa: PLC0415 - the same
+    from streamlog.history.readers import LogReader  # noqa: PLC0415 - the same
+
+    app = _app_of(context, log)
+    spec = app.topics.get(topic)
+    if spec is None:
+        raise UsageError(f"app {app.id!r} has no topic {topic!r}: it has {', '.join(app.topics)}")
+    found = _snapshot(app, snapshot, directory)
+    with LogReader(app.log, app.security) as reader:
+        comparison = compared(Topic(spec, app.outlet), found, reader)
+    typer.echo(str(comparison))
+    if not comparison:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def hand_over(
+    context: typer.Context,
+    snapshot: SnapshotArgument,
+    *,
+    rewind: Annotated[
+        bool,
+        typer.Option("--rewind", help="Though the app has gone further, and writes rows again."),
+    ] = False,
+    directory: Annotated[
+        str | None,
+        typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Let the app's workers, which are stopped, begin with a snapshot; may be repeated."""
+    app = _app_of(context, log)
+    with warnings_logged():
+        done = app.hand_over(_snapshot(app, snapshot, directory), rewind=rewind)
+    if done.is_repeated:
+        typer.echo(f"{done.app_id} was given snapshot {done.snapshot} before: nothing was changed")
+        return
+    typer.echo(
+        f"{done.app_id} goes on from snapshot {done.snapshot}, with {done.rows} rows of state; "
+        "start its workers"
+    )
+    for (topic, partition), offset in sorted(done.offsets.items()):
+        typer.echo(f"  {topic}-{partition} from offset {offset}")
+
+
+def _app_of(context: typer.Context, log: str | None) -> App:
+    session: Session = context.obj
+    app = session.the_app()
+    app.log, app.security = session.log_url(log), session.security()
+    return app
+
+
+def _snapshot(app: App, given: str, directory: str | None) -> Snapshot:
+    from streamlog.snapshots import Snapshot, default_place  # noqa: PLC0415 - as above
+
+    if "/" in given:
+        return Snapshot.open(given)
+    return Snapshot.open(f"{directory or default_place(app.log, app.state_dir)}/{given}")
