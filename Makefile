@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo questions test lint bench simulate equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo demo-spark questions test lint bench simulate equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -24,12 +24,19 @@ $(VENV)/.examples: $(VENV)/.base
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[examples]'
 	@touch $@
 
+$(VENV)/.spark: $(VENV)/.base
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[examples,spark]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.base
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,examples,spark]'
 	@touch $@
 
 demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1: with three SIGKILLs on the way, PROCESSES=n: with n workers)
 	@$(BIN)/python -m examples.flights $(if $(CHAOS),--chaos) $(if $(PROCESSES),--workers $(PROCESSES))
+
+demo-spark: $(VENV)/.spark ## the flights of 2013 as a history in Spark, held against the data frame (ENGINE=local: without a JVM; LIMIT=n); brings Java along, as a wheel
+	@$(BIN)/python -m examples.flights.history --engine $(or $(ENGINE),spark) $(if $(LIMIT),--limit $(LIMIT))
 
 questions: $(VENV)/.examples ## five more questions about the flights, one for each kind of window and join, held against data frames (the first 3,000; LIMIT=n)
 	@$(BIN)/python -m examples.flights.questions --limit $(or $(LIMIT),3000)

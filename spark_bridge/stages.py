@@ -20,8 +20,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 
+from spark_bridge.pickled import dumped, loaded
 from spark_bridge.shuffles import ShuffleReader, ShuffleRows
 from streamlog.assignors import TopicPartition
 from streamlog.errors import StreamlogError
@@ -71,12 +72,12 @@ class StageFunction:
     def __init__(self, work: StageWork) -> None:
         # What users define may lie where only the driver looks for modules.
         self._path = [each for each in sys.path if each]
-        self._work: bytes = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
+        self._work = dumped(work)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one task over the rows that are for it."""
         sys.path += [each for each in self._path if each not in sys.path]
-        work: StageWork = cloudpickle.loads(self._work)
+        work: StageWork = loaded(self._work)
         context: Any = TaskContext.get()
         attempt = str(0 if context is None else context.taskAttemptId())
         shuffled = ShuffleReader(work.plan, work.stage, batches)

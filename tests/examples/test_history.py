@@ -1,0 +1,40 @@
+"""The first flights of the year as a history: the rows of the data frame, without a worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(directory: Path, *arguments: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-m", "examples.flights.history", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_a_history_of_the_flights_gives_the_rows_of_the_data_frame(tmp_path: Path) -> None:
+    said = run(tmp_path, "--limit", "5000")
+    assert "rows equal the data frame's" in said
+    assert "equality S" in said
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    os.environ.get("STREAMLOG_PROFILE") != "thorough", reason="another JVM: STREAMLOG_PROFILE"
+)
+def test_and_so_does_one_in_spark(tmp_path: Path) -> None:
+    assert "rows equal the data frame's" in run(tmp_path, "--engine", "spark", "--limit", "5000")
