@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from streamlog.processing.columns import Batch, Origin
+from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.provenance import (
     BUSY_MS,
     MARK,
@@ -208,6 +209,25 @@ class MergedInput(Input):
         batch = self.readable(self._batch(entries))
         self._catch_up()
         return batch
+
+    @property
+    def wait(self) -> MergeWait | None:
+        """What waits, and for whom; None if nothing does. May be asked while the task works."""
+        busy = [each for each in self._sources if each.is_busy]
+        if not self._waiting_bytes or not busy:
+            return None
+        behind = min(busy, key=lambda each: each.floor)
+        ahead = max(self._sources, key=lambda each: len(each.waiting))
+        return MergeWait(
+            topic=self.topic.name,
+            partition=self.partition,
+            size_bytes=self._waiting_bytes,
+            bound_bytes=self._buffer_bytes,
+            behind=behind.source,
+            behind_ms=behind.heard_ms,
+            ahead=ahead.source,
+            ahead_ms=ahead.heard_ms,
+        )
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""

@@ -24,6 +24,7 @@ from streamlog.processing.cut_input import CutInput, TimeSpan
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.inherited import INPUTS, SECTION, Era, inherited
+from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.merged import BUFFER_BYTES, MergedInput
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
@@ -180,6 +181,12 @@ class Task:
     def buffered(self) -> dict[TopicPartition, int]:
         """Records that have arrived and wait for their turn. Never pause an input with none."""
         return {place: len(entry) for place, entry in self._queue.inputs.items()}
+
+    @property
+    def merge_waits(self) -> list[MergeWait]:
+        """What waits behind repartition topics for sources that are behind."""
+        merged = (entry for entry in self._queue.inputs.values() if isinstance(entry, MergedInput))
+        return [wait for entry in merged if (wait := entry.wait) is not None]
 
     @property
     def next_wall_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""Drops: what nodes left out, counted, and told at a bounded rate.
+"""Drops: what nodes left out, counted, and told at a bounded rate; and what waits for too long.
 
 A line per node and reason at most once a minute, however many records there are; of errors the
 last one is shown. What is left out with `on_error.skip(log=False)` is counted only. Not done here:
@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 
+from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.outbox import Drop
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,15 @@ class Drops:
             self._late_by_ms_max[drop.node] = latest
             if drop.told:
                 self._told[drop.node, drop.reason] = drop.told
+
+    def warn(self, task: str, waits: Iterable[MergeWait], now_ms: int) -> None:
+        """Say which merges of a task fill up, before they have to let records go early."""
+        for wait in waits:
+            place = (wait.topic, f"{wait.partition}")
+            told_ms = self._told_ms.get(place)
+            if wait.is_much and (told_ms is None or now_ms - told_ms >= LOG_INTERVAL_MS):
+                self._told_ms[place] = now_ms
+                logger.warning("task %s: %s", task, wait.told())
 
     def tell(self, now_ms: int) -> None:
         """One line per node and reason, at most once a minute each."""

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.outbox import Drop, SinkBatch
 
 COMMIT_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
@@ -75,6 +76,8 @@ class TaskFigures:
     restore_left_records: int | None = None
     """Of a task that is being opened: what is still to be replayed, as far as it is known."""
     is_open: bool = True
+    merge_waits: tuple[MergeWait, ...] = ()
+    """What waits behind repartition topics for sources that are behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

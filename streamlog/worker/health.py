@@ -49,6 +49,15 @@ def phase_of(standing: Standing) -> Phase:
     return Phase.RESTORING
 
 
+def _waiting(standing: Standing) -> dict[str, list[str]]:
+    """By task: merges that fill up, and for whom they wait."""
+    told = {
+        task.task: [wait.told() for wait in task.merge_waits if wait.is_much]
+        for task in standing.tasks
+    }
+    return {task: texts for task, texts in told.items() if texts}
+
+
 class TaskHealth:
     """A worker is ready when the group has given it its share and every task of it runs."""
 
@@ -64,6 +73,8 @@ class TaskHealth:
         facts: dict[str, object] = {"live": True}
         if stalled := self._standing().stalled_ms:
             facts["stalled"] = {who: {"for_ms": still_ms} for who, still_ms in stalled.items()}
+        if waiting := _waiting(self._standing()):
+            facts["waiting"] = waiting
         return Report(is_well=True, facts=facts)
 
     def ready(self) -> Report:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from streamlog.assignors import TopicPartition
-from streamlog.processing.task import Task
+from streamlog.processing.task import Task, TaskId
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
+from streamlog.worker.engine import EngineThread
 from streamlog.worker.figures import TaskFigures
 from streamlog.worker.restore import TaskState
 
@@ -39,4 +41,31 @@ class RunningTask:
             lag_records=sum(behind),
             uncommitted_bytes=self.task.state_bytes,
             state_bytes=None if self.state is None else self.state.store.size_bytes,
+            merge_waits=(*self.task.merge_waits,),
         )
+
+
+async def built(
+    engine: EngineThread, task_id: TaskId, build: Callable[[], Task], state: TaskState | None
+) -> Task:
+    """A task whose processors have begun; their `init` may block, as all functions may.
+
+    Raises:
+        ProcessingError: an `init` has failed; the state is closed.
+    """
+    made: list[Task] = []
+
+    def close() -> None:
+        for task in made:
+            task.close()
+        if not made and state is not None:
+            state.front.close()
+
+    try:
+        await engine.call(task_id, lambda: made.append(build()))
+    except BaseException:
+        # Given up meanwhile, or it has failed: nobody else closes its store.
+        if not engine.is_closed:
+            await engine.call(task_id, close)
+        raise
+    return made[0]

@@ -46,7 +46,7 @@ from streamlog.worker.global_tables import GlobalReader
 from streamlog.worker.hand_overs import Base, HandOver
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer
-from streamlog.worker.running_task import RunningTask
+from streamlog.worker.running_task import RunningTask, built
 from streamlog.worker.sinks import Sinks
 from streamlog.worker.watchdog import Sight
 
@@ -344,6 +344,7 @@ class Tasks:
             works = [(running.task.id, self._work(running, now_ms)) for running in due]
             for running, outbox in zip(due, await self._engine.call_each(works), strict=True):
                 await self._took(running, outbox)
+                self._drops.warn(str(running.task.id), running.task.merge_waits, now_ms)
         self._drops.tell(now_ms)
 
     def committed(self, task_id: TaskId) -> DeferredStore | None:
@@ -610,7 +611,8 @@ class Tasks:
             logger.log(level, "task %s: restored %d records", task_id, restorer.records)
         store = None if state is None else state.front
         # In the order of the log: what is sent again after a crash comes in no other.
-        task = Task(
+        build = partial(
+            Task,
             sub,
             task_id,
             partitions=self._counts,
@@ -622,6 +624,7 @@ class Tasks:
             caches=self.budget.caches,
             global_tables=self._with.reader.tables,
         )
+        task = await built(self._engine, task_id, build, state)
         self._opening.pop(task_id, None)
         self._opened[task_id] = RunningTask(task, state, self.inputs(task_id))
 

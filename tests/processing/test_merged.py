@@ -279,3 +279,29 @@ def test_a_buffer_over_its_bound_is_released_in_order_and_counted(buffer_bytes: 
     late = value_of(1, 0, 3)._replace(offset=500)
     entry.arrive([late, *(mark_of(r, 600, 0)._replace(offset=501 + r) for r in range(3))])
     assert taken(entry) == [1000, *range(len(early), 500)]
+
+
+def test_what_waits_is_told_with_who_is_behind_and_who_is_ahead() -> None:
+    entry, _ = merged(buffer_bytes=40_000)
+    assert entry.wait is None
+    far_ms = 4_000_000_000_000
+    log = log_of(value_of(1, 0, 1_000), value_of(2, 0, 2_000), value_of(0, 0, far_ms))
+    entry.arrive(log)
+    assert taken(entry) == [1000]
+    wait = entry.wait
+    assert wait is not None
+    assert not wait.is_much
+    more = (value_of(0, at, far_ms + at)._replace(offset=at + 2) for at in range(1, 60))
+    entry.arrive([*more])
+    wait = entry.wait
+    assert wait is not None
+    assert wait.is_much
+    assert (wait.behind, wait.ahead) == (("a", 1), ("a", 0))
+    assert wait.apart_ms == far_ms + 59 - 1_000
+    told = wait.told()
+    assert "wait in r-0 for a-1 (at 1970-01-01T00:00:01+00:00)" in told
+    assert "most of it from a-0 (at 2096-10-02T" in told
+    # All have come to their ends: nothing is waited for.
+    entry.arrive([mark_of(rank, 1_000, 0)._replace(offset=62 + rank) for rank in range(3)])
+    assert len(taken(entry)) == 61
+    assert entry.wait is None

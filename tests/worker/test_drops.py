@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.outbox import Drop, Reason
 from streamlog.worker.drops import LOG_INTERVAL_MS, Drops
 
@@ -41,3 +44,25 @@ def test_some_are_for_counters_only(caplog: pytest.LogCaptureFixture) -> None:
     drops.count([dropped("a", "duplicate"), dropped("a", "error"), dropped("a", "out of order")])
     drops.tell(0)
     assert lines(caplog) == ["a: 1 records taken before their turn"]
+
+
+def test_a_merge_that_fills_up_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    drops = Drops()
+    wait = MergeWait(
+        topic="by-repartition",
+        partition=0,
+        size_bytes=48 * 1024 * 1024,
+        bound_bytes=64 * 1024 * 1024,
+        behind=("orders", 2),
+        behind_ms=-1,
+        ahead=("orders", 0),
+        ahead_ms=61_000,
+    )
+    for now_ms in (0, 1, LOG_INTERVAL_MS):
+        drops.warn("1_0", [wait, replace(wait, topic="other", size_bytes=9)], now_ms)
+    first, second = lines(caplog)
+    assert first == second
+    assert first.startswith(
+        "task 1_0: 48.0 of 64.0 MiB wait in by-repartition-0 for orders-2 (nothing has come), "
+        "most of it from orders-0 (at 1970-01-01T00:01:01+00:00)"
+    )

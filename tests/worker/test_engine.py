@@ -138,12 +138,12 @@ WORKER = (*STREAMLOG, "-A", "blocking", "worker")
 JOINED = "rebalance: this worker has"
 
 
-def broker_and_app(stack: ExitStack, path: Path) -> str:
+def broker_and_app(stack: ExitStack, path: Path, program: str = BLOCKING) -> str:
     broker = stack.enter_context(
         running(*STREAMLOG, "broker", "--data", "log", "--listen", "127.0.0.1:0", cwd=path)
     )
     url = "kafka://" + broker.line(r"listening on (\S+)").group(1)
-    (path / "blocking.py").write_text(BLOCKING.replace("LOG", url, 1))
+    (path / "blocking.py").write_text(program.replace("LOG", url, 1))
     return url
 
 
@@ -210,3 +210,47 @@ def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
         worker.line("^shouting slow$")
         assert attached(url, lambda log: heard(log, 1)) == [b"SLOW"]
         assert worker.stop() == 0
+
+
+STARTING = BLOCKING.replace(
+    "from streamlog import App", "from streamlog import App, Processor, Record"
+)
+STARTING += """
+class Model(Processor[str, str, str, str]):
+    def init(self) -> None:
+        print("loading the model")
+        while not Path("go").exists():
+            time.sleep(0.01)
+
+    def process(self, record: Record[str, str]) -> None:
+        self.ctx.forward(record.key, record.value + "!")
+
+app.stream(loud).process(Model, name="model").to(app.topic("said", key=str, value=str))
+"""
+
+
+def test_an_init_that_blocks_costs_no_assignment(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        url = broker_and_app(stack, tmp_path, STARTING)
+        worker = stack.enter_context(running(*WORKER, cwd=tmp_path))
+        worker.line("^loading the model$")
+        worker.line("^tick$", count=worker.output.count("\ntick") + 40)
+        (tmp_path / "go").touch()
+        attached(url, lambda log: say(log, "word"))
+
+        async def said(log: Log) -> list[bytes | None]:
+            return [r.value for _, r in await read_until(log, "said", lambda rows: len(rows) >= 1)]
+
+        assert attached(url, said) == [b"WORD!"]
+        assert worker.stop() == 0
+        assert worker.output.count(JOINED) == 1
+        assert worker.output.count("loading the model") == 1
+
+
+def test_a_stop_does_not_wait_for_an_init_for_ever(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        broker_and_app(stack, tmp_path, STARTING)
+        worker = stack.enter_context(running(*WORKER, cwd=tmp_path))
+        worker.line("^loading the model$")
+        assert worker.stop() == 7
+        assert "is not waited for" in worker.output

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from streamlog.processing.merge_wait import MergeWait
 from streamlog.worker.figures import Standing, TaskFigures
 from streamlog.worker.health import Phase, TaskHealth, phase_of
 
@@ -42,3 +45,23 @@ def test_a_stall_is_told_and_takes_no_traffic_away() -> None:
     live = TaskHealth(lambda: standing).live()
     assert live.is_well
     assert live.facts["stalled"] == {"task 0_0": {"for_ms": 42_000}}
+
+
+def test_merges_that_fill_up_are_told_with_whom_they_wait_for() -> None:
+    little = MergeWait(
+        topic="by-repartition",
+        partition=0,
+        size_bytes=10,
+        bound_bytes=100,
+        behind=("orders", 2),
+        behind_ms=1_000,
+        ahead=("orders", 0),
+        ahead_ms=61_000,
+    )
+    much = replace(little, size_bytes=60)
+    tasks = (TaskFigures(task="1_0", merge_waits=(little,)), TaskFigures(task="1_1"))
+    assert "waiting" not in TaskHealth(lambda: Standing(tasks=tasks)).live().facts
+    tasks = (TaskFigures(task="1_0", merge_waits=(little, much)), TaskFigures(task="1_1"))
+    live = TaskHealth(lambda: Standing(tasks=tasks)).live()
+    assert live.is_well
+    assert live.facts["waiting"] == {"1_0": [much.told()]}

@@ -55,6 +55,7 @@ class _WorkerCollector(Collector):
             self._figures.commits,
         )
         yield from _of_tasks(standing.tasks)
+        yield from _of_merges(standing.tasks)
         lag = GaugeMetricFamily(
             "streamlog_lag_records",
             "Records between what tasks and agents have done and the end of the partition.",
@@ -142,6 +143,27 @@ def _of_tasks(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric([task], value)
         yield family
+
+
+def _of_merges(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
+    """Of partitions of repartition topics in which records wait for a source that is behind."""
+    sizes = GaugeMetricFamily(
+        "streamlog_merge_buffer_bytes",
+        "What waits in a repartition topic for a source that is behind; at 64 MiB it goes early.",
+        labels=["task", "topic"],
+    )
+    behind = GaugeMetricFamily(
+        "streamlog_merge_behind_seconds",
+        "How far the source that is waited for is behind the one that waits, in event time.",
+        labels=["task", "topic", "behind", "ahead"],
+    )
+    for task in tasks:
+        for wait in task.merge_waits:
+            sizes.add_metric([task.task, wait.topic], wait.size_bytes)
+            names = [f"{topic}-{partition}" for topic, partition in (wait.behind, wait.ahead)]
+            behind.add_metric([task.task, wait.topic, *names], wait.apart_ms / 1000)
+    yield sizes
+    yield behind
 
 
 def _histogram(name: str, text: str, durations: Durations) -> Metric:

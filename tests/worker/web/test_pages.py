@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.outbox import Drop, SinkBatch
 from streamlog.worker.figures import Figures, Standing, TaskFigures
 from streamlog.worker.health import TaskHealth
@@ -82,6 +83,24 @@ def test_what_fails_is_told_as_json_and_logged() -> None:
     assert "ValueError: broken" in msgspec.json.decode(ready.body)["error"]
 
 
+WAIT = MergeWait(
+    topic="by-repartition",
+    partition=0,
+    size_bytes=10,
+    bound_bytes=100,
+    behind=("orders", 2),
+    behind_ms=1_000,
+    ahead=("orders", 0),
+    ahead_ms=61_000,
+)
+APART = (
+    ("ahead", "orders-0"),
+    ("behind", "orders-2"),
+    ("task", "0_1"),
+    ("topic", "by-repartition"),
+)
+
+
 def samples(figures: Figures, standing: Standing) -> dict[Sample, float]:
     text = Exposition(figures, lambda: standing).text().decode()
     return {
@@ -101,7 +120,13 @@ def test_the_figures_as_metrics() -> None:
     standing = Standing(
         is_assigned=True,
         tasks=(
-            TaskFigures(task="0_1", lag_records=4, uncommitted_bytes=50, state_bytes=900),
+            TaskFigures(
+                task="0_1",
+                lag_records=4,
+                uncommitted_bytes=50,
+                state_bytes=900,
+                merge_waits=(WAIT,),
+            ),
             TaskFigures(task="1_1", is_open=False, restore_left_records=7),
         ),
         lag_records={("events", 1): 4},
@@ -125,6 +150,8 @@ def test_the_figures_as_metrics() -> None:
         ("streamlog_task_state_bytes", (("task", "0_1"),)): 900,
         ("streamlog_task_restore_left_records", (("task", "1_1"),)): 7,
         ("streamlog_lag_records", (("partition", "1"), ("topic", "events"))): 4,
+        ("streamlog_merge_buffer_bytes", (("task", "0_1"), ("topic", "by-repartition"))): 10,
+        ("streamlog_merge_behind_seconds", APART): 60,
         ("streamlog_assigned", ()): 1,
         ("streamlog_stalled_seconds", (("who", "task 0_1"),)): 42,
         ("streamlog_restored_records_total", ()): 0,
