@@ -19,6 +19,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=500, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="of the first one")
     parser.add_argument("--parallel", type=int, default=2, help="so many at a time")
+    parser.add_argument(
+        "--patience", type=int, default=1, help="so many times longer, on a machine that is busy"
+    )
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
     began = monotonic()
@@ -30,7 +33,10 @@ def main() -> int:
     ):
         address = broker.address
         waiting = {
-            pool.submit(compare, seed, address, Path(directory) / str(seed)): seed for seed in seeds
+            pool.submit(
+                compare, seed, address, Path(directory) / str(seed), patience=arguments.patience
+            ): seed
+            for seed in seeds
         }
         for done, future in enumerate(as_completed(waiting), 1):
             try:

@@ -41,7 +41,8 @@ def work(seed: int, run: str, log: str, directory: str, settings: dict[str, str]
     os.dup2(output.fileno(), sys.stdout.fileno())
     os.dup2(output.fileno(), sys.stderr.fileno())
     logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s")
-    worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = SESSION_TIMEOUT_MS, 200
+    worker.SESSION_TIMEOUT_MS = int(settings.pop("session_ms", SESSION_TIMEOUT_MS))
+    worker.HEARTBEAT_INTERVAL_MS = worker.SESSION_TIMEOUT_MS // 7
     worker.POLL_RECORDS_MAX = int(settings.pop("records_max", "7"))
     programs.pace_ms = float(settings.pop("pace_ms", "0"))
     die_at, instance_id = settings.pop("die_at", None), settings.pop("instance_id", None)

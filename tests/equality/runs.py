@@ -65,6 +65,7 @@ class Fleet:
         self._paused: set[BaseProcess] = set()
         self._started = 0
         self.story: list[str] = []
+        self.patience = 1
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -140,8 +141,15 @@ class Fleet:
         return "\n".join(file.read_text()[-3_000:] for file in files)
 
 
-def compare(seed: int, address: str, directory: Path) -> None:
+def compare(seed: int, address: str, directory: Path, *, patience: int = 1) -> None:
     """All three ways of running the program of this number.
+
+    Args:
+        seed: of the program.
+        address: of the broker.
+        directory: for state and logs.
+        patience: so many times longer are sessions, pauses and deadlines: on a busy machine a
+            worker is given up again and again before it has done anything.
 
     Raises:
         Unequal: they differ; the message says how, with what to do to see it again.
@@ -153,7 +161,10 @@ def compare(seed: int, address: str, directory: Path) -> None:
     asyncio.run(_fill(log, driver, fed))
     for run, play in (("one", _calm), ("three", _chaos)):
         program = build(seed, run)
-        fleet = Fleet(seed, run, log, directory / run, pace_ms="0" if run == "one" else "3")
+        settings = {"session_ms": str(member.SESSION_TIMEOUT_MS * patience)}
+        settings["pace_ms"] = "0" if run == "one" else "3"
+        fleet = Fleet(seed, run, log, directory / run, **settings)
+        fleet.patience = patience
         try:
             play(fleet, Random(seed), lambda p=program: _holds(log, p, expected))  # type: ignore[misc]
             while len(fleet):
@@ -246,7 +257,7 @@ def _chaos(fleet: Fleet, rng: Random, done: Callable[[], bool]) -> None:
                     fleet.start()
             case "pause":
                 fleet.pause(at)
-                sleep(rng.choice([0.2, PAUSE_S]))
+                sleep(rng.choice([0.2, PAUSE_S * fleet.patience]))
                 fleet.resume()
             case "leave" if len(fleet) > 1:
                 fleet.end(at, signal.SIGTERM)
@@ -259,7 +270,7 @@ def _chaos(fleet: Fleet, rng: Random, done: Callable[[], bool]) -> None:
 
 def _until(fleet: Fleet, done: Callable[[], bool]) -> None:
     """Wait until there is as much as the driver wrote. Is it too little, the caller compares."""
-    deadline = monotonic() + DEADLINE_S
+    deadline = monotonic() + DEADLINE_S * fleet.patience
     while not done() and monotonic() < deadline:
         fleet.check()
         sleep(0.1)
