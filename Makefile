@@ -38,8 +38,8 @@ demo: $(VENV)/.examples ## the flights of 2013 through an embedded log (CHAOS=1:
 demo-spark: $(VENV)/.spark ## the flights of 2013 as a history in Spark, held against the data frame (ENGINE=local: without a JVM; LIMIT=n); brings Java along, as a wheel
 	@$(BIN)/python -m examples.flights.history --engine $(or $(ENGINE),spark) $(if $(LIMIT),--limit $(LIMIT))
 
-questions: $(VENV)/.examples ## five more questions about the flights, one for each kind of window and join, held against data frames (the first 3,000; LIMIT=n)
-	@$(BIN)/python -m examples.flights.questions --limit $(or $(LIMIT),3000)
+questions: $(VENV)/.examples ## five more questions about the flights, one for each kind of window and join, held against data frames (the first 30,000; LIMIT=400000 for the year)
+	@$(BIN)/python -m examples.flights.questions --limit $(or $(LIMIT),30000)
 
 test: $(VENV)/.dev ## every test that needs nothing but this machine
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

@@ -9,7 +9,7 @@ not. Not done here: what time it is, and which windows a key has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
@@ -108,17 +108,23 @@ class OpenRows:
 
     def put(self, window: OpenWindow) -> None:
         """The row is new, or has changed."""
-        key = window.key
-        there = self._changed.get(key)
-        if there is window:
-            return
-        if there is None:
-            window.is_stored = window.is_stored or key in self._changed
-            heappush(self._order, key)
-            self.due_ms = min(self.due_ms, window.end_ms)
-        else:
-            window.is_stored = there.is_stored
-        self._changed[key] = window
+        self.put_all((window,))
+
+    def put_all(self, windows: Iterable[OpenWindow]) -> None:
+        """These rows are new, or have changed."""
+        changed = self._changed
+        for window in windows:
+            key = window.key
+            there = changed.get(key)
+            if there is window:
+                continue
+            if there is None:
+                window.is_stored = window.is_stored or key in changed
+                heappush(self._order, key)
+                self.due_ms = min(self.due_ms, window.end_ms)
+            else:
+                window.is_stored = there.is_stored
+            changed[key] = window
 
     def remove(self, window: OpenWindow) -> None:
         """The row is not there any more."""

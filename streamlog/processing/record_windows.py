@@ -97,6 +97,8 @@ class RecordWindowsStep(Step):
         )
         self._stream = self._time.stream
         self._early = self._early_changes(node, context)
+        self._tells_changes = self._early is not None or node.emit == Emit.UPDATE
+        """Whether anybody has to know what a record has changed."""
         self._closed_ms = UNKNOWN_MS
         self._sequence = 0
 

@@ -43,6 +43,8 @@ class Kept(NamedTuple):
 class Entered(NamedTuple):
     """What a window is to become."""
 
+    window: OpenWindow | None
+    """None: it is not there yet."""
     start_ms: int
     state: Any
     timestamp_ms: int
@@ -60,11 +62,13 @@ _unpack = msgspec.msgpack.Decoder(_Packed).decode
 class KeyWindows:
     """The open windows of a key, and its records."""
 
-    __slots__ = ("number", "records", "starts", "windows")
+    __slots__ = ("number", "records", "starts", "times", "windows")
 
     def __init__(self, records: list[Kept], windows: Iterable[OpenWindow]) -> None:
         self.records = records
         """By time, and in the order in which they came."""
+        self.times = [record.timestamp_ms for record in records]
+        """Of each."""
         self.windows = {window.start_ms: window for window in windows}
         self.starts = sorted(self.windows)
         self.number = max(map(_number, records), default=0)
@@ -76,9 +80,13 @@ class KeyWindows:
 
     def between(self, first_ms: int, last_ms: int) -> list[Kept]:
         """The records of these times, both included."""
-        records = self.records
-        low = bisect_left(records, first_ms, key=_time)
-        return records[low : bisect_right(records, last_ms, low, key=_time)]
+        low = bisect_left(self.times, first_ms)
+        return self.records[low : bisect_right(self.times, last_ms, low)]
+
+    def times_between(self, first_ms: int, last_ms: int) -> list[int]:
+        """The times of those."""
+        low = bisect_left(self.times, first_ms)
+        return self.times[low : bisect_right(self.times, last_ms, low)]
 
     def around(self, first_ms: int, last_ms: int) -> list[int]:
         """The starts of windows between these times, both included."""
@@ -86,9 +94,13 @@ class KeyWindows:
 
     def keep(self, record: Kept, least_ms: int) -> None:
         """One more record; those before `least_ms` are of no more use."""
-        insort(self.records, record, key=_time)
-        if self.records[0].timestamp_ms < least_ms:
-            del self.records[: bisect_left(self.records, least_ms, key=_time)]
+        times = self.times
+        place = bisect_right(times, record.timestamp_ms)
+        times.insert(place, record.timestamp_ms)
+        self.records.insert(place, record)
+        if times[0] < least_ms:
+            over = bisect_left(times, least_ms)
+            del times[:over], self.records[:over]
 
     def open(self, window: OpenWindow) -> None:
         """A new window."""
@@ -123,9 +135,10 @@ class SlidingStep(RecordWindowsStep):
         key = self._in_use.get(raw)
         if key is None:
             key = self._found(raw)
-        entered = [self._with(key, start_ms, arrival) for start_ms in self._starts(key, arrival)]
-        if not entered:
+        starts = self._starts(key, arrival)
+        if not starts:
             return None
+        entered = self._entered(key, starts, arrival)
         after_ms = window_after(time_ms)
         if after_ms not in key.windows and after_ms + self._size_ms >= open_ms:
             held = self._held(key, after_ms)
@@ -138,7 +151,11 @@ class SlidingStep(RecordWindowsStep):
         kept = Kept(time_ms, key.number, open_ms, arrival.value, data)
         key.keep(kept, self._stream.now_ms - self._needed_ms)
         self._fresh.add((raw, time_ms))
-        return [Change(self._set(key, raw, each), before=each.before) for each in entered]
+        windows = self._set(key, raw, entered)
+        if not self._tells_changes:
+            return []
+        pairs = zip(windows, entered, strict=True)
+        return [Change(window, before=each.before) for window, each in pairs]
 
     def forget(self, window: OpenWindow) -> None:
         """It is closed."""
@@ -171,34 +188,44 @@ class SlidingStep(RecordWindowsStep):
         time_ms, size_ms = arrival.timestamp_ms, self._size_ms
         first_ms = time_ms - size_ms
         starts = {*key.around(first_ms, time_ms), window_up_to(time_ms, size_ms)}
-        starts |= {window_after(e.timestamp_ms) for e in key.between(first_ms - 1, time_ms - 1)}
-        return sorted(start for start in starts if start + size_ms >= arrival.open_ms)
+        starts.update(map(window_after, key.times_between(first_ms - 1, time_ms - 1)))
+        least_ms = arrival.open_ms - size_ms
+        return sorted(start for start in starts if start >= least_ms)
 
-    def _with(self, key: KeyWindows, start_ms: int, arrival: Arrival) -> Entered:
-        """What a window becomes with one more record."""
-        window, before = key.windows.get(start_ms), None
-        if window is not None:
-            state, last_ms = window.row.state, window.row.timestamp_ms
-            before = self._told(window)
-        else:
-            _, state, last_ms, _ = self._folded(start_ms, self._held(key, start_ms))
-        state = self._added_to(state, arrival.value)
-        return Entered(start_ms, state, max(last_ms, arrival.timestamp_ms), before)
+    def _entered(self, key: KeyWindows, starts: Sequence[int], arrival: Arrival) -> list[Entered]:
+        """What the windows that begin then become with one more record."""
+        add, windows = self._aggregation.add, key.windows
+        value, time_ms = arrival.value, arrival.timestamp_ms
+        found: list[Entered] = []
+        for start_ms in starts:
+            window, before = windows.get(start_ms), None
+            if window is not None:
+                state, last_ms = window.row.state, window.row.timestamp_ms
+                if self._tells_old_values:
+                    before = self._told(window)
+            else:
+                _, _, state, last_ms, _ = self._folded(start_ms, self._held(key, start_ms))
+            state = add(state, value)
+            if state is value:
+                state = self._own(state)
+            found.append(Entered(window, start_ms, state, max(last_ms, time_ms), before))
+        return found
 
     def _folded(self, start_ms: int, records: Sequence[Kept]) -> Entered:
         """A window that holds these records."""
-        state = self._aggregation.initial()
+        add, state = self._aggregation.add, self._aggregation.initial()
         for record in records:
-            state = self._added_to(state, record.value)
-        return Entered(start_ms, state, max(map(_time, records), default=-1))
+            state = add(state, record.value)
+            if state is record.value:
+                state = self._own(state)
+        return Entered(None, start_ms, state, max(map(_time, records), default=-1))
 
-    def _added_to(self, state: object, value: object) -> object:
-        state = self._aggregation.add(state, value)
-        if state is value and type(state) not in UNCHANGING:
-            # Of its own: the value goes into other windows too, and a state may change in place.
-            serde = self._aggregation.state
-            return serde.loads(serde.dumps(state))
-        return state
+    def _own(self, value: object) -> object:
+        """A value that has become a state: it goes into others too, and may change in place."""
+        if type(value) in UNCHANGING:
+            return value
+        serde = self._aggregation.state
+        return serde.loads(serde.dumps(value))
 
     def _held(self, key: KeyWindows, start_ms: int) -> list[Kept]:
         """The records that were here before a window that begins then, in the order they came."""
@@ -206,16 +233,20 @@ class SlidingStep(RecordWindowsStep):
         found = [each for each in key.between(start_ms, end_ms) if each.open_ms <= end_ms]
         return sorted(found, key=_number)
 
-    def _set(self, key: KeyWindows, raw: bytes, entered: Entered) -> OpenWindow:
-        start_ms, state, timestamp_ms, _ = entered
-        window = key.windows.get(start_ms)
-        if window is None:
-            window = OpenWindow(start_ms, start_ms + self._size_ms, Row(state, timestamp_ms, raw))
-            key.open(window)
-        else:
-            window.row.state, window.row.timestamp_ms = state, timestamp_ms
-        self._rows.put(window)
-        return window
+    def _set(self, key: KeyWindows, raw: bytes, entered: Sequence[Entered]) -> list[OpenWindow]:
+        """Let windows become what they are to become."""
+        size_ms, windows = self._size_ms, []
+        for window, start_ms, state, timestamp_ms, _ in entered:
+            if window is None:
+                row = Row(state, timestamp_ms, raw)
+                window = OpenWindow(start_ms, start_ms + size_ms, row)  # noqa: PLW2901 - it is there now
+                key.open(window)
+            else:
+                row = window.row
+                row.state, row.timestamp_ms = state, timestamp_ms
+            windows.append(window)
+        self._rows.put_all(windows)
+        return windows
 
     def _found(self, raw: bytes) -> KeyWindows:
         records = [
