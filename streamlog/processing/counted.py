@@ -8,7 +8,7 @@ per key, and in the order in which it times out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.input_clock import InputClock
 from streamlog.processing.step import Step, StepContext
+from streamlog.record import Windowed
 from streamlog.serdes import windowed_bytes
 from streamlog.tables.store import NamedStore
 from streamlog.tables.timed_keys import escaped, time_at, time_bytes, unescaped
@@ -88,6 +89,14 @@ class KeyWindows:
 
 _written = msgspec.msgpack.Encoder().encode
 _read = msgspec.msgpack.Decoder(tuple[int, list[Stored]]).decode
+
+
+def open_windows(node: CountedAggregate, data: bytes) -> Iterator[tuple[int, int, Any]]:
+    """What is open of a key, as stored: times of its first and last record, and the result."""
+    _, stored = _read(data)
+    for each in stored:
+        state = node.aggregation.state.loads(each.state)
+        yield each.first_ms, each.last_ms, node.aggregation.result(state)
 
 
 class _Results:
@@ -186,6 +195,14 @@ class CountedStep(Step):
         mean_bytes = ROW_BYTES + 8 * self._written_bytes // max(self._written_keys, 1)
         if len(self._keys) * mean_bytes > ROWS_BYTES_MAX:
             self._keys.clear()
+
+    def table(self) -> Iterator[tuple[Any, Any]]:
+        """The windows that are open, by the bytes of the key."""
+        self.flush()
+        for raw, data in self._store.range():
+            key = self._node.key.loads(raw)
+            for first_ms, last_ms, result in open_windows(self._node, data):
+                yield Windowed(key, moment(first_ms), moment(last_ms)), result
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside what is open."""

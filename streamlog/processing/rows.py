@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, TopologyError, UsageError
 from streamlog.processing.aggregate import RowFormat
+from streamlog.processing.counted import open_windows
 from streamlog.processing.foreign_keys import outcome_row
 from streamlog.processing.joins import viewed
 from streamlog.processing.table_joins import joined_row
@@ -25,6 +26,7 @@ from streamlog.tables.store import prefix_end, split_window_key, window_bound, w
 from streamlog.topology import (
     Aggregate,
     AtCommits,
+    CountedAggregate,
     Entry,
     ExpiringAggregate,
     ForeignKeyRows,
@@ -162,6 +164,8 @@ class TableRows:
         """
         if not self.is_windowed:
             return self._dumped(key)
+        if isinstance(key, Windowed) and isinstance(self.owner, CountedAggregate):
+            return self._dumped(key.key)  # All that is open of a key is in one place.
         if not isinstance(key, Windowed):
             raise SerdeError(
                 f"table {self.name!r} is windowed: its keys are Windowed(key, start, end), "
@@ -175,14 +179,32 @@ class TableRows:
         Raises:
             SerdeError: the bytes are not of the table's types.
         """
-        key, value = self._key(row_key), self._value(data)
-        if value is None:
-            return None
+        return self._viewed(self._key(row_key), self._value(data))
+
+    def found(self, key: object, row_key: bytes, data: bytes) -> tuple[Any, Any] | None:
+        """The row that was asked for by its key, in what lies where it is; see `row`."""
+        if not isinstance(self.owner, CountedAggregate):
+            return self.row(row_key, data)
+        opened = self._open(self.owner, row_key, data)
+        return next((pair for pair in opened if pair[0] == key), None)
+
+    def _open(
+        self, owner: CountedAggregate, row_key: bytes, data: bytes
+    ) -> Iterator[tuple[Any, Any]]:
+        """The windows of so many records that are open of a key."""
+        key = self.key_serde.loads(row_key)
+        for first_ms, last_ms, result in open_windows(owner, data):
+            window = Windowed(key, moment(first_ms), moment(last_ms))
+            if (pair := self._viewed(window, result)) is not None:
+                yield pair
+
+    def _viewed(self, key: object, value: object) -> tuple[Any, Any] | None:
+        """The row as the views show it."""
         for view in self.views:
-            value = viewed(view, key, value)
             if value is None:
                 return None
-        return key, value
+            value = viewed(view, key, value)
+        return None if value is None else (key, value)
 
     def stored(self, data: bytes) -> bytes:
         """A value as its task keeps it, for `row` to read; not when it is over."""
@@ -196,6 +218,15 @@ class TableRows:
 
         `at_ms` is what `span` was asked for: windows that begin later are left out.
         """
+        owner = self.owner
+        if isinstance(owner, CountedAggregate):
+            opened = (pair for row_key, data in rows for pair in self._open(owner, row_key, data))
+            yield from (
+                pair
+                for pair in opened
+                if at_ms is None or when_ms(pair[0].start) <= at_ms <= when_ms(pair[0].end)
+            )
+            return
         for row_key, data in rows:
             if at_ms is not None and self.is_windowed and split_window_key(row_key)[1] > at_ms:
                 continue
@@ -213,6 +244,9 @@ class TableRows:
             UsageError: the table has no windows, or none has this time in it.
         """
         head = b"" if prefix is None else self._head(prefix)
+        if isinstance(self.owner, CountedAggregate):
+            # By key alone: whether a window has this time in it is looked at by `seen`.
+            return Span(head, prefix_end(head) if head else None, head)
         if not self.is_windowed:
             if at_ms is not None and not isinstance(self.owner, WritableTable):
                 raise UsageError(f"table {self.name!r} is not windowed: scan it without at=")

@@ -36,7 +36,7 @@ class DriverTables:
         row_key = rows.row_key(key)
         task = self.tasks[TaskId(rows.subtopology, partition)]
         data = task.row(rows.owner.name, row_key, committed=False)
-        found = None if data is None else rows.row(row_key, data)
+        found = None if data is None else rows.found(key, row_key, data)
         return None if found is None else found[1]
 
     async def put(self, table: str, key: object, value: object) -> None:

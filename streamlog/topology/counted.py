@@ -1,7 +1,7 @@
 """CountedAggregate: one result per key and so many of its records.
 
-What it keeps is what is open: a window that is full goes on and is kept no longer, so there is no
-table of its results to look into.
+What it keeps is what is open: a window that is full goes on and is kept no longer, so the rows of
+its table are those that are not full yet, as far as they have come.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ class CountedAggregate(Node):
     def specs(self) -> tuple[StoreSpec, ...]:
         """What is open."""
         return (self.store, self.due)
+
+    @property
+    def table_key(self) -> Serde[Any]:
+        """Of the records."""
+        return self.key
+
+    @property
+    def rows_kept_ms(self) -> int:
+        """A window that is over is gone."""
+        return 0
 
     @property
     def needs_equal_keys(self) -> bool:

@@ -17,6 +17,7 @@ from streamlog import (
     Table,
     Windowed,
     calendar,
+    count_window,
     hopping,
     session,
     sliding,
@@ -201,3 +202,29 @@ def test_sessions_and_sliding_windows_by_a_time_in_them() -> None:
         assert len(rows(visits, at=START + 42 * MINUTE)) == 1
         ends = [(key.end - START) // MINUTE for key, _ in rows(around, at=START + 8 * MINUTE)]
         assert ends == [8, 10]
+
+
+def test_windows_of_so_many_records_are_seen_while_they_are_open() -> None:
+    app = App("counts")
+    words = app.topic("words", key=str, value=int, partitions=2)
+    grouped = app.stream(words).group_by_key().windowed(count_window(3, step=2))
+    sums = grouped.reduce(lambda a, b: a + b, name="sums")
+    large = sums.filter(lambda _, total: total > 4)
+
+    def window(key: str, first: int, last: int) -> Windowed[str]:
+        return Windowed(key, START + first * MINUTE, START + last * MINUTE)
+
+    with app.test() as t:
+        for at, (key, value) in enumerate([("a", 1), ("b", 2), ("a", 3), ("a", 4), ("b", 3)]):
+            t.input(words).send(value, key=key, at=START + at * MINUTE)
+        # The first window of "a" is full and gone, its second one has the third record.
+        wanted = {window("a", 3, 3): 4, window("b", 1, 4): 5}
+        assert dict(rows(sums)) == t.table(sums) == wanted
+        assert asyncio.run(sums.fetch(window("b", 1, 4))) == 5
+        assert asyncio.run(sums.fetch(window("b", 1, 1))) is None
+        assert rows(large) == [(window("b", 1, 4), 5)]
+        assert asyncio.run(large.fetch(window("a", 3, 3))) is None
+        assert rows(sums, prefix="a") == [(window("a", 3, 3), 4)]
+        assert rows(sums, at=START + 2 * MINUTE) == [(window("b", 1, 4), 5)]
+        t.restart()
+        assert dict(rows(sums)) == wanted

@@ -134,7 +134,7 @@ class RoutedTables:
         answer = await self._answer(asked, lambda holder: holder.row(asked), wait_ms)
         if answer.age_ms is not None:
             logger.info("table %s: from a standby copy, %d ms old", table, answer.age_ms)
-        found = None if answer.data is None else rows.row(row_key, answer.data)
+        found = None if answer.data is None else rows.found(key, row_key, answer.data)
         return None if found is None else Found(*found, answer.age_ms)
 
     async def put(self, table: str, key: object, value: object) -> None:
