@@ -56,7 +56,7 @@ class StreamlogDataSource(DataSource):
         """
         options = parse_options(self.options, streaming=None)
         if options.is_batch:
-            self._ranges = place_of(options).plan()
+            self._ranges = place_of(parse_options(self.options)).plan()
         return spark_schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
