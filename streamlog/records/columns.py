@@ -305,8 +305,9 @@ def suffixed(
 ) -> list[bytes]:
     """Each entry with what `of` makes of its owner's `suffix` behind it.
 
-    Neighbours often have the same owner.
+    Many have the same one, if not their neighbours.
     """
+    made: dict[bytes, bytes] = {}
     found: list[bytes] = []
     last: Any = None
     suffix: Any = b""
@@ -314,7 +315,10 @@ def suffixed(
         owner = owners[at]
         if owner is not last:
             last = owner
-            suffix = of(owner.suffix)
+            whole = owner.suffix
+            suffix = made.get(whole)
+            if suffix is None:
+                suffix = made[whole] = of(whole)
         found.append(packing.joined(column[at], suffix))
     return found
 
