@@ -38,7 +38,7 @@ from streamlog.dsl.topic_table import topic_table
 from streamlog.dsl.windowed_keys import topic_key
 from streamlog.dsl.writable import built, writable_table
 from streamlog.durations import Dur, When, duration_ms, when_ms
-from streamlog.errors import SerdeError, TopologyError
+from streamlog.errors import ConfigError, SerdeError, TopologyError
 from streamlog.record import Headers
 from streamlog.serdes import Serde, serde_for
 from streamlog.tables.cache_budget import MEMORY_BYTES
@@ -519,21 +519,29 @@ class App(Duties):
         self,
         snapshot: Snapshot,
         *,
+        version: str | None = None,
+        mode: Literal["replace", "blue_green"] = "replace",
         rewind: bool = False,
     ) -> HandedOver:
         """Let live workers begin with what a history has come to: no record twice, and none lost.
 
         One transaction writes their state, the rows that were staged, and the places at which they
-        go on. It may be repeated: a snapshot that was handed over already changes nothing. The
-        app's workers are stopped meanwhile.
+        go on. It may be repeated: a snapshot that was handed over already changes nothing.
 
         Args:
             snapshot: the result of `backfill(...).run()`, or `Snapshot.open(url)`.
+            version: of "blue_green": the name of the new version.
+            mode: "replace": the app itself goes on from there; its workers are stopped meanwhile.
+                "blue_green": a version of it does, beside the app, which may run on. Its id is
+                "<app>-<version>", and so are those of its workers (`worker --version`); rows go to
+                "<topic>-<version>". Agents and schedules stay with the app.
             rewind: also if the app has gone further than that, and its rows from there on are in
                 the output topics and will be there once more.
 
         Raises:
-            TopologyError: the snapshot is of another program, or of other partition counts.
+            TopologyError: the snapshot is of another program, or of other partition counts; or the
+                version can't be a part of a topic's name.
+            ConfigError: mode and version do not go together.
             UsageError: workers are running, the app has gone further, or this is called by code
                 that runs on an event loop.
             OffsetOutOfRange: the log has not everything that comes behind the snapshot.
@@ -542,11 +550,18 @@ class App(Duties):
         """
         from streamlog.worker.hand_over import handed_over  # noqa: PLC0415 - brings the log in
 
+        program = self.program()
+        if mode not in {"replace", "blue_green"} or (mode == "replace") != (version is None):
+            raise ConfigError(
+                f"mode is {mode!r} and version is {version!r}: it is 'replace' without a version, "
+                "or 'blue_green' with one"
+            )
         return handed_over(
-            self.program(),
+            program if version is None else program.beside(version),
             snapshot,
             log_url=self.log,
             security=self.security,
+            mode=mode,
             rewind=rewind,
         )
 

@@ -141,6 +141,12 @@ def worker(
             help="Answer /live, /ready and /metrics there; port 0 takes a free one.",
         ),
     ] = None,
+    version_name: Annotated[
+        str | None,
+        typer.Option(
+            "--version", metavar="NAME", help="As a version beside the app: see `hand-over`."
+        ),
+    ] = None,
     workers: Annotated[
         str | None,
         typer.Option(
@@ -161,6 +167,8 @@ def worker(
     app = session.the_app()
     with warnings_logged():
         program = replace(app.program(), accept_state_loss=accept_state_loss)
+    if version_name is not None:
+        program = program.beside(version_name)
     if web is not None:
         program = replace(program, web=web)
     run_workers(

@@ -105,6 +105,12 @@ def hand_over(
     context: typer.Context,
     snapshot: SnapshotArgument,
     *,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--version", metavar="NAME", help="To a version beside the app, which runs on."
+        ),
+    ] = None,
     rewind: Annotated[
         bool,
         typer.Option("--rewind", help="Though the app has gone further, and writes rows again."),
@@ -118,13 +124,18 @@ def hand_over(
     """Let the app's workers, which are stopped, begin with a snapshot; may be repeated."""
     app = _app_of(context, log)
     with warnings_logged():
-        done = app.hand_over(_snapshot(app, snapshot, directory), rewind=rewind)
+        done = app.hand_over(
+            _snapshot(app, snapshot, directory),
+            version=version,
+            mode="replace" if version is None else "blue_green",
+            rewind=rewind,
+        )
     if done.is_repeated:
         typer.echo(f"{done.app_id} was given snapshot {done.snapshot} before: nothing was changed")
         return
     typer.echo(
         f"{done.app_id} goes on from snapshot {done.snapshot}, with {done.rows} rows of state; "
-        "start its workers"
+        f"start its workers{'' if version is None else f': worker --version {version}'}"
     )
     for (topic, partition), offset in sorted(done.offsets.items()):
         typer.echo(f"  {topic}-{partition} from offset {offset}")

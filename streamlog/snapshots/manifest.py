@@ -192,18 +192,21 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             "newer one has written it; use that one, or make the snapshot again"
         )
 
-    def check(self, topology: Topology, counts: Mapping[str, int]) -> None:
+    def check(
+        self, topology: Topology, counts: Mapping[str, int], *, origin: Topology | None = None
+    ) -> None:
         """Whether a program can go on from it.
 
         Args:
             topology: of the program.
             counts: how many partitions the topics of the log have; of those that are not there
                 yet nothing is asked.
+            origin: of a version that runs beside its app, the topology as the app has it.
 
         Raises:
             TopologyError: the program computes something else, or a topic has grown or shrunk.
         """
-        self._check_topology(topology)
+        self._check_topology(origin or topology)
         ids = dict(_same_topics(topology, self.app_id))
         for topic, count in sorted(counts.items()):
             planned = self.partitions.get(ids.get(topic, topic), count)

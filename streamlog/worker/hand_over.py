@@ -202,14 +202,14 @@ class _Handing:
 
     async def run(self, *, required: Collection[str], rewind: bool) -> HandedOver:
         manifest = self._manifest
-        manifest.check(self._topology, {})
+        manifest.check(self._topology, {}, origin=self._program.origin)
         if await self._is_done():
             return self._told(is_repeated=True)
         await aside(self._snapshot.verify)
         counts = await ensure_topics(
             self._log, self._topology, self._program.topics, required=required
         )
-        manifest.check(self._topology, counts)
+        manifest.check(self._topology, counts, origin=self._program.origin)
         self._counts = counts
         for topic in (topic_of(self._app_id), versions_topic_of(self._app_id)):
             await self._make(topic)
@@ -237,7 +237,8 @@ class _Handing:
             self._on_step("begun")
             positions = await self._write_pending(producer)
             for staged in self._manifest.staged:
-                await self._write_file(producer, staged, staged.topic)
+                name = self._program.renamed.get(staged.topic, staged.topic)
+                await self._write_file(producer, staged, name)
             tasks = await self._write_states(producer, positions, change)
             self._on_step("states written")
             group = GroupMetadata(group_id=self._app_id)

@@ -7,7 +7,7 @@ topics that are read, who has to read which of them together, where the state is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from streamlog.client.producer import Producer
@@ -19,6 +19,7 @@ from streamlog.dsl.topic import Asker
 from streamlog.log import Log
 from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import TopicSpec, Topology
+from streamlog.topology.beside import beside
 from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS
 from streamlog.worker.commit import OnStep, unheard
 from streamlog.worker.hand_overs import HandOver
@@ -72,6 +73,38 @@ class Program:
     """Told what the rows of global tables are asked through."""
     bind_asker: Callable[[Asker], None] = field(default=lambda _asker: None)
     """Told what `AgentRef.ask` goes through."""
+
+    origin: Topology | None = None
+    """Of a version that runs beside its app: the topology as the app has it."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Of a version: what the app's topics are called here, if they have other names."""
+
+    def beside(self, version: str) -> Program:
+        """A version of the program, under an id of its own and with topics of its own to write to.
+
+        Streams and tables only: agents, timers and crontabs do to the world what is to be done
+        once, so they stay with the app.
+
+        Raises:
+            TopologyError: the version can't be a part of a topic's name.
+        """
+        topology, names = beside(self.topology, version)
+        topics = {
+            names.get(name, name): replace(spec, name=names.get(name, name))
+            for name, spec in self.topics.items()
+        }
+        return replace(
+            self,
+            app_id=topology.app_id,
+            topology=topology,
+            topics=topics,
+            agents=(),
+            timers=(),
+            crontabs=(),
+            tasks=(),
+            origin=self.topology,
+            renamed=names,
+        )
 
     @property
     def is_transactional(self) -> bool:

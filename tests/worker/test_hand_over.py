@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -15,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from streamlog import Snapshot
+from streamlog import Snapshot, Topic
 from streamlog.assignors import TopicPartition
-from streamlog.errors import OffsetOutOfRange, TopologyError, UsageError
+from streamlog.errors import ConfigError, OffsetOutOfRange, TopologyError, UsageError
 from streamlog.log import Log
+from streamlog.worker import program as worker_program
 from streamlog.worker.hand_over import handed_over
 from streamlog.worker.worker import Worker
 from tests.equality.programs import SPAN_MS, Program, build, history
@@ -49,10 +51,13 @@ class Looks:
         await asyncio.sleep(0.1)
 
 
-async def lived(program: Program, url: str, expected: Results) -> Results:
+async def lived(
+    program: Program, url: str, expected: Results, given: worker_program.Program | None = None
+) -> Results:
     """What there is once a worker has written as much as is expected, or the time is over."""
     stop = asyncio.Event()
-    running = Worker(program.app.program(), log_url=url, announce=lambda _start: None)
+    runs = given or program.app.program()
+    running = Worker(runs, log_url=url, announce=lambda _start: None)
     # Somebody has the log open from before the worker until behind it.
     async with Log.open(url), asyncio.TaskGroup() as group:
         work = group.create_task(running.run(stop))
@@ -117,6 +122,32 @@ def test_history_and_live_rows_are_those_of_one_run(tmp_path: Path, seed: int) -
     assert not handed.is_repeated
     assert handed.offsets == snapshot.offsets
     case.check(case.live())
+
+
+def test_a_version_goes_on_beside_the_app(tmp_path: Path) -> None:
+    case = Case(17, tmp_path)
+    snapshot = case.snapshot()
+    case.check(case.live())  # The app itself, which knows nothing of the history.
+    handed = case.program.app.hand_over(snapshot, version="v2", mode="blue_green")
+    assert handed.app_id == "eq17-driver-v2"
+    version = case.program.app.program().beside("v2")
+    outputs = [
+        Topic(replace(topic.spec, name=f"{topic.name}-v2"), case.program.app.outlet)
+        for topic in case.program.outputs
+    ]
+    beside = replace(case.program, outputs=outputs)
+    case.check(asyncio.run(lived(beside, case.url, case.expected, version)))
+    # And it has changed nothing for the app.
+    case.check(asyncio.run(_read(Log.open(case.url), case.program)))
+
+
+def test_mode_and_version_go_together(tmp_path: Path) -> None:
+    case = Case(0, tmp_path)
+    snapshot = case.snapshot()
+    with pytest.raises(ConfigError, match="'blue_green' with one"):
+        case.program.app.hand_over(snapshot, mode="blue_green")
+    with pytest.raises(ConfigError, match="'replace' without a version"):
+        case.program.app.hand_over(snapshot, version="v2")
 
 
 def die_at(case: Case, url: str, step: str) -> None:
