@@ -58,15 +58,17 @@ def deadly(number: int) -> None:
 
     def flushed(store: RocksStore, changes: Any) -> None:
         write(store, changes)
+        # As it does whenever a buffer is full: here, after each slice.
         store._database.flush()
 
-    RocksStore.write = flushed  # type: ignore[method-assign]
+    RocksStore.write = flushed  # type: ignore[method-assign, assignment]
     for owner, name in STEPS:
         setattr(owner, name, followed(getattr(owner, name)))
 
 
 def work(log: Path, path: str, number: int) -> None:
-    deferred.REPLAY_RECORDS_MAX, deferred.WRITE_KEYS_MAX = 60, 7  # type: ignore[misc]
+    deferred.REPLAY_RECORDS_MAX = 60
+    deferred.WRITE_KEYS_MAX = 7  # type: ignore[attr-defined]
     deadly(number)
     rng, records = Random(number), records_of(log)
     directory = TaskDirectory(path)
