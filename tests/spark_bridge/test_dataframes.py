@@ -250,7 +250,7 @@ def test_a_damaged_batch_is_named(spark: SparkSession, tmp_path: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[100] ^= 1
     segment.write_bytes(data)
-    with pytest.raises(Exception, match=r"rows-1: the batch at offset \d+ has CRC"):
+    with pytest.raises(Exception, match=r"rows-1: .*the batch at offset 0 has CRC"):
         load(spark, path).collect()
 
 
