@@ -283,8 +283,9 @@ class TaskRun:
     def _tell_cuts(self) -> None:
         """To those behind: nothing of an input that was cut comes before that time.
 
-        A live task would hear it from the first record beyond the cut, or from a mark.
+        A live task would hear it from the first record beyond the cut, or from a mark: there is
+        one, and stream time comes to the end of the history with it, if not further.
         """
-        times = self._task.stream_times
+        mark = Mark(self._until_ms, self._until_ms, BUSY_MS)
         for place in sorted(self._task.cuts):
-            self._effects.tell(place, Mark(self._until_ms, times[place], BUSY_MS))
+            self._effects.tell(place, mark)
