@@ -463,8 +463,9 @@ class Publishing:
             error = self._directory.failure_of(error)
         if isinstance(error, LogError):
             return error.code, str(error)
+        # Not CORRUPT_MESSAGE: clients try that again, and a staged file stays what it is.
         is_corrupt = isinstance(error, CorruptData)
-        code = ErrorCode.CORRUPT_MESSAGE if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
+        code = ErrorCode.INVALID_RECORD if is_corrupt else ErrorCode.KAFKA_STORAGE_ERROR
         return code, str(error)
 
 

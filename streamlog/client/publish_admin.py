@@ -90,7 +90,7 @@ class PublishAdmin(AdminRoom):
 
         Raises:
             LogError: with Kafka's code: a segment is not what it should be (INVALID_REQUEST,
-                CORRUPT_MESSAGE), a group has members (NON_EMPTY_GROUP), ...; nothing counts.
+                INVALID_RECORD), a group has members (NON_EMPTY_GROUP), ...; nothing counts.
                 UNSUPPORTED_VERSION says that the broker is none of streamlog's.
             RequestTimedOut: nobody knows whether it was published: call again.
         """

@@ -230,7 +230,7 @@ def own_topic(request: PublishRequest) -> None:
     ("spoil", "code", "words"),
     [
         (wrong_size, ErrorCode.INVALID_REQUEST, "s1 of job job has"),
-        (wrong_sum, ErrorCode.CORRUPT_MESSAGE, "was staged"),
+        (wrong_sum, ErrorCode.INVALID_RECORD, "was staged"),
         (wrong_count, ErrorCode.INVALID_REQUEST, "6 records, not 7"),
         (no_file, ErrorCode.INVALID_REQUEST, "no file nowhere"),
         (way_out, ErrorCode.INVALID_REQUEST, "can't be the name"),

@@ -77,7 +77,7 @@ async def publish_damaged(open_log: OpenLog) -> None:
         await admin.stage("job", "a", bytes(data))
         with pytest.raises(LogError, match="the batch at offset") as refused:
             await admin.publish("job", segments=[described(bytes(data), 100)])
-        assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert refused.value.code == ErrorCode.INVALID_RECORD
         await admin.drop_staged("job")
         with pytest.raises(LogError, match="has staged no file a"):
             await admin.publish("job", segments=[described(bytes(data), 100)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from streamlog import App, Windowed, tumbling
 
 app = App("report")
@@ -14,3 +16,10 @@ def told(key: Windowed[str], count: int) -> tuple[str, str]:
 
 
 app.stream(hourly).map(told).to(lines)
+
+
+def main() -> None:
+    nine = datetime(2025, 1, 1, 9, tzinfo=UTC)
+    with app.test() as t:
+        t.input(hourly).send(4, key=Windowed("till", nine, nine + timedelta(hours=1)))
+        assert t.output(lines).values == ["4 from 09:00 to 10:00"]
