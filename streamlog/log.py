@@ -26,8 +26,9 @@ from streamlog.broker.embedded import EmbeddedTransport
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.catalog import Catalog
 from streamlog.broker.storage.committed import CommittedView, committed_view
-from streamlog.broker.storage.files import Buffer, OsFiles, directory_error
+from streamlog.broker.storage.files import Buffer, directory_error
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.os_files import OsFiles
 from streamlog.broker.storage.transactions import Decided
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import Address, Cluster, Connect

@@ -20,7 +20,7 @@ from streamlog.broker.security_config import (
     CLIENT_AUTH_REQUIRED,
     SecurityConfig,
 )
-from streamlog.broker.storage.files import file_stamp
+from streamlog.broker.storage.os_files import file_stamp
 from streamlog.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import urllib.parse
 import urllib.request
 
 from streamlog.broker.security.tokens import ALGORITHMS, Key
-from streamlog.broker.storage.files import OsFiles, read_file
+from streamlog.broker.storage.files import read_file
+from streamlog.broker.storage.os_files import OsFiles
 from streamlog.errors import ConfigError
 
 FETCH_TIMEOUT_MS = 10_000

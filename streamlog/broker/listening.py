@@ -13,13 +13,14 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
 from streamlog.broker.certificates import Certificates
+from streamlog.broker.connection import Client
 from streamlog.broker.connections import Connections
 from streamlog.broker.key_set import KeySet
 from streamlog.broker.listeners import Listener
 from streamlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Tokens
 from streamlog.broker.security.tokens import SignedTokens, UnsecuredTokens
 from streamlog.broker.security_config import PLAINTEXT, SASL_PLAINTEXT, SecurityConfig
-from streamlog.broker.server import BrokerServer, Client
+from streamlog.broker.server import BrokerServer
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -17,7 +17,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from streamlog.broker.storage.files import FileRange
+from streamlog.broker.storage.file_range import FileRange
 from streamlog.protocol.schema import Buffer, Piece, one_buffer
 
 JOINED_BYTES_MAX = 16 * 1024

@@ -24,7 +24,7 @@ from streamlog.broker.certificates import Certificates, why
 from streamlog.broker.listeners import Listener
 from streamlog.broker.outlet import Outlet, memory_bytes
 from streamlog.broker.security.principals import Subject, distinguished_name
-from streamlog.broker.storage.files import FileRange
+from streamlog.broker.storage.file_range import FileRange
 from streamlog.protocol.schema import Buffer, Piece, one_buffer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.group_config import GroupConfig
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.protocol.apis import api_of
 from streamlog.protocol.messages.data import (

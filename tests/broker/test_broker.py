@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from streamlog.broker.broker import Broker, RequestContext
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.apis import APIS, Api
 from streamlog.protocol.codec import decode, encode

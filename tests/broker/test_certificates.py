@@ -16,7 +16,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listening import Listening
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.errors import ConfigError
 from streamlog.protocol.messages.cluster import ApiVersionsRequest

@@ -12,10 +12,11 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
+from streamlog.broker.connection import IN_FLIGHT_MAX, WRITE_BUFFER_BYTES
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.connections import Connections
-from streamlog.broker.server import IN_FLIGHT_MAX, WRITE_BUFFER_BYTES, BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.server import BrokerServer
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.protocol.messages.cluster import ApiVersionsRequest, MetadataRequest
 from streamlog.protocol.messages.data import FetchRequest
 from tests.broker.node import at, batch, create, fetch_request, produce_request

@@ -9,7 +9,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.embedded import EmbeddedTransport
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, RequestTimedOut
 from streamlog.protocol.apis import APIS
 from streamlog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse

@@ -9,7 +9,7 @@ import pytest
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from streamlog.protocol.messages.data import FetchRequest, FetchResponse, PartitionData

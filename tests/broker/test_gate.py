@@ -16,7 +16,7 @@ from streamlog.broker.listeners import Listener
 from streamlog.broker.listening import Listening
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.errors import AuthenticationFailed
 from streamlog.protocol.error_codes import ErrorCode

@@ -23,7 +23,7 @@ from streamlog.broker.key_set import KeySet
 from streamlog.broker.listeners import Listener
 from streamlog.broker.listening import Listening
 from streamlog.broker.security_config import SecurityConfig
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import AuthenticationFailed, ConfigError
 from streamlog.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from streamlog.transport.connection import TcpTransport

@@ -11,7 +11,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.listening import Listening
 from streamlog.broker.security_config import SecurityConfig
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConfigError, ListenError
 from streamlog.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from tests.broker.test_server import peer

@@ -13,8 +13,9 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import CHECKPOINTS, CLEAN_SHUTDOWN
-from streamlog.broker.storage.files import MemoryFiles, Tear, read_file
+from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFiles, Tear
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import CorruptData, LogDirectoryError
 from streamlog.protocol.messages.data import ProduceResponse

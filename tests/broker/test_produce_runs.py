@@ -11,7 +11,7 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.apis import api_of
 from streamlog.protocol.error_codes import ErrorCode

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from streamlog.broker.broker import Broker
 from streamlog.broker.publications import decode_receipt, encode_receipt
-from streamlog.broker.storage.files import Tear
+from streamlog.broker.storage.memory_files import Tear
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (

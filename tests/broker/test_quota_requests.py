@@ -22,7 +22,7 @@ from streamlog.broker.quota_table import (
     entity_of,
 )
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.client.admin import ClientQuota
 from streamlog.errors import LogError
 from streamlog.log import Log

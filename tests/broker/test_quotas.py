@@ -20,7 +20,7 @@ from streamlog.broker.quotas import (
     Quota,
 )
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.protocol.messages.cluster import ApiVersionsRequest
 from streamlog.protocol.messages.data import (
     FetchRequest,

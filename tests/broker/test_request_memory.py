@@ -17,7 +17,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.request_memory import RECEIVE_BYTES_PER_S_MIN, SLOW_MS, RequestMemory
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.protocol.apis import api_of
 from streamlog.protocol.frame import READ_BYTES, encode_request
 from streamlog.protocol.messages.cluster import ApiVersionsRequest

@@ -18,7 +18,7 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ListenError
 from streamlog.protocol.apis import APIS, Api, api_of
 from streamlog.protocol.frame import decode_response, encode_request

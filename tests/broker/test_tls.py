@@ -19,7 +19,8 @@ from streamlog.broker.listeners import Listener
 from streamlog.broker.listening import Listening
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.server import BrokerServer
-from streamlog.broker.storage.files import MemoryFiles, OsFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.storage.os_files import OsFiles
 from streamlog.broker.tls import TlsOutlet
 from streamlog.errors import ConfigError
 from streamlog.protocol.messages.cluster import ApiVersionsRequest, MetadataRequest

@@ -21,7 +21,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.embedded import EmbeddedTransport
 from streamlog.broker.embedded import _read_records as read_records
 from streamlog.broker.group_config import GroupConfig
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.client.cluster import Cluster
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer_settings import ConsumerSettings

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.storage.appends import AppendResult
-    from streamlog.broker.storage.files import FileRange
+    from streamlog.broker.storage.file_range import FileRange
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.partition_log import PartitionLog
     from streamlog.broker.storage.syncing import PendingSync

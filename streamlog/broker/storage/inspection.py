@@ -14,16 +14,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from streamlog.broker.storage.catalog import LOCK, META, Catalog, TopicEntry, describe_holder
-from streamlog.broker.storage.files import (
-    File,
-    Files,
-    OsFiles,
-    directory_error,
-    process_id,
-    write_whole,
-)
+from streamlog.broker.storage.files import File, Files, directory_error, write_whole
 from streamlog.broker.storage.findings import Counts, Finding, Report
 from streamlog.broker.storage.folders import Folders, partition_folder
+from streamlog.broker.storage.os_files import OsFiles, process_id
 from streamlog.broker.storage.partition_audit import PartitionAudit
 from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.stored import Placed, Stored

@@ -38,13 +38,12 @@ from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.files import (
     File,
     Files,
-    OsFiles,
     directory_error,
     make_durable_directory,
-    process_id,
     write_whole,
 )
 from streamlog.broker.storage.folders import Folders, partition_folder, partition_folders
+from streamlog.broker.storage.os_files import OsFiles, process_id
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.producer_ids import ProducerIds
 from streamlog.broker.storage.roll_budget import RollBudget

@@ -22,14 +22,8 @@ from streamlog.broker.storage.appends import AppendResult, Origin
 from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.epochs import LeaderEpochs
 from streamlog.broker.storage.expiry import expired_segments
-from streamlog.broker.storage.files import (
-    Buffer,
-    Content,
-    File,
-    FileRange,
-    Files,
-    size_of,
-)
+from streamlog.broker.storage.file_range import FileRange
+from streamlog.broker.storage.files import Buffer, Content, File, Files, size_of
 from streamlog.broker.storage.log_disk import LogDisk
 from streamlog.broker.storage.log_producers import LogProducers
 from streamlog.broker.storage.producers import ProducerStates

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from operator import attrgetter
 from typing import NamedTuple
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.aborted import ABORTED_SUFFIX, AbortedIndex
 from streamlog.broker.storage.damage import Damage
-from streamlog.broker.storage.files import Buffer, Content, File, FileRange, Files, write_whole
+from streamlog.broker.storage.file_range import FileRange
+from streamlog.broker.storage.files import Buffer, Content, File, Files, write_whole
 from streamlog.broker.storage.index import Indexes
 from streamlog.broker.storage.scan import (
     OFFSETS_MAX,
@@ -441,10 +443,10 @@ class Segment:
             if header.base_offset < start_offset:
                 begin = self._find(file, start_offset)
                 later = self._walk(file, begin.position, begin.base_offset)
-                header = max(later, key=_max_timestamp_ms)
+                header = max(later, key=attrgetter("max_timestamp_ms"))
             records = self._records(file, header)
         kept = (record for record in records if record.offset >= start_offset)
-        return max(kept, key=_timestamp, default=None)
+        return max(kept, key=attrgetter("timestamp_ms"), default=None)
 
     def batches(self, offset: int) -> Iterator[RecordBatch]:
         """Every sound batch from the one with `offset` in it on; damaged places are left out."""
@@ -663,11 +665,3 @@ def _epochs(headers: Iterator[Header]) -> Iterator[tuple[int, int]]:
     with suppress(CorruptData):
         for header in headers:
             yield header.leader_epoch, header.base_offset
-
-
-def _timestamp(record: Record) -> int:
-    return record.timestamp_ms
-
-
-def _max_timestamp_ms(header: Header) -> int:
-    return header.max_timestamp_ms

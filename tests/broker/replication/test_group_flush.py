@@ -12,7 +12,7 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.group_config import GroupConfig
-from streamlog.broker.storage.files import MemoryFile, MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFile, MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode

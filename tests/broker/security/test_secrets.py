@@ -16,7 +16,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener
 from streamlog.broker.listening import Listening
 from streamlog.broker.security_config import SecurityConfig
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import AuthenticationFailed
 from streamlog.log import Log
 from streamlog.protocol.messages.admin import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage.files import Files, MemoryFiles, read_file, write_whole
+from streamlog.broker.storage.files import Files, read_file, write_whole
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.records.batch import Record, RecordBatch, encode_batch, split_batches
 

@@ -10,7 +10,8 @@ from streamlog.broker.storage.aborted import (
     AbortedIndex,
     decode_entries,
 )
-from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.broker.storage.files import read_file
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.transactions import Decided
 from tests.broker.storage.batches import overwrite
 

@@ -7,8 +7,9 @@ from threading import Event, Thread
 
 from streamlog.broker.storage.catalog import CHECKPOINTS, Catalog
 from streamlog.broker.storage.checkpoints import Checkpoints
-from streamlog.broker.storage.files import MemoryFile, MemoryFiles, read_file
+from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFile, MemoryFiles
 from tests.broker.storage.batches import batch, new_log
 
 

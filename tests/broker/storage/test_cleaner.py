@@ -12,9 +12,10 @@ import pytest
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.aside import Aside
 from streamlog.broker.storage.cleaner import PAUSE_MS_MIN, SLICE_MS, Cleaner
-from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.folders import partition_folder
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.clock import ManualClock
 from tests.broker.storage.batches import overwrite, read_records

@@ -18,7 +18,8 @@ from streamlog.broker.storage.admission import INVALID_RECORD
 from streamlog.broker.storage.appends import Origin
 from streamlog.broker.storage.cleaning import Cleaned, Cleaning, facts
 from streamlog.broker.storage.compaction import Dirtiness, dirtiness
-from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.broker.storage.files import read_file
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.errors import CorruptData, LogError, UnknownTopicOrPartition

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.storage.epochs import EPOCHS
-from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.broker.storage.files import read_file
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import OffsetOutOfRange
 from tests.broker.storage.batches import (
     DIRECTORY,

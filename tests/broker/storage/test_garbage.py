@@ -12,10 +12,11 @@ import pytest
 
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.storage.catalog import AlteredSettings
-from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.findings import Kind
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.mending import mend
 from streamlog.errors import ConfigError, CorruptData, OffsetOutOfRange, StreamlogError
 from streamlog.records.batch import split_batches

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.storage.files import Files, MemoryFiles, OsFiles, read_file
+from streamlog.broker.storage.files import Files, read_file
 from streamlog.broker.storage.index import PENDING_MAX, ROOM_ENTRIES, OffsetIndex, TimeIndex
+from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.storage.os_files import OsFiles
 from streamlog.errors import CorruptData
 
 MAX = 1 << 20
@@ -223,7 +225,7 @@ def test_an_index_that_is_built_anew_over_a_sound_one_writes_nothing() -> None:
 def test_only_so_many_indexes_are_mapped_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamlog.broker.storage.files.MAPPINGS_MAX", 3)
+    monkeypatch.setattr("streamlog.broker.storage.os_files.MAPPINGS_MAX", 3)
     files = OsFiles()
     indexes = [filled(files, f"{tmp_path}/{number}", 1000) for number in range(8)]
     for _ in range(3):

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage.files import Files, MemoryFiles, OsFiles, Tear
+from streamlog.broker.storage.files import Files
+from streamlog.broker.storage.memory_files import MemoryFiles, Tear
+from streamlog.broker.storage.os_files import OsFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import LogDirectoryFailed
 from tests.broker.storage.batches import (

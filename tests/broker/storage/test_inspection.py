@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.files import MemoryFiles, read_file, write_whole
+from streamlog.broker.storage.files import read_file, write_whole
 from streamlog.broker.storage.findings import Finding, Kind, Report
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.mending import ADVICE, MENDED, QUARANTINE_SUFFIX, Mended, mend
 from streamlog.broker.storage.stored import Placed
 from streamlog.errors import LogDirectoryLost, UnknownTopicOrPartition, UsageError

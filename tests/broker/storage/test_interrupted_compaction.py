@@ -7,10 +7,11 @@ import copy
 import pytest
 
 from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.files import MemoryFiles, read_file
+from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.findings import Finding, Kind, Report
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.mending import mend
 from streamlog.broker.storage.stored import Placed
 from tests.broker.storage.batches import read_records

@@ -10,9 +10,10 @@ import pytest
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import AlteredSettings, new_topic_id
-from streamlog.broker.storage.files import MemoryFiles, read_file, write_whole
+from streamlog.broker.storage.files import read_file, write_whole
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.producer_ids import PRODUCER_IDS_BLOCK
 from streamlog.errors import (
     ConfigError,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.appends import Origin
-from streamlog.broker.storage.files import MemoryFiles, OsFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.broker.storage.os_files import OsFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.producers import OUT_OF_ORDER_SEQUENCE_NUMBER
 from streamlog.errors import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker.config import TOPIC_SETTINGS, TopicConfig
 from streamlog.broker.storage import recompression
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.recompression import recompressed
 from streamlog.errors import ConfigError, CorruptMessage, MessageTooLarge

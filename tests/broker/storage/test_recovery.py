@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.broker.config import TopicConfig
-from streamlog.broker.storage.files import MemoryFiles, write_whole
+from streamlog.broker.storage.files import write_whole
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import CorruptData
 from streamlog.records.batch import Record, split_batches

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
-from streamlog.broker.storage.files import MemoryFiles
 from streamlog.broker.storage.findings import Kind
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.retention import FIRST_CHECK_MS, LOGS_AT_ONCE, Kept, Retention
 from streamlog.errors import LogDirectoryFailed, OffsetOutOfRange

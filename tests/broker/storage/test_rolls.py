@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from streamlog.broker.config import BrokerConfig
-from streamlog.broker.storage.files import MemoryFiles
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import UNSYNCED_MAX, PartitionLog
 from streamlog.broker.storage.roll_budget import ROLLS_AT_ONCE
 from tests.broker.storage.batches import batch, log_files, new_log, read_records, reopened

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage.appends import AppendResult
-from streamlog.broker.storage.files import MemoryFiles
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import LogDirectoryFailed, LogError, StreamlogError
 from streamlog.records.batch import encode_batch

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.storage.files import File, MemoryFiles, write_whole
+from streamlog.broker.storage.files import File, write_whole
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.scan import (
     CHUNK_BYTES,
     Headers,

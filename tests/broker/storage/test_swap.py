@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from streamlog.broker.storage.files import Content, File, Files, MemoryFiles
+from streamlog.broker.storage.files import Content, File, Files
+from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.records.batch import Record
 from tests.broker.storage.batches import contents, new_log, read_batches, read_records, reopened

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from streamlog.broker.storage.aborted import ABORTED_SUFFIX, decode_entries
 from streamlog.broker.storage.appends import Origin
-from streamlog.broker.storage.files import MemoryFiles, Tear, read_file
+from streamlog.broker.storage.files import read_file
+from streamlog.broker.storage.memory_files import MemoryFiles, Tear
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.producers import (
     INVALID_PRODUCER_EPOCH,
