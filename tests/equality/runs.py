@@ -26,6 +26,7 @@ from streamlog.log import Log
 from streamlog.serdes import serde_for
 from tests.equality import member
 from tests.equality.programs import Fed, Program, build, history
+from tests.worker.commit_steps import STEPS
 
 Rows = Counter[tuple[object, ...]]
 Results = dict[int, Rows]
@@ -34,16 +35,6 @@ Results = dict[int, Rows]
 DEADLINE_S = 120
 WORKERS_MAX = 4
 PAUSE_S = 1.5 * member.SESSION_TIMEOUT_MS / 1000
-STEPS = (
-    "checkpointed",
-    "begun",
-    "handed over",
-    "changelogs written",
-    "sinks written",
-    "offsets sent",
-    "committed",
-    "stored",
-)
 text, whole = serde_for(str), serde_for(int)
 
 context = multiprocessing.get_context("forkserver")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -16,34 +15,22 @@ import pytest
 from streamlog.client.producer import Producer
 from streamlog.log import Log
 from streamlog.records.batch import Record
+from tests.worker.commit_steps import IS_THOROUGH, write_program
+from tests.worker.commit_steps import STEPS as ALL_STEPS
 from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
 
-STEPS: tuple[str, ...] = (
-    "checkpointed",
-    "begun",
-    "handed over",
-    "changelogs written",
-    "sinks written",
-    "offsets sent",
-    "committed",
-    "stored",
-)
-if os.environ.get("STREAMLOG_PROFILE") != "thorough":
-    STEPS = ("checkpointed", "changelogs written", "committed")
-CALLS = (1, 8) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else (8,)
+STEPS = ALL_STEPS if IS_THOROUGH else ("checkpointed", "changelogs written", "committed")
+CALLS = (1, 8) if IS_THOROUGH else (8,)
 KEYS = tuple(f"k{number}" for number in range(12))
 PARTITIONS = 3
 
 TALLY = """
 import asyncio
-import os
-import signal
 import sys
-from dataclasses import replace
 
+from mortal import run
 from streamlog import App, Stream
 from streamlog.worker import worker
-from streamlog.worker.worker import Worker
 
 worker.SESSION_TIMEOUT_MS, worker.HEARTBEAT_INTERVAL_MS = 2_000, 300  # Noticed sooner.
 app = App("tally", state_dir=sys.argv[4], commit_interval="20ms")
@@ -60,24 +47,7 @@ async def tally(stream: Stream[str, int]) -> None:
             await asyncio.sleep(0.001)
         totals[word] = before + amount
 
-url, step, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
-left = times
-
-def on_step(name: str) -> None:
-    global left
-    left -= name == step
-    if name == step and left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-async def main() -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    program = replace(app.program(), on_step=on_step)
-    name = sys.argv[6] if len(sys.argv) > 6 else None
-    worker = Worker(program, log_url=url, announce=lambda _: print("up"), instance_id=name)
-    await worker.run(stop)
-
-asyncio.run(main())
+run(app, sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[6] if len(sys.argv) > 6 else None)
 """
 Amounts = Sequence[tuple[str, int]]
 
@@ -108,7 +78,7 @@ def latest(records: Sequence[tuple[int, Record]]) -> dict[str, int]:
 
 
 def broker_in(path: Path, stack: ExitStack) -> str:
-    (path / "tally.py").write_text(TALLY)
+    write_program(path, "tally.py", TALLY)
     listen = ("broker", "--data", "log", "--listen", "127.0.0.1:0")
     broker = stack.enter_context(running(*STREAMLOG, *listen, cwd=path))
     return "kafka://" + broker.line(r"listening on (\S+)").group(1)

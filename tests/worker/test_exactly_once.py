@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -16,33 +15,24 @@ from streamlog.client.producer import Producer
 from streamlog.errors import LogDirectoryError
 from streamlog.log import Log
 from streamlog.tables.worker_identity import WorkerIdentity
+from tests.worker.commit_steps import IS_THOROUGH, write_program
+from tests.worker.commit_steps import STEPS as ALL_STEPS
 from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
 
-STEPS: tuple[str, ...] = (
-    "checkpointed",
-    "begun",
-    "handed over",
-    "changelogs written",
-    "sinks written",
-    "offsets sent",
-    "committed",
-    "stored",
+STEPS = (
+    ALL_STEPS
+    if IS_THOROUGH
+    else ("checkpointed", "changelogs written", "offsets sent", "committed")
 )
-if os.environ.get("STREAMLOG_PROFILE") != "thorough":
-    STEPS = ("checkpointed", "changelogs written", "offsets sent", "committed")
 WORDS = ("ada", "bob", "cy", "dee", "eve")
 PARTITIONS = 2
 
 # A static member: the next one has its place at once, not after the session.
 COUNTING = """
-import asyncio
-import os
-import signal
 import sys
-from dataclasses import replace
 
+from mortal import run
 from streamlog import App
-from streamlog.worker.worker import Worker
 
 app = App("counting", state_dir="./state", commit_interval="20ms")
 words = app.topic("words", key=str, value=str, partitions=2)
@@ -58,23 +48,7 @@ stream.map_values(lambda line: line.upper()).to(lines)
     .to(counts)
 )
 
-url, step, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
-left = times
-
-def on_step(name: str) -> None:
-    global left
-    left -= name == step
-    if name == step and left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-async def main() -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
-    program = replace(app.program(), on_step=on_step)
-    worker = Worker(program, log_url=url, announce=lambda _: print("up"), instance_id="one")
-    await worker.run(stop)
-
-asyncio.run(main())
+run(app, sys.argv[1], sys.argv[2], int(sys.argv[3]), "one")
 """
 
 
@@ -86,7 +60,7 @@ async def say(producer: Producer, lines: Sequence[str]) -> None:
 
 def test_a_commit_counts_once_wherever_it_is_cut_off(tmp_path: Path) -> None:
     """The topics hold each line and each count exactly once, in their order."""
-    (tmp_path / "counting.py").write_text(COUNTING)
+    write_program(tmp_path, "counting.py", COUNTING)
     portions = [
         [f"{WORDS[number % len(WORDS)]} {portion}-{number}" for number in range(40)]
         for portion in range(len(STEPS) + 1)
