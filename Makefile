@@ -66,9 +66,9 @@ conformance: $(VENV)/.dev ## clients of others through all features, and suites 
 	@$(BIN)/python -m conformance $(ARGS)
 	@$(if $(ARGS),,$(BIN)/python -m conformance.suites)
 
-conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, and our client's tests
+conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, our client's tests, apps whose workers are killed, and Spark
 	@$(BIN)/python -m conformance --only kafka $(ARGS)
-	@$(BIN)/python -m conformance.kafka $(BIN)/python -m pytest -q -p no:cacheprovider tests/client -k kafka
+	@$(BIN)/python -m conformance.kafka $(BIN)/python -m pytest -q -p no:cacheprovider --timeout 1200 tests/client tests/worker/test_brokers.py tests/spark_bridge/test_kafka.py -k kafka
 
 compile: $(VENV)/.dev ## the hot modules as C extensions, in place
 	$(BIN)/python setup.py --quiet build_ext --inplace

@@ -21,10 +21,14 @@ DATA = b"".join(encode_batch([(1, b"k", b"%d" % n, (("h", None),))]) for n in ra
 SEGMENT = StagedSegment("t", 0, "a", len(DATA), 9, crc32c(DATA))
 
 
-async def publish(log: Log, segment: StagedSegment) -> bool:
+OTHER = StagedSegment("u", 0, "b", len(DATA), 9, crc32c(DATA))
+
+
+async def publish(log: Log, *segments: StagedSegment) -> bool:
+    contents = {"a": DATA, "b": DATA}
     async with log.producer(transactional_id="job") as producer:
         return await publish_in_transaction(
-            log.admin(), producer, "job", [segment], {"a": DATA}.__getitem__
+            log.admin(), producer, "job", segments, contents.__getitem__
         )
 
 
@@ -39,3 +43,14 @@ async def publish_thrice(open_log: OpenLog) -> None:
 
 def test_it_counts_once(open_log: OpenLog) -> None:
     asyncio.run(publish_thrice(open_log))
+
+
+async def publish_in_another_order(open_log: OpenLog) -> None:
+    async with open_log(t=1, u=1) as log:
+        assert not await publish(log, SEGMENT, OTHER)
+        assert await publish(log, OTHER, SEGMENT)
+        assert len(await committed(log, PLACE, 9)) == 9
+
+
+def test_it_is_known_again_whatever_comes_first(open_log: OpenLog) -> None:
+    asyncio.run(publish_in_another_order(open_log))

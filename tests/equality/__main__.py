@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
 from tests.broker.process import BrokerProcess
 from tests.equality.runs import Unequal, compare
+
+
+@contextmanager
+def _broker(given: str, directory: Path) -> Iterator[str]:
+    if given:
+        yield given
+        return
+    with BrokerProcess(directory / "log", flush="os") as broker:
+        yield broker.address
 
 
 def main() -> int:
@@ -22,16 +33,16 @@ def main() -> int:
     parser.add_argument(
         "--patience", type=int, default=1, help="so many times longer, on a machine that is busy"
     )
+    parser.add_argument("--log", default="", help="HOST:PORT of brokers, instead of one of its own")
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
     began = monotonic()
     failed: list[int] = []
     with (
         tempfile.TemporaryDirectory(prefix="streamlog-equality-") as directory,
-        BrokerProcess(Path(directory) / "log", flush="os") as broker,
+        _broker(arguments.log, Path(directory)) as address,
         ThreadPoolExecutor(arguments.parallel) as pool,
     ):
-        address = broker.address
         waiting = {
             pool.submit(
                 compare, seed, address, Path(directory) / str(seed), patience=arguments.patience

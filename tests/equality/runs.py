@@ -27,6 +27,7 @@ from streamlog.serdes import serde_for
 from tests.equality import member
 from tests.equality.programs import Fed, Program, build, history
 from tests.worker.commit_steps import STEPS
+from tests.worker.processes import still
 
 Rows = Counter[tuple[object, ...]]
 Results = dict[int, Rows]
@@ -273,15 +274,13 @@ def _holds(log: str, program: Program, expected: Results) -> bool:
     return all(found[at].total() >= rows.total() for at, rows in expected.items())
 
 
-NO_MARKS = {"mark.quiet.ms": "-1"}
-"""The driver's time stands still when all is read, so that of the workers has to."""
-
-
 async def _fill(url: str, program: Program, fed: list[Fed]) -> None:
     async with Log.open(url) as log:
         admin = log.admin()
+        # The driver's time stands still when all is read, so that of the workers has to.
+        configs = await still(log)
         topics = [
-            NewTopic(name, partitions, configs=NO_MARKS)
+            NewTopic(name, partitions, configs=configs)
             for name, partitions in program.inputs.items()
         ]
         await admin.create_topics(topics)

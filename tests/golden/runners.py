@@ -23,6 +23,7 @@ from streamlog.records.batch import Record as RawRecord
 from streamlog.worker.worker import Worker
 from tests.golden.adapter import Adapter, windowed_key
 from tests.golden.compare import Case, Row
+from tests.worker.processes import still
 
 PATIENCE_S = 60
 """An input that is not done with by then is an error."""
@@ -76,8 +77,8 @@ class WorkerRun:
         """All that it writes."""
         names = [topic.name for topic in self._adapter.topics.values()]
         # In a case, time goes on with its records alone.
-        still = {"mark.quiet.ms": "-1"}
-        await self._log.admin().create_topics([NewTopic(n, 1, configs=still) for n in names])
+        configs = await still(self._log)
+        await self._log.admin().create_topics([NewTopic(n, 1, configs=configs) for n in names])
         async with (
             self._log.consumer(
                 isolation_level="read_committed", auto_offset_reset="earliest"

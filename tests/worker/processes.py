@@ -122,6 +122,14 @@ def attached(url: str, story: Callable[[Log], Coroutine[object, object, T]]) -> 
     return asyncio.run(main())
 
 
+async def still(log: Log) -> dict[str, str]:
+    """Settings of a topic in which time stands still while nothing comes, as the test driver's.
+
+    Brokers of Kafka write no time marks, and know no such setting.
+    """
+    return {"mark.quiet.ms": "-1"} if await log.admin().can_publish() else {}
+
+
 async def read_until(
     log: Log, topic: str, enough: Callable[[list[tuple[int, Record]]], bool]
 ) -> list[tuple[int, Record]]:
