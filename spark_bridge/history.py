@@ -154,7 +154,7 @@ class SparkRun:
     def _finished(self) -> list[FinishedTask]:
         """What the tasks have left: of each the report of one attempt, whichever."""
         found: dict[tuple[int, int], FinishedTask] = {}
-        for name in (self._place / TASKS).names():
+        for name in self._reports(TASKS):
             task = FinishedTask.decode(self._place.read(f"{TASKS}/{name}"))
             found.setdefault((task.entry.subtopology, task.entry.partition), task)
         wanted = [(s.number, partition) for s in self._plan.stages for partition in range(s.tasks)]
@@ -166,6 +166,10 @@ class SparkRun:
         (self._place / TASKS).remove()
         self._sweep(list(found.values()))
         return [found[at] for at in wanted]
+
+    def _reports(self, folder: str) -> list[str]:
+        """Those that are there whole: who is killed while he writes one leaves other things."""
+        return [name for name in (self._place / folder).names() if name.endswith(".json")]
 
     def _sweep(self, tasks: Sequence[FinishedTask]) -> None:
         """Remove what attempts have left that do not count."""
@@ -180,7 +184,7 @@ class SparkRun:
 
     def _explain(self, error: PySparkException) -> None:
         """Raise what a task has reported, if one has."""
-        for name in (self._place / ERRORS).names():
+        for name in self._reports(ERRORS):
             report = msgspec.json.decode(self._place.read(f"{ERRORS}/{name}"), type=ErrorReport)
             logger.debug("Spark says: %s", error)
             raise ProcessingError(

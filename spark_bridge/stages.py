@@ -11,6 +11,7 @@ report will do. An error leaves a report too, so that the driver can say more th
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -80,9 +81,12 @@ class StageFunction:
         work: StageWork = loaded(self._work)
         context: Any = TaskContext.get()
         attempt = str(0 if context is None else context.taskAttemptId())
+        batches = iter(batches)
         shuffled = ShuffleReader(work.plan, work.stage, batches)
         try:
             yield from _ran(work, shuffled, attempt)
+            # What is read to its end leaves a process that Spark gives another task to.
+            deque(batches, maxlen=0)
         except StreamlogError as error:
             _report(work, shuffled.partition, attempt, error)
             raise

@@ -42,11 +42,12 @@ def run_on_driver(case: Case) -> list[Row]:
             t.input(adapter.topics[fed["topic"]]).send(fed["value"], key=fed["key"], at=fed["ts"])
             for name in adapter.outputs:
                 output = t.output(adapter.topics[name])
-                rows += [_row(name, output.pop(), after) for _ in output.records]
+                rows += [row_of(name, output.pop(), after) for _ in output.records]
     return rows
 
 
-def _row(name: str, record: Any, after: int) -> Row:
+def row_of(name: str, record: Any, after: int | None) -> Row:
+    """As cases have it."""
     key, window = windowed_key(record.key)
     span = None if window is None else (when_ms(window[0]), when_ms(window[1]))
     return Row(name, key, span, record.value, when_ms(record.timestamp), after)
@@ -180,4 +181,4 @@ class WorkerRun:
                     self._rows += [self._decoded(name, record, after) for record in records]
 
     def _decoded(self, name: str, record: RawRecord, after: int) -> Row:
-        return _row(name, self._adapter.topics[name].decoded(record, 0), after)
+        return row_of(name, self._adapter.topics[name].decoded(record, 0), after)

@@ -22,7 +22,8 @@ from streamlog.processing.cut_input import TimeSpan
 from streamlog.snapshots import SnapshotPlace
 from streamlog.tables.memory import MemoryStore
 from tests.equality.programs import SPAN_MS, Fed, Program, build, history
-from tests.equality.runs import NO_MARKS, Results, driven, text, whole
+from tests.equality.runs import Results, driven, text, whole
+from tests.worker.processes import still
 
 SEEDS = 300 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 8
 NOW_MS = 1_735_689_600_000
@@ -30,8 +31,9 @@ NOW_MS = 1_735_689_600_000
 
 async def fill(url: str, program: Program, fed: list[Fed]) -> None:
     async with Log.open(url) as log:
+        marks = await still(log)
         await log.admin().create_topics(
-            [NewTopic(name, count, configs=NO_MARKS) for name, count in program.inputs.items()]
+            [NewTopic(name, count, configs=marks) for name, count in program.inputs.items()]
         )
         async with log.producer() as producer:
             for each in fed:

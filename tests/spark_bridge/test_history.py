@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -25,13 +26,14 @@ from streamlog.snapshots import SnapshotPlace
 from tests.equality.programs import SPAN_MS, Program, build, history
 from tests.equality.runs import driven
 from tests.history.test_local import NOW_MS, fill, rows_of, run_history
+from tests.spark_bridge.killed import KilledStage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-SEEDS = range(200) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else [1]
+SEEDS = range(200) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else range(1, 4)
 END = "2100-01-01"
 
 
@@ -55,9 +57,18 @@ def run_in_spark(
     ).run()
 
 
+@pytest.fixture
+def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stages' processes are killed at random; who has died is in here."""
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    monkeypatch.setattr("spark_bridge.history.StageFunction", partial(KilledStage, deaths=deaths))
+    return deaths
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_spark_writes_what_the_driver_writes(
-    spark: SparkSession, tmp_path: Path, seed: int
+def test_spark_writes_what_the_driver_writes_whoever_is_killed(
+    spark: SparkSession, tmp_path: Path, deaths: Path, seed: int
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)
     url = f"embedded:{tmp_path / 'log'}"
@@ -65,12 +76,13 @@ def test_spark_writes_what_the_driver_writes(
     fed = history(seed, program)
     asyncio.run(fill(url, program, fed))
     found = rows_of(run_in_spark(spark, url, program, tmp_path, TimeSpan()), program, tmp_path)
-    assert found == driven(build(seed, "driver"), fed), f"seed {seed}: {program.told}"
+    told = f"seed {seed}, {len([*deaths.iterdir()])} tasks killed: {program.told}"
+    assert found == driven(build(seed, "driver"), fed), told
     span = TimeSpan(until_ms=1_000_000 + Random(seed).randrange(SPAN_MS))
     cut = run_in_spark(spark, url, program, tmp_path, span)
     found = rows_of(cut, program, tmp_path)
     local = run_history(url, program, tmp_path / "local", span)
-    assert found == rows_of(local, program, tmp_path / "local"), f"seed {seed}, cut"
+    assert found == rows_of(local, program, tmp_path / "local"), f"cut, {told}"
     assert [task.entry.offsets for task in cut] == [task.entry.offsets for task in local]
     assert [task.entry.times for task in cut] == [task.entry.times for task in local]
     assert [task.entry.rows for task in cut] == [task.entry.rows for task in local]
