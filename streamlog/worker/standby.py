@@ -3,8 +3,10 @@
 The leader says which (`exchange`): those that are to take over if the owner goes, and those that
 this worker gets ready for (warm-ups). Each reads its changelog, committed records only, into a
 store of its own, as a restore would; so taking over is the same restore, of which little is left
-to do. Rule of the file: a standby writes to nothing but its own store, and its errors end nobody:
-they are told, and it begins again. Not done here: whose standbys there are (`moves`).
+to do. Like a task it puts its state aside now and then (`TaskDirectory.snapshot`): after a kill
+little is read again, and who runs the task from the same directory while this store is still open
+begins with that. Rule of the file: a standby writes to nothing but its own store, and its errors
+end nobody: they are told, and it begins again. Not done here: whose standbys there are (`moves`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 from streamlog.assignors import TopicPartition
 from streamlog.clock import Clock
@@ -22,7 +25,7 @@ from streamlog.processing.task import TaskId
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.topology import Topology
-from streamlog.worker.following import Follower
+from streamlog.worker.following import Follower, aside
 from streamlog.worker.restore import Fences, check_cluster
 
 logger = logging.getLogger(__name__)
@@ -142,16 +145,20 @@ class Standbys:
                 directory.remove_old()
                 logger.info("task %s: a standby, %d records read", task_id, follower.records)
                 standby.store = store
-                await self._keep_even(standby, follower)
+                await self._keep_even(standby, follower, directory)
         finally:
             standby.store = standby.lag = standby.even_ms = None
             store.close()
 
-    async def _keep_even(self, standby: Standby, follower: Follower) -> None:
+    async def _keep_even(
+        self, standby: Standby, follower: Follower, directory: TaskDirectory
+    ) -> None:
         clock = self._room.clock
-        while True:
+        while (store := standby.store) is not None:
             asked_ms = clock.now_ms()
             await follower.step(timeout_ms=STEP_MS)
             standby.lag = follower.lag
             if not standby.lag:
                 standby.even_ms = asked_ms
+            if directory.is_snapshot_due(store, now_ms := clock.now_ms()):
+                await aside(partial(directory.snapshot, store, now_ms))
