@@ -20,12 +20,15 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
+from spark_bridge.lowering import ORDER as FOLDED_ORDER
+from spark_bridge.lowering import folded, seeded
 from spark_bridge.sessions import session
-from spark_bridge.shuffles import BEFORE_ALL_MS, COLUMNS, ORDER, SEED
+from spark_bridge.shuffles import BEFORE_ALL_MS, ORDER, SEED, spark_columns
 from spark_bridge.stages import ERRORS, TASKS, ErrorReport, StageFunction, StageWork
 from streamlog.errors import CorruptData, ProcessingError
 from streamlog.history.finished import FinishedTask
-from streamlog.history.plan import Plan, Stage
+from streamlog.history.lowering import NotLowered
+from streamlog.history.plan import Plan, Stage, taken_by_tasks
 from streamlog.snapshots import SnapshotPlace
 from streamlog.transport.security import Security
 
@@ -65,7 +68,8 @@ class SparkRun:
             now_ms: the time on the wall.
             state_memory_bytes: for the state of each task.
         """
-        self._plan = plan
+        self.plan = plan
+        """What is run; without its lowered stages if these were not what they seemed to be."""
         self._spark = spark
         self._place = place
         self._now_ms = now_ms
@@ -79,14 +83,23 @@ class SparkRun:
             ProcessingError: a task has failed; told with the record's coordinates.
             CorruptData: the reports of tasks can't be seen here: their place is not shared.
         """
+        try:
+            return self._ran()
+        except NotLowered as error:
+            logger.warning("%s: its stage is run again by the task itself", error)
+            self.plan = taken_by_tasks(self.plan, str(error))
+            self._place.remove()
+            return self._ran()
+
+    def _ran(self) -> list[FinishedTask]:
         frames: dict[int, DataFrame] = {}
         read_by = self._readers()
-        for stage in self._plan.stages:
+        for stage in self.plan.stages:
             frame = self._frame(stage, frames)
             if read_by[stage.number] > 1:
                 frame = frame.persist(StorageLevel.DISK_ONLY)
             frames[stage.number] = frame
-        leaves = [frames[s.number] for s in self._plan.stages if not read_by[s.number]]
+        leaves = [frames[s.number] for s in self.plan.stages if not read_by[s.number]]
         try:
             whole = leaves[0]
             for leaf in leaves[1:]:
@@ -104,10 +117,10 @@ class SparkRun:
     def _readers(self) -> Counter[int]:
         """How many stages read what each one writes."""
         found: Counter[int] = Counter()
-        for stage in self._plan.stages:
+        for stage in self.plan.stages:
             written = {*stage.subtopology.repartition_topics}
             found[stage.number] = sum(
-                bool(written & {*other.subtopology.inputs}) for other in self._plan.stages
+                bool(written & {*other.subtopology.inputs}) for other in self.plan.stages
             )
         return found
 
@@ -115,7 +128,7 @@ class SparkRun:
         sub = stage.subtopology
         url, security = self._log
         work = StageWork(
-            plan=self._plan,
+            plan=self.plan,
             stage=stage,
             place=self._place,
             directory=url.removeprefix(EMBEDDED) if url.startswith(EMBEDDED) else None,
@@ -127,14 +140,20 @@ class SparkRun:
         rows = self._seeds(stage)
         above = [
             frames[other.number]
-            for other in self._plan.stages
+            for other in self.plan.stages
             if {*other.subtopology.repartition_topics} & {*sub.inputs}
         ]
         if above:
             for frame in above:
-                rows = rows.unionByName(frame.where(sql.col("stage") == stage.number))
-            rows = rows.repartitionById(stage.tasks, "task").sortWithinPartitions(*ORDER)
-        return rows.mapInArrow(StageFunction(work), COLUMNS)
+                rows = self._with(rows, frame.where(sql.col("stage") == stage.number), stage)
+            order = ORDER if stage.lowering is None else FOLDED_ORDER
+            rows = rows.repartitionById(stage.tasks, "task").sortWithinPartitions(*order)
+        return rows.mapInArrow(StageFunction(work), spark_columns(self.plan))
+
+    def _with(self, seeds: DataFrame, above: DataFrame, stage: Stage) -> DataFrame:
+        if stage.lowering is not None:
+            return seeded(folded(above, stage), seeds)
+        return seeds.unionByName(above.select(*seeds.columns))
 
     def _seeds(self, stage: Stage) -> DataFrame:
         """A row for each task, in a partition of its own."""
@@ -157,7 +176,7 @@ class SparkRun:
         for name in self._reports(TASKS):
             task = FinishedTask.decode(self._place.read(f"{TASKS}/{name}"))
             found.setdefault((task.entry.subtopology, task.entry.partition), task)
-        wanted = [(s.number, partition) for s in self._plan.stages for partition in range(s.tasks)]
+        wanted = [(s.number, partition) for s in self.plan.stages for partition in range(s.tasks)]
         if missing := [at for at in wanted if at not in found]:
             raise CorruptData(
                 f"task {missing[0][0]}_{missing[0][1]} has left nothing in {self._place.url}: the "
@@ -186,6 +205,8 @@ class SparkRun:
         """Raise what a task has reported, if one has."""
         for name in self._reports(ERRORS):
             report = msgspec.json.decode(self._place.read(f"{ERRORS}/{name}"), type=ErrorReport)
+            if not report.lowered:
+                raise NotLowered(report.message) from None
             logger.debug("Spark says: %s", error)
             raise ProcessingError(
                 report.message,

@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from spark_bridge.foldable import FoldableRows
+from spark_bridge.lowering import number_columns, numbers_of
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.staging import source_in, sources_of
 from streamlog.history.task_run import Arrival, Arrivals
@@ -68,6 +70,8 @@ class _Way:
     ranks: Mapping[bytes, int]
     turns: dict[tuple[int, int], int] = field(default_factory=dict)
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    foldable: FoldableRows | None = None
+    """If the stage is lowered: its rows."""
 
 
 class ShuffleRows:
@@ -82,15 +86,20 @@ class ShuffleRows:
                 if topic in self._counts:
                     sources = sources_of(other.subtopology, topic, plan.counts)
                     ranks = {identity(source): rank for rank, source in enumerate(sources)}
-                    self._ways[topic] = _Way(other.number, at, ranks)
+                    foldable = foldable_rows(plan, other, ranks)
+                    self._ways[topic] = _Way(other.number, at, ranks, foldable=foldable)
         feeds = {name for node in sub.nodes for name in node.feeds}
         self._own = [identity((name, partition)) for name in sorted({*sub.inputs, *feeds})]
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
+        self._schema = schema_of(plan)
 
     def write(self, batch: SinkBatch) -> None:
         """Records of one source, or a mark."""
         way = self._ways[batch.topic]
+        if way.foldable is not None:
+            way.foldable.write(batch, source_in(batch))
+            return
         rank = way.ranks[source_in(batch)]
         for (_, partition), columns in parted([batch], self._counts).items():
             headers: list[Any] = columns.headers or []
@@ -107,6 +116,9 @@ class ShuffleRows:
         own = identity(source)
         data = pack_mark(mark, own)
         for topic, way in self._ways.items():
+            if way.foldable is not None:
+                way.foldable.tell(own, mark)
+                continue
             for partition in range(self._counts[topic] if own in way.ranks else 0):
                 place = self._place(way, partition, way.ranks[own], mark.turn_ms)
                 at_ms = max(mark.time_ms, 0)
@@ -115,6 +127,9 @@ class ShuffleRows:
     def finish(self) -> None:
         """Its sources have said all that they have to."""
         for topic, way in self._ways.items():
+            if way.foldable is not None:
+                way.foldable.finish(self._own)
+                continue
             for rank in [way.ranks[own] for own in self._own if own in way.ranks]:
                 for partition in range(self._counts[topic]):
                     place = self._place(way, partition, rank, BEFORE_ALL_MS)
@@ -122,19 +137,57 @@ class ShuffleRows:
 
     def drain(self, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         """What there is, if it is worth a batch."""
+        for way in self._ways.values():
+            for foldable in () if way.foldable is None else way.foldable.drain():
+                yield _batch_of(foldable, self._schema)
         if not (is_last or len(self._rows) >= ROWS_MAX or self._bytes >= BATCH_BYTES_MAX):
             return
         rows, self._rows, self._bytes = self._rows, [], 0
         for start in range(0, len(rows), ROWS_MAX):
             columns = zip(*rows[start : start + ROWS_MAX], strict=True)
             arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+            yield _batch_of(dict(zip(SCHEMA.names, arrays, strict=True)), self._schema)
 
     def _place(self, way: _Way, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
         at = (partition, rank)
         turn_ms = way.turns[at] = max(turn_ms, way.turns.get(at, BEFORE_ALL_MS + 1))
         number = way.numbers[at] = way.numbers.get(at, -1) + 1
         return way.stage, partition, turn_ms, way.input, rank, number
+
+
+def schema_of(plan: Plan) -> pa.Schema:
+    """The columns of a plan's rows: those of its lowered stages as well."""
+    fields = [pa.field(name, pa.int64()) for name, _ in number_columns(plan)]
+    return pa.schema([*SCHEMA, *fields])
+
+
+def spark_columns(plan: Plan) -> str:
+    """The same in Spark's words."""
+    return ", ".join([COLUMNS, *(f"{name} {kind}" for name, kind in number_columns(plan))])
+
+
+def foldable_rows(plan: Plan, stage: Stage, ranks: Mapping[bytes, int]) -> FoldableRows | None:
+    """Rows for a stage, if it is lowered."""
+    if stage.lowering is None:
+        return None
+    topic = stage.lowering.topic
+    return FoldableRows(
+        stage=stage.number,
+        ranks=ranks,
+        partitions=plan.counts[topic],
+        numbers=numbers_of(stage),
+        value=stage.subtopology.topics[topic].value,
+    )
+
+
+def _batch_of(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of these columns; the others are null."""
+    count = len(columns["task"])
+    arrays = [
+        columns[each.name] if each.name in columns else pa.nulls(count, each.type)
+        for each in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class ShuffleReader:

@@ -23,11 +23,14 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
+from spark_bridge.lowering import FoldedReader
 from spark_bridge.pickled import dumped, loaded
 from spark_bridge.shuffles import ShuffleReader, ShuffleRows
 from streamlog.assignors import TopicPartition
 from streamlog.errors import StreamlogError
+from streamlog.history.folded import FoldedStageTask
 from streamlog.history.local import load_global_tables, one_by_one
+from streamlog.history.lowering import NotLowered
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.readers import LogReader
 from streamlog.history.stage_task import Attempt, StageTask
@@ -50,6 +53,8 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     partition: int = -1
     offset: int = -1
     node: str = ""
+    lowered: bool = True
+    """False: its records are not what the stage was lowered for, which its tasks can take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,11 @@ class StageFunction:
         context: Any = TaskContext.get()
         attempt = str(0 if context is None else context.taskAttemptId())
         batches = iter(batches)
-        shuffled = ShuffleReader(work.plan, work.stage, batches)
+        shuffled: ShuffleReader | FoldedReader
+        if work.stage.lowering is None:
+            shuffled = ShuffleReader(work.plan, work.stage, batches)
+        else:
+            shuffled = FoldedReader(work.plan, work.stage, batches)
         try:
             yield from _ran(work, shuffled, attempt)
             # What is read to its end leaves a process that Spark gives another task to.
@@ -92,7 +101,9 @@ class StageFunction:
             raise
 
 
-def _ran(work: StageWork, shuffled: ShuffleReader, attempt: str) -> Iterator[pa.RecordBatch]:
+def _ran(
+    work: StageWork, shuffled: ShuffleReader | FoldedReader, attempt: str
+) -> Iterator[pa.RecordBatch]:
     partition = shuffled.partition
     rows = ShuffleRows(work.plan, work.stage, partition)
     budget = RocksBudget(work.state_memory_bytes)
@@ -110,12 +121,25 @@ def _ran(work: StageWork, shuffled: ShuffleReader, attempt: str) -> Iterator[pa.
             open_store=lambda path: RocksStore.open(path, budget=budget),
             global_tables=tables,
         )
-        for finished in StageTask(going, list(_feeds(work, shuffled, reader)), rows).steps():
+        for finished in _task(going, work, shuffled, reader, rows).steps():
             if finished is not None:
                 rows.finish()
                 report = f"{TASKS}/{going.task_id}-{attempt}.json"
                 work.place.add(report, finished.encode())
             yield from rows.drain(is_last=finished is not None)
+
+
+def _task(
+    going: Attempt,
+    work: StageWork,
+    shuffled: ShuffleReader | FoldedReader,
+    reader: PartitionReader,
+    rows: ShuffleRows,
+) -> StageTask:
+    if isinstance(shuffled, FoldedReader):
+        ends = shuffled.read_ends()
+        return FoldedStageTask(going, ends, shuffled.rows(), rows, late=shuffled.late)
+    return StageTask(going, list(_feeds(work, shuffled, reader)), rows)
 
 
 def _feeds(work: StageWork, shuffled: ShuffleReader, reader: PartitionReader) -> Iterator[Feed]:
@@ -152,6 +176,7 @@ def _report(work: StageWork, partition: int, attempt: str, error: StreamlogError
         partition=getattr(error, "partition", -1),
         offset=getattr(error, "offset", -1),
         node=getattr(error, "node", ""),
+        lowered=not isinstance(error, NotLowered),
     )
     with suppress(StreamlogError):
         name = f"{ERRORS}/{work.stage.number}_{partition}-{attempt}.json"

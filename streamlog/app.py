@@ -207,26 +207,25 @@ class App(Declarations):
         job_id: str | None = None,
         directory: str | None = None,
         progress: bool | None = None,
+        lower: Literal["auto", "off"] = "auto",
     ) -> BackfillJob:
         """The history of the streams and tables over what the log holds, as a job to be run.
 
-        The same topology, the same rows as live workers give, and a snapshot of where it all came
-        to, for live workers to go on from. Nothing runs before `run`; `explain` says what will.
+        The same rows as live workers give, and a snapshot of where it all came to, for them to go
+        on from. Nothing runs before `run`; `explain` says what will.
 
         Args:
-            since: where streams begin: the first record that is not older. Tables are always
-                taken from their beginning.
+            since: where streams begin: the first record that is not older. Of tables, all is taken.
             until: where it ends: before the first record of each partition whose stream time is
-                not earlier. "now": as far as all streams have come. Text without a time zone, such
-                as "2024-01-31", is in the app's.
+                not earlier. "now": as far as all streams have come. Text is in the app's time zone.
             engine: "local": in this process. "spark": by Spark (the extra `[spark]`).
             spark: its session; one on all cores of this machine by default.
             outputs: what becomes of the rows: they are dropped, or staged in files, or published,
                 all at once when the history is over.
-            job_id: of the job and its snapshot; a new one by default. What was published under an
-                id is not published again.
+            job_id: of the job and its snapshot. What was published under an id is not again.
             directory: where snapshots are kept, or an fsspec URL; beside the log by default.
             progress: show bars; by default if a person watches.
+            lower: "auto": Spark folds windows natively where rows stay the same; "off": never.
 
         Raises:
             TopologyError: the topology can't be built.
@@ -247,6 +246,7 @@ class App(Declarations):
                 job_id=job_id,
                 directory=directory,
                 progress=progress,
+                lower=lower,
             )
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 from streamlog.dsl.shapes import UNKNOWN, Shape, returned
 from streamlog.serdes import Serde, serde_for
 from streamlog.tables.revision import Revision
-from streamlog.topology import Aggregation, TopicSpec
+from streamlog.topology import Aggregation, Aggregator, TopicSpec, WholeNumbers
 from streamlog.windows.definitions import Windows
 from streamlog.windows.emit import Emit
 
@@ -44,6 +44,7 @@ def counting() -> Aggregation:
         lambda state: state,
         serde_for(int),
         merge=lambda state, later: state + later,
+        numbers=WholeNumbers((Aggregator("count"),), (None,), is_row=False),
     )
 
 

@@ -28,7 +28,7 @@ from streamlog.serdes.json_values import is_model
 from streamlog.tables.folding import Column, Columns, Fold
 from streamlog.tables.folds import Collected, First, Last, Top, Variance
 from streamlog.tables.sketches import Distinct, Quantile
-from streamlog.topology import Aggregation, Aggregator
+from streamlog.topology import Aggregation, Aggregator, WholeNumbers
 
 _PLAIN = (int, float, bool, str, bytes, None, type(None))
 """Types whose values come back from MessagePack exactly as they were without being told."""
@@ -52,6 +52,8 @@ _STATES: Mapping[str, Any] = {
 """States that are always of one type, as MessagePack."""
 _OF_NUMBERS = frozenset({"sum", "mean", "var", "quantile"})
 _COMPARED = frozenset({"min", "max"})
+WHOLE = frozenset({"count", "sum", "min", "max"})
+"""Columns whose states are whole numbers if what they take is, in whatever order it comes."""
 _KEPT_OPTIONS = {"top": ("n",), "collect": ("limit",), "distinct": ("precision",)}
 """Settings that what is stored depends on."""
 
@@ -96,7 +98,21 @@ def row_aggregation(
         _ConvertedRowSerde(serde, made) if any(each.is_converted for each in made) else serde,
         merge=folded.merge,
         columns=dict(columns),
+        numbers=_whole_numbers(columns, hints, value),
     )
+
+
+def _whole_numbers(
+    columns: Mapping[str, Aggregator[Any, Any]], hints: Mapping[str, object], value: Shape
+) -> WholeNumbers | str:
+    """The columns as numbers, if they are whole ones as far as is declared; else why not."""
+    for name, column in columns.items():
+        if column.name not in WHOLE or column.by is not None:
+            return f"column {name!r} is agg.{column.name}"
+        if column.name != "count" and hints[name] is not int:
+            return f"column {name!r} is declared as {type_name(hints[name])}, not as int"
+    fields = tuple(_field(column, value.known) for column in columns.values())
+    return WholeNumbers((*columns.values(),), fields, is_row=True)
 
 
 class _Made:

@@ -27,6 +27,7 @@ from streamlog.history.comparison import Comparison, compared
 from streamlog.history.finished import FinishedTask, summed
 from streamlog.history.horizon import horizon
 from streamlog.history.local import LocalRun, Surroundings, with_ends
+from streamlog.history.lowering import Lower
 from streamlog.history.plan import EngineName, Outputs, Plan, planned
 from streamlog.history.readers import LogReader
 from streamlog.processing.cut_input import TimeSpan
@@ -62,6 +63,7 @@ class Backfill:
     job_id: str | None
     directory: str | None
     progress: bool | None
+    lower: Lower = "auto"
 
 
 class BackfillJob:
@@ -196,6 +198,7 @@ class BackfillJob:
             outputs=asked.outputs,
             agents=[agent.name for agent in program.agents],
             arrival_order=program.guarantee != EXACTLY_ONCE,
+            lower=asked.lower,
         )
         plan = with_ends(plan, reader)
         if asked.until != "now":

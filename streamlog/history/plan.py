@@ -15,11 +15,12 @@ Not done here: reading the log, running tasks (`task_run`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from streamlog.durations import moment
 from streamlog.errors import TopologyError
+from streamlog.history.lowering import Lower, Lowering, lowering_of
 from streamlog.processing.cut_input import TimeSpan
 from streamlog.topology import (
     AsyncMapValues,
@@ -56,6 +57,10 @@ class Stage:
     """What runs it."""
     reasons: tuple[str, ...] = ()
     """Why that is not S."""
+    lowering: Lowering | None = None
+    """How the engine folds it in its own way; None: the task takes every record."""
+    why_not: str = ""
+    """Why the engine does not, if it could."""
 
     @property
     def number(self) -> int:
@@ -115,6 +120,10 @@ _HOW: Mapping[EngineName, str] = {
     "local": "the task itself, one partition after the other",
     "spark": "the task itself, in a task of Spark per partition (functions are Python)",
 }
+_LOWERED = (
+    "Spark's own aggregation behind the shuffle (whole numbers, lateness by the records' stream "
+    "time); its rows go to the task, which closes windows and keeps what is open"
+)
 _OUTPUTS: Mapping[Outputs, str] = {
     "discard": "discarded; what counts is the state",
     "stage": "staged in files, for nobody to see yet",
@@ -131,6 +140,7 @@ def planned(
     outputs: Outputs = "discard",
     agents: Iterable[str] = (),
     arrival_order: bool = False,
+    lower: Lower = "auto",
 ) -> Plan:
     """The plan of an app's history.
 
@@ -144,6 +154,7 @@ def planned(
         agents: names of the app's agents, which are not part of it.
         arrival_order: the live workers take what comes through repartition topics in the order
             of its arrival (`guarantee="at_least_once"`).
+        lower: "auto": stages that Spark can fold natively with the same rows are folded so.
 
     Raises:
         TopologyError: the history can't be what a live run would give: the app has nothing to
@@ -159,6 +170,8 @@ def planned(
     below: dict[str, Equality] = {}
     for sub in _upstream_first(topology):
         stage = _stage(sub, whole, below, engine=engine, arrival_order=arrival_order)
+        if engine == "spark":
+            stage = _lowered(stage, topology, lower)
         below |= dict.fromkeys(sub.repartition_topics, stage.equality)
         stages.append(stage)
     return Plan(
@@ -227,6 +240,24 @@ def _stage(
     return Stage(sub, sub.tasks(counts), equality, how, tuple(why for _, why in found))
 
 
+def _lowered(stage: Stage, topology: Topology, lower: Lower) -> Stage:
+    found = "lower='off'" if lower == "off" else lowering_of(stage.subtopology, topology)
+    if isinstance(found, str):
+        return replace(stage, why_not=found)
+    return replace(stage, lowering=found, how=_LOWERED)
+
+
+def taken_by_tasks(plan: Plan, reason: str) -> Plan:
+    """The same plan without any stage that the engine folds in its own way."""
+    stages = [
+        replace(stage, lowering=None, how=_HOW[plan.engine], why_not=reason)
+        if stage.lowering is not None
+        else stage
+        for stage in plan.stages
+    ]
+    return replace(plan, stages=tuple(stages))
+
+
 def _weakest(found: Iterable[Equality]) -> Equality:
     weakest: Equality = "S"
     for each in found:
@@ -286,6 +317,8 @@ def _told(at: int, stage: Stage, counts: Mapping[str, int]) -> Sequence[str]:
         lines.append(f"    state: {', '.join(store.name for store in sub.stores)}")
     lines.append(f"    run by {stage.how}; equality {stage.equality}")
     lines += [f"      because of {reason}" for reason in stage.reasons]
+    if stage.why_not:
+        lines.append(f"      not lowered: {stage.why_not}")
     return lines
 
 

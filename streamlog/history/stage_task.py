@@ -20,7 +20,7 @@ from streamlog.agents.awaited import awaited
 from streamlog.history.finished import FinishedTask
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.staging import Segment, SegmentWriter, write_segment
-from streamlog.history.task_run import Feed, OnRead, TaskRun, unheard
+from streamlog.history.task_run import Effects, Feed, OnRead, TaskRun, unheard
 from streamlog.processing.calls import Call, CallResult
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.outbox import SinkBatch
@@ -30,6 +30,7 @@ from streamlog.processing.record_queue import TopicPartition
 from streamlog.processing.task import Task, TaskId
 from streamlog.snapshots import PendingRecords, SnapshotPlace, StagedRecords
 from streamlog.snapshots.capture import capture
+from streamlog.tables.changelog import Progress
 from streamlog.tables.store import Change, KeyValueStore
 from streamlog.windows.emit import Source
 
@@ -88,7 +89,7 @@ class StageTask:
         self._attempt = attempt
         self._feeds = feeds
         self._outputs = _Outputs(attempt)
-        self._effects = _Effects(attempt.plan, shuffled, self._outputs)
+        self._effects = _TaskEffects(attempt.plan, shuffled, self._outputs)
 
     def run(self) -> FinishedTask:
         """All of it; raises what `steps` raises."""
@@ -110,19 +111,13 @@ class StageTask:
             attempt.task_id,
             partitions=attempt.plan.counts,
             store=store,
+            progress=self.begun(),
             pause=_pause,
             global_tables=attempt.global_tables,
             history=attempt.plan.spans,
             merge_buffer_bytes=MERGE_BUFFER_BYTES,
         )
-        run = TaskRun(
-            task,
-            self._feeds,
-            self._effects,
-            until_ms=attempt.plan.until_ms,
-            now_ms=attempt.now_ms,
-            on_read=attempt.on_read,
-        )
+        run = self.run_of(task, self._effects)
         try:
             for _ in run.steps():
                 yield None
@@ -132,6 +127,22 @@ class StageTask:
             self._effects.close()
             task.close()
             shutil.rmtree(attempt.directory, ignore_errors=True)
+
+    def begun(self) -> Progress | None:
+        """What its task is to have taken already; None: nothing."""
+        return None
+
+    def run_of(self, task: Task, effects: Effects) -> TaskRun:
+        """The task over all of its inputs."""
+        attempt = self._attempt
+        return TaskRun(
+            task,
+            self._feeds,
+            effects,
+            until_ms=attempt.plan.until_ms,
+            now_ms=attempt.now_ms,
+            on_read=attempt.on_read,
+        )
 
     def _finished(self, task: Task, store: KeyValueStore | None, run: TaskRun) -> FinishedTask:
         attempt, figures = self._attempt, run.figures
@@ -194,7 +205,7 @@ class _Outputs:
             )
 
 
-class _Effects:
+class _TaskEffects:
     """What comes of a task: to the next stage, into files, into its store."""
 
     def __init__(self, plan: Plan, shuffled: Shuffled, outputs: _Outputs) -> None:

@@ -32,6 +32,7 @@ from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.steps import Around, step_of
+from streamlog.processing.windowed import FoldedRow, WindowedAggregateStep
 from streamlog.processing.writable_tables import RowWrite, WritableTableStep
 from streamlog.records.control import TimeMark
 from streamlog.tables.cache_budget import CacheBudget
@@ -351,6 +352,22 @@ class Task:
             raise TopologyError(f"sub-topology {self.id.subtopology} writes no table {table!r}")
         step.write(rows)
         self._settle(None)
+        self._has_news = True
+        return self._collector.take()
+
+    def adopt(self, node: str, rows: Sequence[FoldedRow]) -> Outbox:
+        """Rows of a windowed aggregation that a runner has folded, of all records that there are.
+
+        The progress that the task began with says how far the records have come; rows come by
+        (end, start, key), in as many calls as the runner likes, before the first `process`.
+
+        Raises:
+            TopologyError: the task has no such aggregation.
+        """
+        step = self._steps.get(node)
+        if not isinstance(step, WindowedAggregateStep):
+            raise TopologyError(f"sub-topology {self.id.subtopology} has no windows {node!r}")
+        step.adopt(rows)
         self._has_news = True
         return self._collector.take()
 

@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from streamlog.durations import moment
 from streamlog.processing.aggregate import (
@@ -71,6 +71,8 @@ from streamlog.windows.emit import (
 
 T = TypeVar("T")
 """What is done for a record gives this."""
+FoldedRow: TypeAlias = tuple[int, int, bytes, int, Any]
+"""End and start of a window, key; largest timestamp, state."""
 
 
 class Closed:
@@ -190,6 +192,24 @@ class WindowedAggregateStep(Step):
             keys = WindowedKeys(self._node.key, updates.raws, updates.windows)
             results = Batch(batch.origin, rows, keys, updates.values, updates.timestamps)
             self._forward(results, updates.old_values)
+
+    def adopt(self, rows: Sequence[FoldedRow]) -> None:
+        """Rows that were folded elsewhere, of all records there are, by (end, start, key).
+
+        It has heard how far time has come. What ends before the last of these windows and is
+        closed by that goes on; the rest with more rows, or as time takes effect (`settle`).
+        """
+        self._time.settle()
+        closed = Closed()
+        for end_ms, start_ms, raw, timestamp_ms, state in rows:
+            window = self._windows.get(end_ms)
+            if window is None:
+                self._close(closed, min(self._now_ms, end_ms - 1 + self._grace_ms))
+                window = self._open(start_ms, end_ms)
+            row = window.rows[raw] = Row(state, timestamp_ms, raw)
+            row.dirty = True
+            window.dirty.append(row)
+        self._hand_on(closed)
 
     def waits_for(self) -> Iterable[tuple[Feed, int]]:
         """When the next window closes, if that is when its row goes on, or early rows do."""

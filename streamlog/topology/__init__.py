@@ -40,6 +40,7 @@ from streamlog.topology.nodes import (
     TableMapValues,
     TableSource,
     View,
+    WholeNumbers,
 )
 from streamlog.topology.policies import ErrorPolicy, on_error
 from streamlog.topology.process import (
@@ -138,6 +139,7 @@ __all__ = [
     "TopologyBuilder",
     "VersionedTable",
     "View",
+    "WholeNumbers",
     "WindowedAggregate",
     "WritableTable",
     "check_name",

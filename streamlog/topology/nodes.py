@@ -25,6 +25,24 @@ OldValues = Literal["unknown", "kept", "passed on"]
 
 
 @dataclass(frozen=True, slots=True)
+class WholeNumbers:
+    """States that are nothing but counts, and sums, minima and maxima of whole numbers.
+
+    Whoever has such numbers by key can add them up in any order.
+    """
+
+    columns: tuple[Aggregator[Any, Any], ...]
+    fields: tuple[Callable[[Any], Any] | str | None, ...]
+    """What each takes of a value: a function, or the name of an attribute; None for a count."""
+    is_row: bool
+    """A state is a list of them; else it is the one number."""
+
+
+PYTHON = "its functions are Python"
+"""Why most aggregations are more than `WholeNumbers`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Aggregation:
     """How values fold into a result: `initial`, then `add` per value, then `result`.
 
@@ -39,6 +57,8 @@ class Aggregation:
     """One state of what two have had, in this order; neither is used any more. None: not known."""
     columns: Mapping[str, Aggregator[Any, Any]] | None = None
     """What it is put together of, if nothing but built-in columns."""
+    numbers: WholeNumbers | str = PYTHON
+    """What its states are, if that is all they are; else why not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,163 @@
+"""FoldedRun: a task whose windows an engine has folded: rows in, and the rest as ever.
+
+Instead of the records of its one input the task is given what came of them: how far each source has
+come, and the rows of all windows. It closes those that time has passed, hands on, and keeps the
+others open, so that what it leaves is what `TaskRun` leaves that took every record itself. Rule of
+the file: the order of rows is that in which windows close, so memory is that of a window, and of
+those that are open in the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from streamlog.history.lowering import Lowering, NotLowered
+from streamlog.history.stage_task import Attempt, Shuffled, StageTask
+from streamlog.history.task_run import Effects, TaskFigures, TaskRun
+from streamlog.processing.inherited import INPUTS
+from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.task import Task
+from streamlog.processing.windowed import FoldedRow
+from streamlog.tables.changelog import Progress
+from streamlog.windows.emit import Source
+
+COMMIT_ROWS = 50_000
+"""After so many rows those that are still open go into the store."""
+
+
+class SourceEnd(NamedTuple):
+    """How far one source has come in a partition of a repartition topic, when all is read."""
+
+    records: int
+    marks: int
+    position: int
+    """Of its last record, -1: there is none; of those with that position, which it is."""
+    nth: int
+    time_ms: int
+    turn_ms: int
+    quiet_ms: int
+    """See `Mark`."""
+    marked_ms: int
+    nulls: int
+    """Records without a value, which are not folded."""
+
+
+def progress_of(place: TopicPartition, ends: Mapping[Source, SourceEnd]) -> Progress:
+    """The progress of a task that has taken all records of these sources, and closed nothing.
+
+    `MergedInput` keeps the same, when the turn of all its records has come.
+
+    Raises:
+        NotLowered: a record's turn had not come, so that it belongs to no window yet.
+    """
+    count = sum(end.records + end.marks for end in ends.values())
+    waited_for = [end.turn_ms for end in ends.values() if end.quiet_ms < 0]
+    turn_ms = min(waited_for) if waited_for else max(end.turn_ms for end in ends.values())
+    if waited_for and max(end.turn_ms for end in ends.values() if end.records) > turn_ms:
+        raise NotLowered(f"records of {place[0]}-{place[1]} wait for a source that is behind")
+    data: dict[str, object] = {
+        "time_ms": min(end.time_ms for end in ends.values()),
+        "turn_ms": turn_ms,
+        "sources": [
+            [*source, e.position, e.nth, e.time_ms, e.quiet_ms, count, e.turn_ms]
+            for source, e in ends.items()
+        ],
+        "marked": [[*source, end.marked_ms] for source, end in ends.items()],
+        "sequence": sum(end.records for end in ends.values()),
+    }
+    return Progress(offsets={place: count}, sections={INPUTS: {place[0]: data}})
+
+
+class FoldedStageTask(StageTask):
+    """One task of a stage that is lowered, at work."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        ends: Mapping[Source, SourceEnd],
+        rows: Iterable[Sequence[FoldedRow]],
+        shuffled: Shuffled,
+        *,
+        late: int,
+    ) -> None:
+        """A task that has not begun.
+
+        Args:
+            attempt: at which task.
+            ends: how far each of its sources has come.
+            rows: of all windows, by (end, start, key).
+            shuffled: where what goes through repartition topics goes.
+            late: how many records came too late, once for each window that was closed to them.
+        """
+        super().__init__(attempt, [], shuffled)
+        lowering = attempt.stage.lowering
+        if lowering is None:
+            raise NotLowered(f"stage {attempt.stage.number} is not lowered")
+        self._going, self._lowering = attempt, lowering
+        self._ends, self._rows, self._late = ends, rows, late
+
+    def begun(self) -> Progress:
+        """All of its sources, and no window closed."""
+        return progress_of((self._lowering.topic, self._going.partition), self._ends)
+
+    def run_of(self, task: Task, effects: Effects) -> FoldedRun:
+        """The rows, and what follows from them."""
+        ends, node = self._ends.values(), self._lowering.node
+        figures = TaskFigures(sum(end.records + end.marks for end in ends))
+        nulls = sum(end.nulls for end in ends)
+        figures.drops += Counter({(node, "late"): self._late, (node, "null value"): nulls})
+        return FoldedRun(
+            task,
+            effects,
+            self._lowering,
+            rows=self._rows,
+            figures=figures,
+            until_ms=self._going.plan.until_ms,
+            now_ms=self._going.now_ms,
+        )
+
+
+class FoldedRun(TaskRun):
+    """A task that is given rows of windows."""
+
+    def __init__(
+        self,
+        task: Task,
+        effects: Effects,
+        lowering: Lowering,
+        *,
+        rows: Iterable[Sequence[FoldedRow]],
+        figures: TaskFigures,
+        until_ms: int,
+        now_ms: int,
+    ) -> None:
+        """A run that has not begun.
+
+        Args:
+            task: that began with `progress_of` its sources.
+            effects: where what comes of it goes.
+            lowering: which aggregation the rows are of.
+            rows: of all windows, by (end, start, key).
+            figures: of the records that were folded.
+            until_ms: where its history ends.
+            now_ms: the time on the wall.
+        """
+        super().__init__(task, [], effects, until_ms=until_ms, now_ms=now_ms)
+        self.figures = figures
+        self._lowering = lowering
+        self._rows = rows
+        self._ends = dict(task.positions)
+
+    def steps(self) -> Iterator[None]:
+        """See `TaskRun.steps`."""
+        adopted = 0
+        for rows in self._rows:
+            self._took(self._task.adopt(self._lowering.node, rows))
+            adopted += len(rows)
+            if adopted >= COMMIT_ROWS:
+                self._commit()
+                adopted = 0
+            yield
+        yield from super().steps()

@@ -1,0 +1,130 @@
+"""Windows that Spark folds itself: the same rows, the same state and progress as the task's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_bridge.history import SparkRun
+from streamlog import App, Windowed, agg, tumbling
+from streamlog.history.finished import FinishedTask
+from streamlog.history.local import with_ends
+from streamlog.history.plan import Plan, planned
+from streamlog.history.readers import LogReader
+from streamlog.processing.cut_input import TimeSpan
+from streamlog.snapshots import SnapshotPlace
+from streamlog.tables.changelog import Progress
+from streamlog.tables.sorted_file import read_sorted
+from tests.equality.programs import Fed, Program
+from tests.equality.runs import driven
+from tests.history.test_local import NOW_MS, fill, rows_of, run_history
+from tests.spark_bridge import lowered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
+SEEDS = range(30) if IS_THOROUGH else range(1)
+PIPELINES = 10 if IS_THOROUGH else 2
+
+
+def run_lowered(
+    spark: SparkSession, url: str, plan: Plan, directory: Path
+) -> tuple[list[FinishedTask], SparkRun]:
+    place = SnapshotPlace(str(directory / "snapshots" / "one"))
+    place.remove()
+    with LogReader(url) as reader:
+        plan = with_ends(plan, reader)
+    memory_bytes = 64 * 1024 * 1024
+    run = SparkRun(
+        plan,
+        spark,
+        url=url,
+        security=None,
+        place=place,
+        now_ms=NOW_MS,
+        state_memory_bytes=memory_bytes,
+    )
+    return run.run(), run
+
+
+def plan_of(program: Program, span: TimeSpan) -> Plan:
+    counts = {name: spec.partitions or 1 for name, spec in program.app.topics.items()}
+    return planned(program.app.topology(), counts, span=span, engine="spark", outputs="stage")
+
+
+def left_by(task: FinishedTask, directory: Path) -> object:
+    """All that a task leaves, without what tells its files from those of other attempts."""
+    place = SnapshotPlace(str(directory / "snapshots" / "one"))
+    entry = task.entry
+    state = []
+    for file in entry.files:
+        with place.checked(file) as path:
+            state += [*read_sorted(str(path))]
+    progress = None
+    if entry.progress is not None:
+        progress = Progress.decode(place.read(entry.progress.name))
+    taken = (entry.subtopology, entry.partition, entry.offsets, entry.times, task.drops)
+    staged = [(each.topic, each.partition, each.records, each.crc) for each in task.staged]
+    return taken, state, progress, staged
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_spark_folds_is_what_tasks_fold(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    warnings.simplefilter("ignore", UserWarning)
+    url = f"embedded:{tmp_path / 'log'}"
+    program = lowered.program(App("lowered"), seed, PIPELINES)
+    fed = lowered.history(program, seed)
+    asyncio.run(fill(url, program, fed))
+    until_ms = lowered.BEGIN_MS + Random(seed).randrange(lowered.SPAN_MS)
+    for span in (TimeSpan(), TimeSpan(until_ms=until_ms)):
+        plan = plan_of(program, span)
+        assert sum(stage.lowering is not None for stage in plan.stages) == PIPELINES
+        tasks, run = run_lowered(spark, url, plan, tmp_path)
+        assert [s.lowering for s in run.plan.stages] == [s.lowering for s in plan.stages]
+        local = run_history(url, program, tmp_path / "local", span)
+        for theirs, ours in zip(tasks, local, strict=True):
+            found = left_by(theirs, tmp_path)
+            assert found == left_by(ours, tmp_path / "local"), f"seed {seed}, {span}"
+        if span == TimeSpan():
+            expected = driven(lowered.program(App("lowered"), seed, PIPELINES), fed)
+            assert rows_of(tasks, program, tmp_path) == expected, f"seed {seed}"
+
+
+def test_sums_beyond_64_bits_are_left_to_the_tasks(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"embedded:{tmp_path / 'log'}"
+    program = Program(App("large"), inputs={"in": 1})
+    source = program.app.topic("in", key=str, value=int, partitions=1)
+    out = program.app.topic("out", key=Windowed[str], value=lowered.Totals, partitions=1)
+    windowed = (
+        program.app.stream(source).group_by(lambda k, _: k, name="by").windowed(tumbling("1s"))
+    )
+    numbers = {"total": agg.sum(lambda v: v), "least": agg.min(lambda v: v)}
+    rows = windowed.agg(
+        lowered.Totals, name="sums", count=agg.count(), most=agg.max(lambda v: v), **numbers
+    )
+    rows.changes().to(out)
+    program.outputs.append(out)  # type: ignore[arg-type]
+    times_ms = [1_000_000, 1_000_000, 1_000_001, 1_009_000]
+    fed = [Fed("in", 0, "a", 1 << 62, at_ms) for at_ms in times_ms]
+    asyncio.run(fill(url, program, fed))
+    tasks, run = run_lowered(spark, url, plan_of(program, TimeSpan()), tmp_path)
+    assert "a sum does not fit into 64 bits" in run.plan.explain()
+    assert "is run again by the task itself" in caplog.text
+    found = rows_of(tasks, program, tmp_path)
+    assert found == rows_of(
+        run_history(url, program, tmp_path / "local"), program, tmp_path / "local"
+    )
+    assert str(3 << 62).encode() in next(iter(found[0]))[2]
