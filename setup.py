@@ -18,6 +18,7 @@ HOT_MODULES = (
     "streamlog/protocol/produce_runs",
     "streamlog/broker/storage/runs",
     "streamlog/tables/folding",
+    "streamlog/tables/plain_values",
     "streamlog/processing/window_fold",
 )
 DIRECTIVES = {

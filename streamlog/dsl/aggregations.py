@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from streamlog.dsl.shapes import UNKNOWN, Shape, returned
-from streamlog.serdes import Serde, serde_for
+from streamlog.dsl.shapes import UNKNOWN, PackedSerde, Shape, returned
+from streamlog.serdes import JsonSerde, Serde, serde_for
+from streamlog.tables import plain_values
 from streamlog.tables.revision import Revision
 from streamlog.topology import Aggregation, Aggregator, TopicSpec, WholeNumbers
 from streamlog.windows.definitions import Windows
@@ -22,6 +23,9 @@ from streamlog.windows.emit import Emit
 _EMPTY = object()
 _UNCHANGING = (str, bytes, int, float, bool, datetime, type(None))
 """A result of these types needs no copy."""
+_CONTAINERS: frozenset[type] = frozenset({dict, list})
+_ANYTHING = (Any, dict, dict[str, Any], list, list[Any])
+"""Types that say nothing of what is in a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +108,23 @@ def revising_reduction(
 
 def _copied(serde: Serde[Any]) -> Callable[[Any], Any]:
     """The state as it is now: what is handed on must not change with the next record."""
+    plain = _plain_containers(serde)
 
     def copy(state: Any) -> Any:  # noqa: ANN401 - a state
+        if type(state) in plain:
+            found = plain_values.copied(state)
+            if found is not plain_values.OTHER:
+                return found
         return state if isinstance(state, _UNCHANGING) else serde.loads(serde.dumps(state))
 
     return copy
+
+
+def _plain_containers(serde: Serde[Any]) -> frozenset[type]:
+    """The containers that come back from it as they were as long as all in them is plain."""
+    if type(serde) is JsonSerde and serde.declared in _ANYTHING:
+        return _CONTAINERS if serde.declared is Any else serde.exact
+    return _CONTAINERS if type(serde) is PackedSerde else frozenset()
 
 
 def state_shape(init: Callable[[], Any], fn: Callable[[Any, Any], Any]) -> Shape:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamlog.records.columns import has_none
+from streamlog.records.columns import all_of_type, called
 from streamlog.serdes import BytesSerde, IntSerde, JsonSerde, Serde, StrSerde
 
 _READ = (StrSerde, JsonSerde)
@@ -27,9 +27,7 @@ def loads_all(serde: Serde[Any], column: Sequence[bytes | None]) -> list[Any]:
         return list(column)
     # By the class itself: one that is derived from it may read otherwise.
     decode: Callable[[Any], Any] = serde.decode if type(serde) in _READ else serde.loads  # type: ignore[attr-defined]
-    if not has_none(column):
-        return list(map(decode, column))
-    return [None if data is None else decode(data) for data in column]
+    return called(decode, column)
 
 
 def dumps_all(serde: Serde[Any], column: Sequence[Any]) -> list[bytes | None]:
@@ -39,7 +37,6 @@ def dumps_all(serde: Serde[Any], column: Sequence[Any]) -> list[bytes | None]:
         Exception: one of them does not fit.
     """
     # A value of another type might be written as well, but is to be refused.
-    if type(serde) in _WRITTEN and serde.exact.issuperset(map(type, column)):  # type: ignore[attr-defined]
-        return list(map(serde.encode, column))  # type: ignore[attr-defined]
-    dumps = serde.dumps
-    return [None if item is None else dumps(item) for item in column]
+    if type(serde) in _WRITTEN and all_of_type(column, serde.exact):  # type: ignore[attr-defined]
+        return called(serde.encode, column)  # type: ignore[attr-defined]
+    return called(serde.dumps, column)

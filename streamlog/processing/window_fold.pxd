@@ -19,15 +19,16 @@ cdef class Window:
 
 @cython.final
 cdef class Arrived:
-    cdef readonly object raws
-    cdef readonly object values
-    cdef readonly object timestamps
-    cdef readonly object times
+    cdef readonly list raws
+    cdef readonly list values
+    cdef readonly list timestamps
+    cdef readonly list times
     cdef readonly object sources
     cdef Py_ssize_t cold
 
 @cython.final
 cdef class Updates:
+    cdef public Py_ssize_t count
     cdef public list ats
     cdef public list raws
     cdef public list windows
@@ -50,6 +51,8 @@ cdef class WindowFold:
     cdef long long _step_ms
     cdef object _span_of
     cdef bint _is_atomic
+    cdef list _near
+    cdef Py_ssize_t _near_at
     cdef long long _grace_ms
     cdef bint _on_update
     cdef bint _on_commit
@@ -65,9 +68,9 @@ cdef class WindowFold:
 
     @cython.locals(
         at=cython.Py_ssize_t, end_ms=cython.longlong, grace_ms=cython.longlong,
-        now_ms=cython.longlong, others_ms=cython.longlong, own_ms=cython.longlong, row=Row,
-        start_ms=cython.longlong, stream_ms=cython.longlong, timestamp_ms=cython.longlong,
-        window=Window,
+        now_ms=cython.longlong, others_ms=cython.longlong, own_ms=cython.longlong, raws=list,
+        row=Row, start_ms=cython.longlong, stream_ms=cython.longlong, timestamp_ms=cython.longlong,
+        timestamps=list, times=list, values=list, window=Window,
     )
     cpdef int run(
         self, Py_ssize_t start, Arrived arrived, tuple outlook, Updates updates
@@ -83,7 +86,8 @@ cdef class WindowFold:
         grace_ms=cython.longlong, have_first_ms=cython.longlong, have_last_ms=cython.longlong,
         last_ms=cython.longlong, now_ms=cython.longlong, others_ms=cython.longlong,
         own_ms=cython.longlong, size_ms=cython.longlong, step_ms=cython.longlong,
-        stream_ms=cython.longlong, timestamp_ms=cython.longlong, windows=list,
+        raws=list, stream_ms=cython.longlong, timestamp_ms=cython.longlong, timestamps=list,
+        times=list, windows=list,
     )
     cpdef int run_overlapping(
         self, Py_ssize_t start, Arrived arrived, tuple outlook, Updates updates
@@ -107,15 +111,17 @@ cdef class WindowFold:
 
     cdef int _changed(self, Window window, Row row, long long timestamp_ms) except -1
 
+    @cython.locals(at=cython.Py_ssize_t, row=Row)
+    cdef Row _row_near(self, Window window, Arrived arrived)
+
     @cython.locals(found=Row)
     cdef Row _row(self, Window window, object raw)
 
     cdef Window _window(self, long long start_ms, long long end_ms)
 
-    @cython.locals(row=Row)
-    cdef Row _folded(
-        self, Window window, object raw, object value, long long timestamp_ms, Updates updates
-    )
+    cdef int _fold(
+        self, Window window, Row row, object value, long long timestamp_ms, Updates updates
+    ) except -1
 
     cdef object _result_of(self, Row row)
 
@@ -124,4 +130,5 @@ cdef class WindowFold:
 
     cdef int _touch(self, Window window, Row row, long long time_ms) except -1
 
-    cdef int _note(self, Updates updates, Window window, Row row, Py_ssize_t at) except -1
+    @cython.locals(at=cython.Py_ssize_t)
+    cdef int _note(self, Updates updates, Window window, Row row, Arrived arrived) except -1

@@ -71,10 +71,10 @@ class Arrived:
 
         `sources` is None if all are the same.
         """
-        self.raws = raws
-        self.values = values
-        self.timestamps = timestamps
-        self.times = times
+        self.raws = _listed(raws)
+        self.values = _listed(values)
+        self.timestamps = _listed(timestamps)
+        self.times = _listed(times)
         self.sources = sources
         self.cold = 0
         """The first record whose row has not been looked at (`warming`)."""
@@ -87,13 +87,20 @@ class Arrived:
         )
 
 
+def _listed(column: Sequence[Any]) -> list[Any]:
+    return column if type(column) is list else list(column)
+
+
 class Updates:
     """What goes on on update, in columns: of which record, and its row's result."""
 
-    __slots__ = ("ats", "old_values", "raws", "timestamps", "values", "windows")
+    __slots__ = ("ats", "count", "old_values", "raws", "timestamps", "values", "windows")
 
     def __init__(self) -> None:
-        self.ats: list[int] = []
+        self.count = 0
+        """How many there are."""
+        self.ats: list[int] | None = None
+        """Each one's record; None: they are those of the first records, in order."""
         self.raws: list[bytes] = []
         self.windows: list[Window] = []
         self.values: list[Any] = []
@@ -113,6 +120,8 @@ class WindowFold:
         "_initial",
         "_is_atomic",
         "_load_row",
+        "_near",
+        "_near_at",
         "_offset_ms",
         "_on_commit",
         "_on_update",
@@ -172,6 +181,8 @@ class WindowFold:
         self._is_atomic = is_atomic
         self._offset_ms = offset_ms
         self._start_ms = self._end_ms = 0
+        self._near: list[Row | None] | None = None
+        self._near_at = 0
         self._grace_ms = grace_ms
         self._on_update = on_update
         self._on_commit = on_commit
@@ -207,12 +218,14 @@ class WindowFold:
             Why it stopped, at the record `at`.
         """
         own_ms, now_ms, others_ms = outlook
-        raws, timestamps, times = arrived.raws, arrived.timestamps, arrived.times
+        raws, values = arrived.raws, arrived.values
+        timestamps, times = arrived.timestamps, arrived.times
         sources = arrived.sources
         source = None if sources is None else sources[start]
         grace_ms = self._grace_ms
         start_ms = end_ms = -1
         window: Any = None
+        self._near = None
         for at in range(start, len(raws)):
             self.at = at
             if sources is not None and sources[at] is not source:
@@ -220,20 +233,17 @@ class WindowFold:
             timestamp_ms = timestamps[at]
             own_ms = max(own_ms, times[at])
             if timestamp_ms < start_ms or timestamp_ms >= end_ms:
-                window = None
+                window = self._near = None
                 self._find(timestamp_ms)
                 start_ms, end_ms = self._start_ms, self._end_ms
             if end_ms <= max(own_ms, now_ms) - grace_ms:
                 return _LATE
             if window is None:
                 window = self._window(start_ms, end_ms)
-            if at >= arrived.cold:
-                warming.warm(window.rows, raws, at)
-                arrived.cold = at + _AHEAD
-            row = self._folded(window, raws[at], arrived.values[at], timestamp_ms, updates)
+            row = self._row_near(window, arrived)
+            self._fold(window, row, values[at], timestamp_ms, updates)
             if self._on_update:
-                self._note(updates, window, row, at)
-                updates.raws.append(raws[at])
+                self._note(updates, window, row, arrived)
             stream_ms = max(now_ms, min(own_ms, others_ms))
             if self._on_commit:
                 self._touch(window, row, stream_ms)
@@ -319,18 +329,17 @@ class WindowFold:
         if self._is_atomic:
             states = [self._add(self._row(window, raw).state, value) for window in windows]
         for place, window in enumerate(windows):
+            row = self._row(window, raw)
             if states is None:
-                row = self._folded(window, raw, value, timestamp_ms, updates)
+                self._fold(window, row, value, timestamp_ms, updates)
             else:
-                row = self._row(window, raw)
                 old_value = self._result_of(row) if self._tells_old_values else None
                 row.state = states[place]
                 self._changed(window, row, timestamp_ms)
                 if self._tells_old_values:
                     self._note_old(row, old_value, updates)
             if self._on_update:
-                self._note(updates, window, row, at)
-                updates.raws.append(raw)
+                self._note(updates, window, row, arrived)
             if self._on_commit:
                 self._touch(window, row, stream_ms)
 
@@ -338,15 +347,14 @@ class WindowFold:
         window = self.windows.get(end_ms)
         return self._open_window(start_ms, end_ms) if window is None else window
 
-    def _folded(
+    def _fold(
         self,
         window: Window,
-        raw: bytes,
+        row: Row,
         value: Any,  # noqa: ANN401 - the stream's
         timestamp_ms: int,
         updates: Updates,
-    ) -> Row:
-        row = self._row(window, raw)
+    ) -> None:
         old_value = self._result_of(row) if self._tells_old_values else None
         if self._columns is not None:
             self._columns.add(row.state, value)
@@ -355,7 +363,6 @@ class WindowFold:
         self._changed(window, row, timestamp_ms)
         if self._tells_old_values:
             self._note_old(row, old_value, updates)
-        return row
 
     def _changed(self, window: Window, row: Row, timestamp_ms: int) -> None:
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
@@ -367,6 +374,17 @@ class WindowFold:
         old_values = updates.old_values if self._on_update else self.touched_old_values
         if self._on_update or not row.touched:
             old_values.append(old_value)
+
+    def _row_near(self, window: Window, arrived: Arrived) -> Row:
+        """The row of the record in hand, looked up with those of the next few."""
+        at = self.at
+        if at >= arrived.cold:
+            self._near = warming.warmed(window.rows, arrived.raws, at)
+            self._near_at = at
+            arrived.cold = at + _AHEAD
+        # A row stays its key's; one that is made meanwhile is not among them.
+        row = None if self._near is None else self._near[at - self._near_at]
+        return self._row(window, arrived.raws[at]) if row is None else row
 
     def _row(self, window: Window, raw: bytes) -> Row:
         found = window.rows.get(raw)
@@ -392,12 +410,23 @@ class WindowFold:
             self.touched.append(row)
             self.touched_windows.append(window)
 
-    def _note(self, updates: Updates, window: Window, row: Row, at: int) -> None:
+    def _note(self, updates: Updates, window: Window, row: Row, arrived: Arrived) -> None:
+        """The row goes on as it is behind the record in hand."""
+        at = self.at
         if self._columns is not None:
             result = self._columns.result(row.state)
         else:
             result = self._result(row.state)
-        updates.ats.append(at)
+        if updates.ats is None and at != updates.count:
+            updates.ats = list(range(updates.count))
+        if updates.ats is not None:
+            updates.ats.append(at)
+        updates.count += 1
+        updates.raws.append(arrived.raws[at])
         updates.windows.append(window)
         updates.values.append(result)
-        updates.timestamps.append(row.timestamp_ms)
+        if row.timestamp_ms == arrived.timestamps[at]:
+            # The number that is there already, and not another one like it.
+            updates.timestamps.append(arrived.timestamps[at])
+        else:
+            updates.timestamps.append(row.timestamp_ms)

@@ -185,10 +185,12 @@ class WindowedAggregateStep(Step):
         closed, updates = Closed(), Updates()
         self._take(batch, raws, closed, updates)
         self._hand_on(closed)
-        if updates.ats:
+        if updates.count:
             rows = batch.rows
-            if self._overlaps or len(updates.ats) < len(rows):
+            if updates.ats is not None:
                 rows = [rows[at] for at in updates.ats]
+            elif updates.count < len(rows):
+                rows = [rows[at] for at in range(updates.count)]
             keys = WindowedKeys(self._node.key, updates.raws, updates.windows)
             results = Batch(batch.origin, rows, keys, updates.values, updates.timestamps)
             self._forward(results, updates.old_values)

@@ -52,6 +52,11 @@ cpdef bint has_none(object column) except -1
 
 cpdef bint all_ascii(object column) except -1
 
+cpdef bint all_of_type(object column, object kinds) except -1
+
+@cython.locals(found=list)
+cpdef list called(object fn, object column)
+
 @cython.locals(found=cython.longlong)
 cpdef long long total_bytes(object column) except -1
 

@@ -24,6 +24,8 @@ __all__ = [
     "FieldColumns",
     "RecordColumns",
     "all_ascii",
+    "all_of_type",
+    "called",
     "first_below_zero",
     "has_none",
     "running_max",
@@ -289,6 +291,25 @@ def all_ascii(column: Sequence[bytes | None]) -> bool:
         if entry is not None and not packing.is_ascii(entry):
             return False
     return True
+
+
+def all_of_type(column: Sequence[Any], kinds: frozenset[type]) -> bool:
+    """Whether each entry is of one of the types themselves, and of none derived from them."""
+    known: Any = None  # The one before: nearly always, all are of one type.
+    for entry in column:
+        if type(entry) is not known:
+            known = type(entry)
+            if known not in kinds:
+                return False
+    return True
+
+
+def called(fn: Callable[[Any], Any], column: Sequence[Any]) -> list[Any]:
+    """What the function gives for each entry that is not None; None stays None."""
+    found: list[Any] = []
+    for entry in column:
+        found.append(None if entry is None else fn(entry))  # noqa: PERF401 - compiled, it is faster
+    return found
 
 
 def total_bytes(column: Iterable[bytes | None]) -> int:

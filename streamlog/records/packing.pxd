@@ -1,6 +1,7 @@
 # What packing.py does, in C.
 cdef extern from *:
     """
+    #include <math.h>
     static CYTHON_INLINE PyObject *streamlog_joined(PyObject *first, PyObject *second) {
         Py_ssize_t size;
         PyObject *both;
@@ -41,7 +42,21 @@ cdef extern from *:
             if (*at >= 0x80) return 0;
         return 1;
     }
+    static CYTHON_INLINE int streamlog_is_ascii_text(PyObject *text) {
+        return PyUnicode_IS_ASCII(text);
+    }
+    static CYTHON_INLINE int streamlog_is_long(PyObject *number) {
+        int overflow;
+        PyLong_AsLongLongAndOverflow(number, &overflow);
+        return overflow == 0;
+    }
+    static CYTHON_INLINE int streamlog_is_finite(PyObject *number) {
+        return isfinite(PyFloat_AS_DOUBLE(number));
+    }
     """
     object joined "streamlog_joined" (object first, object second)
     object stamped "streamlog_stamped" (long long time_ms, object data)
     bint is_ascii "streamlog_is_ascii" (object data)
+    bint is_ascii_text "streamlog_is_ascii_text" (object text)
+    bint is_long "streamlog_is_long" (object number)
+    bint is_finite "streamlog_is_finite" (object number)

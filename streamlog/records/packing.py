@@ -7,9 +7,11 @@ callers to inline; change both or neither.
 
 from __future__ import annotations
 
+import math
 import struct
 
 _STAMP = struct.Struct(">q")
+_LONG_END = 2**63
 
 
 def joined(first: bytes, second: bytes) -> bytes:
@@ -33,3 +35,18 @@ def stamped(time_ms: int, data: bytes) -> bytes:
 def is_ascii(data: bytes) -> bool:
     """Whether all bytes are below 128."""
     return data.isascii()
+
+
+def is_ascii_text(text: str) -> bool:
+    """Whether all characters are below 128."""
+    return text.isascii()
+
+
+def is_long(number: int) -> bool:
+    """Whether it fits into 64 bits, its sign included."""
+    return -_LONG_END <= number < _LONG_END
+
+
+def is_finite(number: float) -> bool:
+    """Whether it is neither infinite nor no number at all."""
+    return math.isfinite(number)

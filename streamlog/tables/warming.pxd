@@ -43,6 +43,31 @@ cdef extern from *:
         streamlog_warm_states(found, count);
     }
 
+    static CYTHON_INLINE PyObject *streamlog_warmed(
+        PyObject *rows, PyObject *raws, Py_ssize_t start
+    ) {
+        PyObject *found[STREAMLOG_AHEAD], *all;
+        Py_ssize_t stop = start + STREAMLOG_AHEAD, at, count = 0;
+        if (stop > PyList_GET_SIZE(raws)) stop = PyList_GET_SIZE(raws);
+        all = PyList_New(stop - start);
+        if (all == NULL) return NULL;
+        for (at = start; at < stop; at++) {
+            PyObject *raw = PyList_GET_ITEM(raws, at);
+            PyObject *row = PyBytes_CheckExact(raw) ? PyDict_GetItemWithError(rows, raw) : NULL;
+            if (row == NULL) {
+                Py_INCREF(Py_None);
+                PyList_SET_ITEM(all, at - start, Py_None);
+                continue;
+            }
+            Py_INCREF(row);
+            PyList_SET_ITEM(all, at - start, row);
+            STREAMLOG_PREFETCH((char *)row + 64);
+            found[count++] = row;
+        }
+        streamlog_warm_states(found, count);
+        return all;
+    }
+
     static CYTHON_INLINE void streamlog_warm_rows(PyObject *rows, Py_ssize_t start) {
         PyObject *found[STREAMLOG_AHEAD];
         Py_ssize_t stop = start + STREAMLOG_AHEAD, at, count = 0;
@@ -58,3 +83,4 @@ cdef extern from *:
     """
     void warm "streamlog_warm" (dict rows, object raws, Py_ssize_t start)
     void warm_rows "streamlog_warm_rows" (list rows, Py_ssize_t start)
+    list warmed "streamlog_warmed" (dict rows, list raws, Py_ssize_t start)

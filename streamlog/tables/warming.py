@@ -26,3 +26,8 @@ def warm(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> None:
 
 def warm_rows(rows: list[Any], start: int) -> None:
     """Look at the rows from `start` on, as many as `AHEAD`."""
+
+
+def warmed(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> list[Any]:
+    """The rows of as many keys, None for those that have none."""
+    return [rows.get(raw) for raw in raws[start : start + AHEAD]]

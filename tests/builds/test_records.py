@@ -38,6 +38,7 @@ VARINT = both("streamlog.records.varint")
 BATCH = both("streamlog.records.batch")
 BUILDER = both("streamlog.records.builder")
 COLUMNS = both("streamlog.records.columns")
+PLAIN_VALUES = both("streamlog.tables.plain_values")
 MURMUR2 = both("streamlog.records.murmur2")
 
 content = st.none() | st.binary(max_size=200)
@@ -356,3 +357,25 @@ def test_columns_are_parted_alike(records: list[Any], places: list[int]) -> None
     placed = list(zip(records, places, strict=False))
     for place, part in enumerate(found if isinstance(found, list) else []):
         assert (part or []) == [row for row, at in placed if at == place]
+
+
+@given(st.lists(st.none() | st.integers() | st.booleans() | st.text(), max_size=5))
+def test_columns_are_called_and_looked_over_alike(column: list[Any]) -> None:
+    found = same(COLUMNS, lambda module: module.called(str, column))
+    assert found == [None if entry is None else str(entry) for entry in column]
+    same(COLUMNS, lambda module: module.called(int, column))  # It raises, or does not.
+    kinds = frozenset({int, str})
+    found = same(COLUMNS, lambda module: module.all_of_type(column, kinds))
+    assert found == kinds.issuperset(map(type, column))
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+
+
+@given(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_plain_values_are_copied_alike(value: object) -> None:
+    def act(module: ModuleType) -> str | None:
+        found = module.copied(value)
+        return None if found is module.OTHER else repr(found)
+
+    same(PLAIN_VALUES, act)

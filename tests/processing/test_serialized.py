@@ -35,6 +35,7 @@ COLUMNS = [
     (float, [1.5, 2, None]),
     (Point, [Point(1), None, Longer(2)]),
     (dict[str, int], [{"a": 1}, None]),
+    (Point | None, [Point(1), None]),
 ]
 
 

@@ -9,6 +9,8 @@ from streamlog.records.columns import (
     FieldColumns,
     RecordColumns,
     all_ascii,
+    all_of_type,
+    called,
     has_none,
     suffixed,
     total_bytes,
@@ -23,6 +25,21 @@ class Unequal:
         raise AssertionError(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def test_types_are_those_of_the_entries_themselves() -> None:
+    assert all_of_type([1, 2], frozenset({int}))
+    assert all_of_type([1, "a", 2], frozenset({int, str}))
+    assert not all_of_type([1, True], frozenset({int}))
+    assert not all_of_type([1, None], frozenset({int}))
+    assert all_of_type((), frozenset())
+
+
+def test_what_is_not_there_is_not_called_with() -> None:
+    assert called(len, ["a", None, ""]) == [1, None, 0]
+    assert called(len, ()) == []
+    with pytest.raises(TypeError):
+        called(len, ["a", 1])
 
 
 def test_none_is_found_without_comparing() -> None:
