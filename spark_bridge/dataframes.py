@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from spark_bridge.arrow_batches import spark_schema
+from spark_bridge.failures import plainly
 from spark_bridge.offsets import OffsetRange
 from spark_bridge.options import ReadOptions, parse_options
 from spark_bridge.places import place_of
@@ -48,6 +49,7 @@ class StreamlogDataSource(DataSource):
         """The name for `format`."""
         return "streamlog"
 
+    @plainly()
     def schema(self) -> str:
         """The columns. For a batch query it resolves the offsets, which stay with this instance.
 
@@ -59,6 +61,7 @@ class StreamlogDataSource(DataSource):
             self._ranges = place_of(parse_options(self.options)).plan()
         return spark_schema(options)
 
+    @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the ranges that `schema` resolved.
 
@@ -75,6 +78,7 @@ class StreamlogDataSource(DataSource):
         kind = PruningReader if options.filter_pushdown else LogReader
         return kind(options, self._ranges, value_type(options, schema))
 
+    @plainly()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of micro-batches.
 
@@ -84,6 +88,7 @@ class StreamlogDataSource(DataSource):
         options = parse_options(self.options, streaming=True)
         return LogStreamReader(options, value_type(options, schema))
 
+    @plainly()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """A writer of one job.
 
@@ -94,6 +99,7 @@ class StreamlogDataSource(DataSource):
             raise ConfigError('a log is only appended to: use .mode("append")')
         return LogWriter(parse_write_options(self.options), schema)
 
+    @plainly()
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
@@ -130,7 +136,8 @@ class LogReader(DataSourceReader):
         """The rows of one range, in offset order, as Arrow batches."""
         # With no ranges at all Spark calls once with a partition of its own making.
         if isinstance(partition, RangePartition):
-            yield from place_of(self._options).read(partition.offsets, self._value_type)
+            with plainly():
+                yield from place_of(self._options).read(partition.offsets, self._value_type)
 
 
 class PruningReader(LogReader):

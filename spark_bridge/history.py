@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,15 +21,18 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
+from spark_bridge.failures import first_line
 from spark_bridge.lowering import ORDER as FOLDED_ORDER
 from spark_bridge.lowering import folded, seeded
+from spark_bridge.progress import ProgressWatch
 from spark_bridge.sessions import session
 from spark_bridge.shuffles import BEFORE_ALL_MS, ORDER, SEED, spark_columns
 from spark_bridge.stages import ERRORS, TASKS, ErrorReport, StageFunction, StageWork
-from streamlog.errors import CorruptData, ProcessingError
+from streamlog.errors import CorruptData, ProcessingError, StreamlogError
 from streamlog.history.finished import FinishedTask
 from streamlog.history.lowering import NotLowered
 from streamlog.history.plan import Plan, Stage, taken_by_tasks
+from streamlog.history.task_run import OnRead
 from streamlog.snapshots import SnapshotPlace
 from streamlog.transport.security import Security
 
@@ -55,6 +59,7 @@ class SparkRun:
         place: SnapshotPlace,
         now_ms: int,
         state_memory_bytes: int,
+        on_read: OnRead | None = None,
     ) -> None:
         """A run that has not begun.
 
@@ -67,6 +72,7 @@ class SparkRun:
             place: of the snapshot that comes of it; all executors have to see it, too.
             now_ms: the time on the wall.
             state_memory_bytes: for the state of each task.
+            on_read: told what tasks have read, by a thread; None: nobody watches.
         """
         self.plan = plan
         """What is run; without its lowered stages if these were not what they seemed to be."""
@@ -75,6 +81,7 @@ class SparkRun:
         self._now_ms = now_ms
         self._log = (url, security)
         self._state_memory_bytes = state_memory_bytes
+        self._on_read = on_read
 
     def run(self) -> list[FinishedTask]:
         """All stages.
@@ -82,6 +89,7 @@ class SparkRun:
         Raises:
             ProcessingError: a task has failed; told with the record's coordinates.
             CorruptData: the reports of tasks can't be seen here: their place is not shared.
+            StreamlogError: Spark could not run it; says why, as far as Spark does.
         """
         try:
             return self._ran()
@@ -104,15 +112,22 @@ class SparkRun:
             whole = leaves[0]
             for leaf in leaves[1:]:
                 whole = whole.unionByName(leaf)
-            whole.collect()
+            with self._watched():
+                whole.collect()
         except PySparkException as error:
-            self._explain(error)
-            raise
+            logger.debug("Spark says: %s", error)
+            raise self._explained(error) from None
         finally:
             for number, frame in frames.items():
                 if read_by[number] > 1:
                     frame.unpersist()
         return self._finished()
+
+    def _watched(self) -> AbstractContextManager[object]:
+        """While the tasks run, who watches them hears how far they are."""
+        if self._on_read is None:
+            return nullcontext()
+        return ProgressWatch(self._place, self._on_read)
 
     def _readers(self) -> Counter[int]:
         """How many stages read what each one writes."""
@@ -136,6 +151,7 @@ class SparkRun:
             security=security,
             now_ms=self._now_ms,
             state_memory_bytes=self._state_memory_bytes,
+            is_watched=self._on_read is not None,
         )
         rows = self._seeds(stage)
         above = [
@@ -201,17 +217,17 @@ class SparkRun:
             if name not in directories:
                 (self._place / name).remove()
 
-    def _explain(self, error: PySparkException) -> None:
-        """Raise what a task has reported, if one has."""
+    def _explained(self, error: PySparkException) -> StreamlogError:
+        """What a task has reported, if one has; else the one line of Spark's that tells most."""
         for name in self._reports(ERRORS):
             report = msgspec.json.decode(self._place.read(f"{ERRORS}/{name}"), type=ErrorReport)
             if not report.lowered:
-                raise NotLowered(report.message) from None
-            logger.debug("Spark says: %s", error)
-            raise ProcessingError(
+                return NotLowered(report.message)
+            return ProcessingError(
                 report.message,
                 topic=report.topic,
                 partition=report.partition,
                 offset=report.offset,
                 node=report.node,
-            ) from None
+            )
+        return StreamlogError(f"Spark could not run the history: {first_line(str(error))}")

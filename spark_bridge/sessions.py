@@ -2,7 +2,8 @@
 
 Workers must run this interpreter (else they take `python3` from PATH, without our packages),
 times must be UTC (a row's timestamp is an instant), and string hashes must agree between
-executors.
+executors. What Spark logs on the driver's terminal is one line for each event, unless there is a
+log4j2 configuration already.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -17,6 +19,8 @@ from spark_bridge.dataframes import StreamlogDataSource
 from spark_bridge.java import ensure_java
 
 LOOPBACK = "127.0.0.1"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -47,7 +51,15 @@ def session(
         "spark.ui.showConsoleProgress": "false",
         **(conf or {}),
     }
+    settings[JAVA_OPTIONS] = _java_options(settings.get(JAVA_OPTIONS, ""))
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return register(builder.getOrCreate())
+
+
+def _java_options(given: str) -> str:
+    """Those of the driver, with our configuration of what it logs if there is no other."""
+    if "log4j2.configurationFile" in given or os.environ.get("SPARK_CONF_DIR"):
+        return given
+    return f"-Dlog4j2.configurationFile={LOG4J.as_uri()} {given}".strip()

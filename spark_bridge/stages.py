@@ -23,8 +23,10 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
+from spark_bridge.failures import plainly
 from spark_bridge.lowering import FoldedReader
 from spark_bridge.pickled import dumped, loaded
+from spark_bridge.progress import ProgressTeller
 from spark_bridge.shuffles import ShuffleReader, ShuffleRows
 from streamlog.assignors import TopicPartition
 from streamlog.errors import StreamlogError
@@ -70,6 +72,8 @@ class StageWork:
     security: Security | None
     now_ms: int
     state_memory_bytes: int
+    is_watched: bool = False
+    """Whether somebody looks how far tasks have come."""
 
 
 class StageFunction:
@@ -93,7 +97,8 @@ class StageFunction:
         else:
             shuffled = FoldedReader(work.plan, work.stage, batches)
         try:
-            yield from _ran(work, shuffled, attempt)
+            with plainly():
+                yield from _ran(work, shuffled, attempt)
             # What is read to its end leaves a process that Spark gives another task to.
             deque(batches, maxlen=0)
         except StreamlogError as error:
@@ -107,6 +112,8 @@ def _ran(
     partition = shuffled.partition
     rows = ShuffleRows(work.plan, work.stage, partition)
     budget = RocksBudget(work.state_memory_bytes)
+    task_id = f"{work.stage.number}_{partition}"
+    teller = ProgressTeller(work.place if work.is_watched else None, f"{task_id}-{attempt}")
     with _opened(work) as reader, TemporaryDirectory(prefix="streamlog-history-") as directory:
         tables = GlobalTables(work.plan.topology.global_tables)
         load_global_tables(tables, work.plan, reader)
@@ -120,10 +127,12 @@ def _ran(
             now_ms=work.now_ms,
             open_store=lambda path: RocksStore.open(path, budget=budget),
             global_tables=tables,
+            on_read=teller,
         )
         for finished in _task(going, work, shuffled, reader, rows).steps():
             if finished is not None:
                 rows.finish()
+                teller.tell()
                 report = f"{TASKS}/{going.task_id}-{attempt}.json"
                 work.place.add(report, finished.encode())
             yield from rows.drain(is_last=finished is not None)

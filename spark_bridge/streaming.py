@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from spark_bridge.failures import plainly
 from spark_bridge.offsets import OffsetRange, Partition, limited
 from spark_bridge.options import ByPartition as Offsets
 from spark_bridge.options import ReadOptions
@@ -47,6 +48,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since_ms: int | None = None
         self._told: Offsets | None = None
 
+    @plainly()
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Where a new query starts."""
         return place_of(self._options).starts()
@@ -60,6 +62,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """From now on the end stays where it is when it is looked up first."""
         self._is_bounded = True
 
+    @plainly()
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
         """Where the next batch ends. That it is asked for says that those before are finished."""
         self.commit(start)
@@ -102,6 +105,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since_ms = since_ms
         return True
 
+    @plainly()
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """The ranges between two places, those deleted meanwhile told of or left out."""
         place = place_of(self._options)
@@ -120,7 +124,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, in offset order."""
         if isinstance(partition, RangePartition):
-            yield from place_of(self._options).read(partition.offsets, self._value_type)
+            with plainly():
+                yield from place_of(self._options).read(partition.offsets, self._value_type)
 
     def commit(self, end: Offsets) -> None:
         """Tell the group how far the query is; that nobody is there to be told ends nothing."""

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from spark_bridge.failures import plainly
 from spark_bridge.places import opened_log
 from spark_bridge.staging import STAGING, TaskWriter
 from spark_bridge.write_options import WriteOptions, check_columns
@@ -65,6 +66,7 @@ class Sink:
             raise ConfigError(f"the log has no topic '{options.topic}' (it has: {there})")
         self.staged_by = staged_by
 
+    @plainly()
     def stage(self, rows: Iterator[pa.RecordBatch]) -> Staged:
         """Write the rows of a task where nobody reads them."""
         folder = self._folder()
@@ -84,6 +86,7 @@ class Sink:
             shutil.rmtree(folder)
         return Staged(segments)
 
+    @plainly()
     def publish(self, job_id: str, messages: list[WriterCommitMessage | None]) -> None:
         """Have all that was staged count.
 
@@ -102,6 +105,7 @@ class Sink:
             _log.warning("job %s had been published before: nothing was written now", job_id)
         self._forget()
 
+    @plainly()
     def drop(self) -> None:
         """Forget what was staged, as far as that can be done."""
 

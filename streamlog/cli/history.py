@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +17,26 @@ if TYPE_CHECKING:
     from streamlog.snapshots.snapshot import Snapshot
 
 EXIT_DIFFERENT = 1
+BRIDGE = "spark_bridge"
+"""By name: Spark is an extra that knows this package, and not the other way round."""
 SnapshotArgument = Annotated[
     str, typer.Argument(metavar="SNAPSHOT", help="Its id, or the path or URL of its directory.")
+]
+
+
+class Engine(StrEnum):
+    """What runs a history."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+EngineOption = Annotated[
+    Engine, typer.Option("--engine", help="This process, or Spark, on all cores here.")
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark's: spark://HOST:PORT, local[4]."),
 ]
 
 
@@ -40,6 +59,8 @@ def backfill(
     outputs: Annotated[
         RowsOf, typer.Option("--outputs", help="Drop the rows, or keep them with the snapshot.")
     ] = RowsOf.STAGE,
+    engine: EngineOption = Engine.LOCAL,
+    master: MasterOption = None,
     job_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Of the job and its snapshot.")
     ] = None,
@@ -58,6 +79,8 @@ def backfill(
         job = app.backfill(
             since=since,
             until=until,
+            engine="local" if engine is Engine.LOCAL and master is None else "spark",
+            spark=None if master is None else _session(app, master),
             outputs="stage" if outputs is RowsOf.STAGE else "discard",
             job_id=job_id,
             directory=directory,
@@ -139,6 +162,22 @@ def hand_over(
     )
     for (topic, partition), offset in sorted(done.offsets.items()):
         typer.echo(f"  {topic}-{partition} from offset {offset}")
+
+
+def _session(app: App, master: str) -> object:
+    """Spark's session on a cluster.
+
+    Raises:
+        UsageError: Spark is not installed, or there is no such cluster.
+    """
+    try:
+        bridge = import_module(BRIDGE)
+    except ImportError as error:
+        raise UsageError(
+            f"Spark is not installed ({error}): pip install 'streamlog[spark]'"
+        ) from error
+    session: object = bridge.session(f"history of {app.id}", master)
+    return session
 
 
 def _app_of(context: typer.Context, log: str | None) -> App:

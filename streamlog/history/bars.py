@@ -32,7 +32,7 @@ class Bars:
 
     def __init__(self, total: int, *, shown: bool | None = None) -> None:
         """`total` records are read from the log; `shown` by default if a person watches."""
-        is_shown = sys.stderr.isatty() if shown is None else shown
+        self.is_shown = sys.stderr.isatty() if shown is None else shown
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -40,7 +40,7 @@ class Bars:
             _Speed(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
-            disable=not is_shown,
+            disable=not self.is_shown,
         )
         self._all = self._progress.add_task("all of the log", total=total)
         self._bars: dict[TopicPartition, TaskID] = {}

@@ -209,22 +209,11 @@ class BackfillJob:
 
     def _ran(self, plan: Plan) -> list[FinishedTask]:
         asked, program = self._asked, self._asked.program
-        if asked.engine == "spark":
-            # By name: Spark is an extra that knows this package, and not the other way round.
-            bridge = importlib.import_module("spark_bridge.history")
-            run = bridge.SparkRun(
-                plan,
-                asked.spark or bridge.session(f"history of {program.app_id}"),
-                url=asked.log_url,
-                security=asked.security,
-                place=self._place / self.id,
-                now_ms=self._clock.wall_ms(),
-                state_memory_bytes=program.state_memory_bytes,
-            )
-            tasks: list[FinishedTask] = run.run()
-            return tasks
-        budget = RocksBudget(program.state_memory_bytes)
         total = sum(end - start for start, end in plan.ends.values())
+        if asked.engine == "spark":
+            with Bars(total, shown=asked.progress) as bars:
+                return self._ran_in_spark(plan, bars)
+        budget = RocksBudget(program.state_memory_bytes)
         with self._reader() as reader, Bars(total, shown=asked.progress) as bars:
             surroundings = Surroundings(
                 reader=reader,
@@ -235,6 +224,28 @@ class BackfillJob:
                 on_read=bars.read,
             )
             return LocalRun(plan, surroundings).run()
+
+    def _ran_in_spark(self, plan: Plan, bars: Bars) -> list[FinishedTask]:
+        asked, program = self._asked, self._asked.program
+        try:
+            # By name: Spark is an extra that knows this package, and not the other way round.
+            bridge = importlib.import_module("spark_bridge.history")
+        except ImportError as error:
+            raise UsageError(
+                f"Spark is not installed ({error}): pip install 'streamlog[spark]'"
+            ) from error
+        run = bridge.SparkRun(
+            plan,
+            asked.spark or bridge.session(f"history of {program.app_id}"),
+            url=asked.log_url,
+            security=asked.security,
+            place=self._place / self.id,
+            now_ms=self._clock.wall_ms(),
+            state_memory_bytes=program.state_memory_bytes,
+            on_read=bars.read if bars.is_shown else None,
+        )
+        tasks: list[FinishedTask] = run.run()
+        return tasks
 
     def _published(self, tasks: Sequence[FinishedTask]) -> dict[TopicPartition, int]:
         """Where the rows end in their topics, if they are to be published."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from streamlog.assignors import TopicPartition
-from streamlog.errors import CorruptData, ProcessingError
+from streamlog.errors import CorruptData, OffsetOutOfRange, ProcessingError
 from streamlog.history.task_run import Arrival
 from streamlog.log import StoredLog
 from streamlog.records.batch import RecordBatch
@@ -66,6 +66,12 @@ class StoredReader:
 
     def _committed(self, partition: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
         topic, number = partition
+        first, _ = self._log.offsets(topic, number)
+        if start < min(first, end):
+            raise OffsetOutOfRange(
+                f"{topic}-{number}: offset {start} is not in the log any more, which begins at "
+                f"{first}: records were deleted since the history was planned; run it anew"
+            )
         aborted = self._log.aborted(topic, number, start, end) if start < end else []
         for batch in self._log.read(topic, number, start, end):
             self._check(partition, batch)
