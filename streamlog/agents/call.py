@@ -2,8 +2,8 @@
 
 Asking for the next record or list says that what was given before is handled. Records are
 taken by the slice; a list of `take` may be put together of several. Rule of the file: a call
-that finds records waiting goes on at once, and lets others run every so often. Not done here:
-whose turn it is (`feed`), and waking calls up (`run`).
+that finds records waiting goes on at once, and lets others run every so often (`pace`). Not done
+here: whose turn it is (`feed`), and waking calls up (`run`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from streamlog.agents.feed import SLICE_RECORDS_MAX
+from streamlog.agents.pace import Pace
 from streamlog.agents.results import Results
 from streamlog.agents.slices import Part, Slice
 from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
 from streamlog.record import Record
 from streamlog.records.batch import Record as RawRecord
-
-YIELD_RECORDS = 100
-"""A loop that awaits nothing itself lets the others (heartbeats!) run after so many."""
 
 
 class Dealer(Protocol):
@@ -65,7 +62,7 @@ class Call:
         """The list that is being gathered; nobody has seen it yet."""
         self._again: deque[Slice] = deque()
         """To be given again, before any others."""
-        self._since_pause = 0
+        self._pace = Pace()
 
     @property
     def in_hand(self) -> str:
@@ -84,7 +81,7 @@ class Call:
             if slice_ is None or slice_.is_used_up:
                 if slice_ is not None and slice_.failure is not None:
                     await self._read_on(slice_)
-                elif not await self._more(SLICE_RECORDS_MAX, None):
+                elif not await self._more(None, None):
                     return None
             else:
                 return slice_
@@ -244,26 +241,28 @@ class Call:
         self._slice = await self._dealer.read_on(slice_)
         self.finish()
 
-    async def _more(self, limit: int, due_ms: int | None) -> bool:
-        """Get the next slice; not at the end, nor when it is time."""
+    async def _more(self, limit: int | None, due_ms: int | None) -> bool:
+        """Get the next slice, as large as the pace has it; not at the end, nor when it is time."""
         dealer = self._dealer
         if self._again:
             self._slice = self._again.popleft()
             return True
-        if self._since_pause >= YIELD_RECORDS:
-            self._since_pause = 0
-            await asyncio.sleep(0)
+        pace = self._pace
+        if pace.left <= 0 and (turns := pace.turns(dealer.now_ms)):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            pace.rested(dealer.now_ms)
         while not dealer.is_ending:
             lanes = [slice_.lane for slice_ in self._held]
-            slice_ = dealer.handed_out(limit, lanes)
+            slice_ = dealer.handed_out(limit or pace.left, lanes)
             if slice_ is not None:
                 self._slice = slice_
-                self._since_pause += len(slice_.raws)
+                pace.left -= len(slice_.raws)
                 return True
             if due_ms is not None and dealer.now_ms >= due_ms:
                 return False
-            self._since_pause = 0
             await dealer.news(self, due_ms)
+            pace.rested(dealer.now_ms)
             if due_ms is not None and not self._gathered:
                 return True  # What it was waited for has been taken away.
         return False

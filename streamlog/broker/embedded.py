@@ -18,6 +18,7 @@ from streamlog.protocol.apis import APIS, api_of
 from streamlog.protocol.messages.data import FetchResponse
 from streamlog.protocol.schema import one_buffer
 from streamlog.transport.connection import Transport
+from streamlog.transport.patience import Patience
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
@@ -44,7 +45,7 @@ class EmbeddedTransport(Transport):
         answer = self._begin(request)
         if isinstance(answer, asyncio.Future):
             try:
-                async with asyncio.timeout(timeout_ms / 1000):
+                async with Patience(timeout_ms):
                     answer = await answer
             except TimeoutError:
                 raise RequestTimedOut(

@@ -40,6 +40,7 @@ from streamlog.protocol.messages.security import (
     SaslHandshakeResponse,
 )
 from streamlog.protocol.schema import Message
+from streamlog.transport.patience import Patience
 from streamlog.transport.sasl import exchange_of
 from streamlog.transport.security import Security
 
@@ -315,7 +316,7 @@ class TcpTransport:
         self, api: Api, answer: asyncio.Future[bytes | bytearray], timeout_ms: int
     ) -> bytes | bytearray:
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with Patience(timeout_ms):
                 await self._wire.drained()
                 return await answer
         except TimeoutError:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from streamlog import App, ProcessingError, Record, Stream, Topic
 from streamlog.agents import results
-from streamlog.agents.call import YIELD_RECORDS
 from streamlog.agents.offsets import Place
+from streamlog.agents.pace import YIELD_RECORDS
 from streamlog.agents.results import RESULTS_MAX
 from streamlog.agents.run import AgentRun
 from streamlog.assignors import TopicPartition
@@ -151,6 +151,29 @@ def test_a_loop_that_awaits_nothing_lets_others_run() -> None:
         assert len(set(seen)) >= 5
 
     Bench(fn).tell(story)
+
+
+def test_a_loop_that_computes_for_long_lets_others_run_after_each_record() -> None:
+    handled: list[str] = []
+    benches: list[Bench] = []
+
+    async def fn(stream: Words) -> None:
+        async for value in stream:
+            handled.append(value)
+            benches[0].now_ms += 50  # As if it had computed for so long.
+
+    async def story(bench: Bench) -> None:
+        bench.run.take(PART, raws(0, YIELD_RECORDS))
+        seen = []
+        while not bench.run.is_idle:
+            await asyncio.sleep(0)
+            seen.append(len(handled))
+        # Others have had several turns behind each.
+        assert {*seen} >= {*range(1, YIELD_RECORDS + 1)}
+        assert len(seen) >= 4 * YIELD_RECORDS
+
+    benches.append(Bench(fn))
+    benches[0].tell(story)
 
 
 def test_lists_are_full_or_late_and_handled_when_the_next_one_is_asked_for() -> None:
