@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamlog.errors import ProcessingError
-from streamlog.processing.record_queue import Chunk, Input, Records
+from streamlog.processing.chunk import Chunk
+from streamlog.processing.record_queue import Input, Records
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
 from streamlog.topology import TopicSpec

@@ -4,12 +4,13 @@ The log interleaves what the tasks upstream sent as it happened to come. Here re
 in the order (turn, rank of the source, position): what a sort of everything would give, the same
 whatever was sent first. The turn of what comes straight from a topic is its stream time there; of
 what was merged before, its turn then. A record is released when no other source can still send
-an earlier one: each has come to its turn, or was read to its end, as marks tell. Rules of the
-file: the offset that is committed is that of the first record not released; what comes again
-after a restart is told by its position in its source; while records of a source wait, its stream
-time is that of the last one released. It is `RecordQueue`'s order one stage on; Flink and Feldera
-align sources for the same end. A buffer over its bound is released as far as needed, and so
-many records are counted as "out of order", with the source that was waited for.
+an earlier one: each has come to its turn, or was read to its end, as marks tell and nothing gives
+reason to doubt (`doubts`). Rules of the file: the offset that is committed is that of the first
+record not released; what comes again after a restart is told by its position in its source; while
+records of a source wait, its stream time is that of the last one released. It is `RecordQueue`'s
+order one stage on; Flink and Feldera align sources for the same end. A buffer over its bound is
+released as far as needed, and so many records are counted as "out of order", with the source that
+was waited for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from streamlog.processing.chunk import Chunk
 from streamlog.processing.columns import Batch, Origin
+from streamlog.processing.doubts import LAST_RANK, Doubt, Doubting, End, Turn
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.provenance import (
     BUSY_MS,
@@ -31,7 +34,7 @@ from streamlog.processing.provenance import (
     unpack_mark,
     unpack_record,
 )
-from streamlog.processing.record_queue import Chunk, Input, Records
+from streamlog.processing.record_queue import Input, Records
 from streamlog.processing.repartitioned import no_such_source, own_header, stamp_of
 from streamlog.processing.step import Collector
 from streamlog.record import Headers
@@ -44,8 +47,9 @@ BUFFER_BYTES = 64 * 1024 * 1024
 ENTRY_BYTES = 400
 """What a waiting record costs beyond its key and value, their objects included."""
 
-_Entry: TypeAlias = tuple[int, int, int, int, int, Chunk, int]
-"""Turn, rank of the source, position and index in it; stream time; chunk, and place in it."""
+_Entry: TypeAlias = tuple[int, int, int, int, int, Chunk, int, int]
+"""Turn, rank of the source, position and index in it; stream time; chunk, and place in it; whether
+its source was busy then, as `quiet_ms` says it."""
 _turn_of = itemgetter(0)
 
 
@@ -56,12 +60,14 @@ class _Source:
         "heard",
         "heard_ms",
         "heard_turn_ms",
+        "known",
         "marked_ms",
         "quiet_ms",
         "rank",
         "released",
         "released_ms",
         "resume",
+        "resumed_quiet_ms",
         "source",
         "waiting",
     )
@@ -78,7 +84,10 @@ class _Source:
         """See `Feed`."""
         self.resume = 0
         """What lies before this offset was heard before the task started."""
+        self.resumed_quiet_ms: int | None = None
+        """What is true of `quiet_ms` once the record there is heard again; None: what marks say."""
         self.waiting: list[_Entry] = []
+        self.known = End()
 
     @property
     def is_busy(self) -> bool:
@@ -86,9 +95,15 @@ class _Source:
         return self.quiet_ms == BUSY_MS
 
     @property
-    def floor(self) -> tuple[int, int]:
+    def floor(self) -> Turn:
         """Turn and rank that no record still to come is before."""
         return self.heard_turn_ms, self.rank
+
+    def bound(self, doubting: Doubting) -> Turn | None:
+        """So far the others may go; None: there is no bound."""
+        if self.is_busy:
+            return self.floor
+        return self.known.bound(self.floor, doubting.now_ms) if doubting.is_on else None
 
     @property
     def time_ms(self) -> int:
@@ -169,16 +184,68 @@ class MergedInput(Input):
         self._received = fresh.offsets[-1] + 1
         self._release()
 
-    def head(self) -> tuple[int, int] | None:
+    def head(self) -> Turn | None:
         """Turn and rank of the next record; None if there is none."""
         if self._taken == len(self._ready):
             return None
         return max(self.turn_ms, self._ready[self._taken][0]), self.rank
 
-    def floor(self) -> tuple[int, int]:
-        """Turn and rank that no record still to come is before."""
-        busy = [each.heard_turn_ms for each in self._sources if each.is_busy]
-        return max(self.turn_ms, min(busy, default=UNKNOWN_MS)), self.rank
+    def floor(self) -> Turn:
+        """Turn and rank that no record still to come is before, as far as its sources are known."""
+        found = [each.waiting[0][:2] for each in self._sources if each.waiting]
+        found += [bound for bound, _ in self._bounds()]
+        time_ms, rank = min(found, default=(UNKNOWN_MS, self.rank))
+        return max(
+            (self.turn_ms, self.rank), (time_ms, LAST_RANK if rank == LAST_RANK else self.rank)
+        )
+
+    def bound(self) -> Turn | None:
+        """So far others may go while nothing of this is at hand; None: there is no bound."""
+        return self.floor() if self.doubting.is_on or not self.is_at_end() else None
+
+    def _bounds(self) -> list[tuple[Turn, _Source]]:
+        """So far each source lets the others go, where there is a bound."""
+        bounds = ((each.bound(self.doubting), each) for each in self._sources)
+        return [(bound, each) for bound, each in bounds if bound is not None]
+
+    def doubted(self, turn: Turn | None) -> list[Source | None]:
+        """Which of its sources may have more, for others to come to `turn`.
+
+        Without one: for what of its own is held back, be it records or what marks tell of time.
+        """
+        if turn is None:
+            if self.head() is not None and not self._waiting_bytes:
+                return []
+            waiting = [each.waiting[0][:2] for each in self._sources if each.waiting]
+            turn = min(waiting, default=(self.newest_ms, -1))
+        elif self.floor() >= turn:
+            return []
+        held = [(bound, each) for bound, each in self._bounds() if bound < turn]
+        return [] if any(each.is_busy for _, each in held) else [each.source for _, each in held]
+
+    def confirm(self, doubt: Doubt) -> None:
+        """A source was at its end when the question was put; what has come by then has arrived."""
+        for each in self._sources:
+            if doubt.source in {None, each.source}:
+                each.known.confirm(doubt)
+        self._release()
+
+    def let_pass(self, other: Input) -> bool:
+        """Whether what the other has at hand may go further, as is known of these ends."""
+        found = [(each, each.known.confirmed_until(other.place)) for each in self._sources]
+        passed = [each.known.pass_to(other.turn_before(end)) for each, end in found if end]
+        if any(passed):
+            self._release()
+        return any(passed)
+
+    def turn_before(self, end: int) -> int:  # noqa: ARG002 - offsets are in no order here
+        """None: what is known of others lets pass what had come, by its turn."""
+        return UNKNOWN_MS
+
+    @property
+    def newest_ms(self) -> int:
+        """The newest turn that has come."""
+        return max(each.heard_turn_ms for each in self._sources)
 
     def is_at_end(self) -> bool:
         """Whether everything upstream was read to its end, and has come here, and is taken."""
@@ -240,16 +307,17 @@ class MergedInput(Input):
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the position."""
-        left: dict[int, int] = {}
+        left: dict[int, _Entry] = {}
         for entry in self._ready[self._taken :]:
-            left.setdefault(entry[1], _offset_of(entry))
+            left.setdefault(entry[1], entry)
         rows: list[list[object]] = []
         for each in self._sources:
             if each.waiting:
-                left.setdefault(each.rank, _offset_of(each.waiting[0]))
-            row = [*each.source, *each.released, each.time_ms]
+                left.setdefault(each.rank, each.waiting[0])
+            row: list[object] = [*each.source, *each.released, each.time_ms]
             if each.rank in left:
-                row += [BUSY_MS, left[each.rank], each.time_ms]
+                first = left[each.rank]
+                row += [BUSY_MS, _offset_of(first), each.time_ms, first[7]]
             else:
                 row += [each.quiet_ms, self._received or 0, each.heard_turn_ms]
             rows.append(row)
@@ -271,7 +339,9 @@ class MergedInput(Input):
                 each.heard_ms = each.heard_turn_ms = each.released_ms = time_ms
                 if merged:
                     each.quiet_ms = quiet_ms
-                    each.resume, each.heard_turn_ms = more
+                    each.resume, each.heard_turn_ms, *quiet = more
+                    # Marks before it are not heard again, and none needs to follow.
+                    each.resumed_quiet_ms = quiet[0] if quiet else None
 
         for name, partition, marked_ms in data.get("marked", ()):
             each = self._by_identity.get(identity((name, partition)))
@@ -286,6 +356,7 @@ class MergedInput(Input):
             mark, source = unpack_mark(data)
             each = self._source(source)
             if offset >= each.resume:
+                each.known.hear(self.doubting.now_ms)
                 each.hear(*mark)
                 each.marked_ms = max(each.marked_ms, marked_ms_of(headers))
                 self.marked_ms = min(source.marked_ms for source in self._sources)
@@ -295,11 +366,15 @@ class MergedInput(Input):
         if (position, index) <= each.heard or offset < each.resume:
             self._collector.drop(self.topic.name, "duplicate")
             return
+        each.known.hear(self.doubting.now_ms)
         # Busy or at its end, the next mark says: one follows if that has changed.
-        each.hear(turn_ms, time_ms, min(each.quiet_ms, 0))
+        quiet_ms = min(each.quiet_ms, 0)
+        if offset == each.resume and each.resumed_quiet_ms is not None:
+            quiet_ms = each.resumed_quiet_ms
+        each.hear(turn_ms, time_ms, quiet_ms)
         each.heard = (position, index)
-        entry = (each.heard_turn_ms, each.rank, position, index, each.heard_ms, chunk, at)
-        each.waiting.append(entry)
+        turn = (each.heard_turn_ms, each.rank, position, index)
+        each.waiting.append((*turn, each.heard_ms, chunk, at, quiet_ms))
         self._waiting_bytes += _size_bytes(chunk, at)
 
     def _source(self, source: bytes) -> _Source:
@@ -310,11 +385,11 @@ class MergedInput(Input):
 
     def _release(self) -> None:
         """Move to the ready what no source can send anything before."""
-        busy = min((each.floor for each in self._sources if each.is_busy), default=None)
-        bound = (FAR_MS,) if busy is None else (*busy, FAR_MS)
-        self._make_ready(bound)
-        if self._waiting_bytes > self._buffer_bytes and busy is not None:
-            self._overflow(self._sources[busy[1]].source)
+        bounds = self._bounds()
+        bound = min((bound for bound, _ in bounds), default=None)
+        self._make_ready((FAR_MS,) if bound is None else (*bound, FAR_MS))
+        if self._waiting_bytes > self._buffer_bytes:
+            self._overflow(min(bounds, key=itemgetter(0))[1])
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -322,8 +397,8 @@ class MergedInput(Input):
         if self._taken < len(self._ready) or any(each.waiting for each in self._sources):
             return
         turns = [each.heard_turn_ms for each in self._sources]
-        busy = [each.heard_turn_ms for each in self._sources if each.is_busy]
-        self.turn_ms = max(self.turn_ms, min(busy) if busy else max(turns))
+        bounds = [bound[0] for bound, _ in self._bounds()]
+        self.turn_ms = max(self.turn_ms, min([*bounds, max(turns)]))
         live = [each.heard_ms for each in self._sources if not self._is_idle(each)]
         times = live or [max(each.heard_ms for each in self._sources)]
         self.time_ms = max(self.time_ms, min(times))
@@ -343,15 +418,19 @@ class MergedInput(Input):
         self._ready = sorted([*self._ready[self._taken :], *fresh])
         self._taken = 0
 
-    def _overflow(self, slow: Source) -> None:
-        """Release the earliest quarter of the bound, though `slow` may send what is earlier."""
+    def _overflow(self, slow: _Source) -> None:
+        """Release the earliest quarter of the bound, though `slow` may send what is earlier.
+
+        As far as is known it does not if it is at its end, and they are in order.
+        """
         waiting = sorted(chain(*(each.waiting for each in self._sources)))
         sizes = accumulate(_size_bytes(entry[5], entry[6]) for entry in waiting)
         least_bytes = self._waiting_bytes - self._buffer_bytes * 3 // 4
         count = 1 + sum(size_bytes < least_bytes for size_bytes in sizes)
-        name, partition = slow
-        node = f"{self.topic.name}, waiting for {name}-{partition}"
-        self._collector.drop(node, "out of order", count)
+        if slow.is_busy:
+            name, partition = slow.source
+            node = f"{self.topic.name}, waiting for {name}-{partition}"
+            self._collector.drop(node, "out of order", count)
         self._make_ready((*waiting[count][:4],) if count < len(waiting) else (FAR_MS,))
 
     def _batch(self, entries: Sequence[_Entry]) -> Batch:

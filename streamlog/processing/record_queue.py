@@ -3,9 +3,10 @@
 A task with several inputs takes records in the order (running maximum of timestamps in the
 input, rank of the input, offset): the same order whatever was fetched first. An input that is
 behind, that is with records before its end offset that have not arrived, is waited for; one
-that is read to its end holds nobody back. Rule of the file: what is taken is a run of records
-of one input, as long as the order allows, so that the steps see batches. The order is that of
-Kafka Streams (KIP-353, KIP-695) with the running maximum in place of the head's timestamp.
+that is read to its end holds nobody back, as long as that is not in doubt (`doubts`). Rule of
+the file: what is taken is a run of records of one input, as long as the order allows, so that the
+steps see batches. The order is that of Kafka Streams (KIP-353, KIP-695) with the running maximum in
+place of the head's timestamp.
 Not done here: where the records of a repartition topic came from (`repartitioned`), bounds of
 the buffers (a runner reads `Task.buffered` and pauses its consumer).
 """
@@ -15,23 +16,18 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import repeat, starmap
 from typing import Any, TypeAlias
 
-from streamlog.durations import when_ms
-from streamlog.errors import CorruptData, ProcessingError, SerdeError
-from streamlog.processing.columns import Batch, Feed, Origin, RawKeys, failed, until_error
+from streamlog.processing.chunk import Chunk
+from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.dead_letters import Letter
+from streamlog.processing.doubts import SURE, Doubt, Doubting, End, Turn
 from streamlog.processing.failures import NodeFailures
-from streamlog.processing.serialized import loads_all
-from streamlog.record import Headers
 from streamlog.records.batch import Record
-from streamlog.records.columns import RecordColumns, all_ascii, first_below_zero, running_max
+from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
-from streamlog.serdes import StrSerde
 from streamlog.topology import TopicSpec
-from streamlog.windows.emit import UNKNOWN_MS
+from streamlog.windows.emit import UNKNOWN_MS, Source
 
 TopicPartition: TypeAlias = tuple[str, int]
 Records: TypeAlias = Sequence[Record] | RecordColumns
@@ -40,191 +36,6 @@ Records: TypeAlias = Sequence[Record] | RecordColumns
 RUN_RECORDS_MAX = 1_000
 """So many are read and taken together at most: what is made of them goes before the next ones come,
 and its memory, still in the processor's caches, is theirs."""
-
-
-class Chunk:
-    """Decoded records of one arrival, in offset order, taken from the front."""
-
-    __slots__ = (
-        "_keys",
-        "at",
-        "bad",
-        "headers",
-        "offsets",
-        "raw_keys",
-        "raw_values",
-        "times",
-        "timestamps",
-        "values",
-    )
-
-    def __init__(
-        self,
-        records: RecordColumns,
-        topic: TopicSpec,
-        partition: int,
-        failures: NodeFailures | None = None,
-    ) -> None:
-        timestamps = records.timestamps
-        self.at = 0
-        self.offsets: Sequence[int] = records.offsets
-        self.raw_keys: Sequence[bytes | None] = records.keys
-        self.raw_values: Sequence[bytes | None] = records.values
-        self.headers: Sequence[Headers] | None = records.headers
-        self._keys: list[Any] | RawKeys = []
-        self.values: Sequence[Any] = ()
-        self.timestamps: Sequence[int] = ()
-        self.bad: dict[int, Letter] = {}
-        """By offset: what could not be read, and stands in the columns as None."""
-        try:
-            self._read(topic, partition, timestamps)
-        except ProcessingError:
-            if failures is None:
-                raise
-            self._read_each(topic, partition, timestamps, failures)
-        self.times: list[int] = []
-
-    def _read(self, topic: TopicSpec, partition: int, timestamps: Sequence[int]) -> None:
-        offsets = self.offsets
-        if type(topic.key) is StrSerde and all_ascii(self.raw_keys):
-            # Sure to be text, which not everybody asks for.
-            self._keys = RawKeys(topic.key, self.raw_keys)
-        else:
-            self._keys = _decoded(self.raw_keys, topic, "key", partition, offsets)
-        self.values = _decoded(self.raw_values, topic, "value", partition, offsets)
-        self.timestamps = _extracted(self.values, timestamps, topic, partition, offsets)
-        if (at := first_below_zero(self.timestamps)) >= 0:
-            error = _negative(self.timestamps[at])
-            raise failed(topic.name, topic.name, partition, offsets[at], error)
-
-    def _read_each(
-        self, topic: TopicSpec, partition: int, timestamps: Sequence[int], failures: NodeFailures
-    ) -> None:
-        """Some can't be read. What becomes of those is seen when it is their turn."""
-        rows: list[tuple[Any, Any, int]] = []
-        headers = repeat(()) if self.headers is None else self.headers
-        raws = (self.raw_keys, self.raw_values, headers)
-        for record in starmap(Record, zip(self.offsets, timestamps, *raws, strict=False)):
-            letter = partial(_letter_of, record, topic, partition)
-            row = failures.tried(partial(_read_one, record, topic), letter)
-            if isinstance(row, Letter):
-                self.bad[record.offset] = row
-                row = (None, None, UNKNOWN_MS)
-            rows.append(row)
-        self._keys, self.values, self.timestamps = map(list, zip(*rows, strict=True))
-
-    def count_from(self, time_ms: int) -> int:
-        """Set the running maximum of timestamps; returns the last one."""
-        self.times = running_max(self.timestamps, time_ms)
-        return self.times[-1]
-
-    @property
-    def keys(self) -> list[Any]:
-        """The keys, read."""
-        if isinstance(self._keys, RawKeys):
-            self._keys = self._keys.objects()
-        return self._keys
-
-    @property
-    def unmade_keys(self) -> list[Any] | RawKeys:
-        """The keys, not read before somebody asks for them if that can wait."""
-        return self._keys
-
-    def part(self, low: int, high: int) -> Chunk:
-        """The records from `low` up to but not including `high`, all of them to be taken."""
-        run = slice(low, high)
-        part = object.__new__(Chunk)
-        part.at = 0
-        part.offsets = self.offsets[run]
-        part.raw_keys = self.raw_keys[run]
-        part.raw_values = self.raw_values[run]
-        part.headers = None if self.headers is None else self.headers[run]
-        part._keys = self._keys.part(run) if isinstance(self._keys, RawKeys) else self._keys[run]
-        part.values = self.values[run]
-        part.timestamps = self.timestamps[run]
-        part.times = self.times[run]
-        part.bad = self.bad
-        return part
-
-    def __len__(self) -> int:
-        return len(self.offsets) - self.at
-
-
-def _decoded(
-    raw: Sequence[bytes | None],
-    topic: TopicSpec,
-    what: str,
-    partition: int,
-    offsets: Sequence[int],
-) -> list[Any]:
-    serde = topic.key if what == "key" else topic.value
-    try:
-        return loads_all(serde, raw)
-    except Exception:  # noqa: BLE001 - a serde of the user: found and raised again below
-        # Which one was it, and why? Again one by one.
-        loads = serde.loads
-        decoded, error = until_error(lambda data: None if data is None else loads(data), raw)
-    if error is not None:
-        cause = SerdeError(f"{what}: {error}")
-        raise failed(topic.name, topic.name, partition, offsets[len(decoded)], cause) from error
-    return decoded
-
-
-def _extracted(
-    values: Sequence[Any],
-    timestamps: Sequence[int],
-    topic: TopicSpec,
-    partition: int,
-    offsets: Sequence[int],
-) -> Sequence[int]:
-    """Event times by the user's function; a deletion keeps its record's own timestamp."""
-    extract = topic.timestamp
-    if extract is None:
-        return timestamps
-    found, error = until_error(
-        lambda value, ms: ms if value is None else when_ms(extract(value)), values, timestamps
-    )
-    if error is not None:
-        node = f"timestamp of {topic.name}"
-        raise failed(node, topic.name, partition, offsets[len(found)], error) from error
-    return found
-
-
-def _negative(timestamp_ms: int) -> CorruptData:
-    return CorruptData(
-        f"the timestamp is {timestamp_ms} ms, before 1970: event time can't be "
-        "negative; correct the producer, or declare timestamp= on the topic"
-    )
-
-
-def _read_one(record: Record, topic: TopicSpec) -> tuple[Any, Any, int]:
-    """Key, value and event time of one record."""
-    key = None if record.key is None else topic.key.loads(record.key)
-    value = None if record.value is None else topic.value.loads(record.value)
-    timestamp_ms = record.timestamp_ms
-    if topic.timestamp is not None and value is not None:
-        timestamp_ms = when_ms(topic.timestamp(value))
-    if timestamp_ms < 0:
-        raise _negative(timestamp_ms)
-    return key, value, timestamp_ms
-
-
-def _letter_of(
-    record: Record, topic: TopicSpec, partition: int, error: Exception, attempt: int
-) -> Letter:
-    return Letter(
-        topic=topic.name,
-        partition=partition,
-        offset=record.offset,
-        timestamp_ms=record.timestamp_ms,
-        key=record.key,
-        value=record.value,
-        headers=record.headers,
-        node=topic.name,
-        error=error,
-        attempt=attempt,
-        is_internal=topic.internal,
-    )
 
 
 class Passed:
@@ -261,6 +72,9 @@ class Input(Feed):
         self._chunks: deque[Chunk | Passed] = deque()
         """What has been read."""
         self._quiet_since_ms: int | None = None
+        self.doubting: Doubting = SURE
+        """Whether what is known of its end may be doubted."""
+        self._known = End()
 
     @property
     def place(self) -> TopicPartition:
@@ -290,6 +104,8 @@ class Input(Feed):
             ProcessingError: one of an internal topic can't be read.
         """
         columns, received, at = self._fresh(records), self._received or 0, 0
+        if len(columns) or marks:
+            self._known.hear(self.doubting.now_ms)
         for mark in marks:
             if mark.offset < received:
                 continue
@@ -323,7 +139,7 @@ class Input(Feed):
         fresh: RecordColumns = columns[before:] if before else columns
         return fresh
 
-    def head(self) -> tuple[int, int] | None:
+    def head(self) -> Turn | None:
         """Time and rank of the next record, which is read, or mark; None if there is none.
 
         Raises:
@@ -349,9 +165,54 @@ class Input(Feed):
             self._arrived_ms = time_ms + mark.elapsed_ms
         self._chunks.append(Passed(mark, self._arrived_ms))
 
-    def floor(self) -> tuple[int, int]:
+    def floor(self) -> Turn:
         """Time and rank that no record still to arrive comes before."""
         return max(self._arrived_ms, self.time_ms), self.rank
+
+    def bound(self) -> Turn | None:
+        """So far others may go while nothing of this is at hand; None: there is no bound."""
+        if not self.is_at_end():
+            return self.floor()
+        return (
+            self._known.bound(self.floor(), self.doubting.now_ms) if self.doubting.is_on else None
+        )
+
+    def doubted(self, turn: Turn | None) -> list[Source | None]:
+        """Of whose ends it has to be known more, for others to come to `turn`; None: the input's.
+
+        Without a turn: for what of the input itself is held back.
+        """
+        bound = None if turn is None or not self.is_at_end() else self.bound()
+        return [None] if bound is not None and turn is not None and bound < turn else []
+
+    def confirm(self, doubt: Doubt) -> None:
+        """It was at its end when the question was put; what has come by then has arrived."""
+        self._known.confirm(doubt)
+
+    def let_pass(self, other: Input) -> bool:
+        """Whether what the other has at hand may go further, as is known of this one's end."""
+        end = self._known.confirmed_until(other.place)
+        return end is not None and self._known.pass_to(other.turn_before(end))
+
+    def turn_before(self, end: int) -> int:
+        """The turn of the last record at hand that lies before this offset; -1 if there is none."""
+        if not self._chunks:
+            return UNKNOWN_MS
+        chunk = self._chunks[0]
+        if isinstance(chunk, Passed):
+            return chunk.time_ms if chunk.mark.offset < end else UNKNOWN_MS
+        count = bisect_left(chunk.offsets, end, chunk.at) - chunk.at
+        return chunk.times[chunk.at + count - 1] if count else UNKNOWN_MS
+
+    @property
+    def known_end(self) -> int:
+        """What lies before this offset is in the log, as far as is known."""
+        return max(self._received or 0, self._end or 0)
+
+    @property
+    def newest_ms(self) -> int:
+        """The newest turn that has come, as far as it is read."""
+        return max(self._arrived_ms, self.time_ms)
 
     def is_at_end(self) -> bool:
         """Whether there is nothing left to read, as far as is known."""
@@ -371,7 +232,7 @@ class Input(Feed):
             self._quiet_since_ms = now_ms
         self.quiet_ms = max(now_ms - self._quiet_since_ms, 0) if self.at_end else 0
 
-    def take(self, bound: tuple[int, int] | None, records_max: int | None) -> Batch | TimeMark:
+    def take(self, bound: Turn | None, records_max: int | None) -> Batch | TimeMark:
         """The next run of records: those before `bound`, a time and a rank; or a mark."""
         chunk = self._chunks[0]
         if isinstance(chunk, Passed):
@@ -445,26 +306,55 @@ class Input(Feed):
 class RecordQueue:
     """The inputs of a task, and whose turn it is."""
 
-    def __init__(self, inputs: Sequence[Input], *, record_at_a_time: bool) -> None:
+    def __init__(
+        self, inputs: Sequence[Input], *, record_at_a_time: bool, doubting: Doubting = SURE
+    ) -> None:
         self.inputs = {entry.place: entry for entry in inputs}
+        self._doubting = doubting
         self._records_max = 1 if record_at_a_time else None
 
     def next_run(self) -> tuple[Input, Batch | TimeMark] | None:
         """The next run of records, or mark, and its input; None if there is none to be taken."""
-        heads = []
-        bounds = []
-        for entry in self.inputs.values():
-            head = entry.head()
-            if head is not None:
-                heads.append((head, entry))
-            elif not entry.is_at_end():
-                bounds.append(entry.floor())  # Its next record may come before all others.
+        heads, empty = self._heads()
         if not heads:
             return None
-        heads.sort(key=lambda pair: pair[0])
-        bounds += [head for head, _ in heads[1:]]
         first, chosen = heads[0]
+        if self._doubting.is_on:
+            passed = [entry.let_pass(chosen) for entry in empty]
+            if any(passed):
+                heads, empty = self._heads()  # What is merged may have gone on by that.
+                first, chosen = heads[0]
+        bounds = [found for entry in empty if (found := entry.bound()) is not None]
+        bounds += [head for head, _ in heads[1:]]
         bound = min(bounds, default=None)
         if bound is not None and bound < first:
             return None
         return chosen, chosen.take(bound, self._records_max)
+
+    def doubts(self) -> list[Doubt]:
+        """What has to be known for the next records to be taken, once there are none."""
+        if not self._doubting.is_on:
+            return []
+        heads, empty = self._heads()
+        found = [(e.place, of) for e in self.inputs.values() for of in e.doubted(None)]
+        if heads:
+            found += [(e.place, of) for e in empty for of in e.doubted(heads[0][0])]
+        if not found:
+            return []
+        turn_ms = max(entry.newest_ms for entry in self.inputs.values())
+        ends = {place: entry.known_end for place, entry in self.inputs.items()}
+        now_ms = self._doubting.now_ms
+        return [Doubt(*about, turn_ms, ends, now_ms) for about in dict.fromkeys(found)]
+
+    def _heads(self) -> tuple[list[tuple[Turn, Input]], list[Input]]:
+        """Inputs that have something at hand, in the order of their turns; and those without."""
+        heads: list[tuple[Turn, Input]] = []
+        empty: list[Input] = []
+        for entry in self.inputs.values():
+            head = entry.head()
+            if head is None:
+                empty.append(entry)
+            else:
+                heads.append((head, entry))
+        heads.sort(key=lambda pair: pair[0])
+        return heads, empty

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.errors import CorruptData, ProcessingError
+from streamlog.processing.chunk import Chunk
 from streamlog.processing.columns import Batch, Origin, failed
 from streamlog.processing.provenance import (
     MARK,
@@ -26,7 +27,7 @@ from streamlog.processing.provenance import (
     unpack_mark,
     unpack_record,
 )
-from streamlog.processing.record_queue import Chunk, Input, Records
+from streamlog.processing.record_queue import Input, Records
 from streamlog.processing.step import Collector
 from streamlog.record import Headers
 from streamlog.records.control import TimeMark

@@ -21,6 +21,7 @@ from streamlog.errors import CorruptData, TopologyError, UsageError
 from streamlog.processing.async_values import AsyncMapValuesStep
 from streamlog.processing.calls import CallResult
 from streamlog.processing.cut_input import CutInput, TimeSpan
+from streamlog.processing.doubts import SURE, Doubt, Doubting
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.inherited import INPUTS, SECTION, Era, inherited
@@ -99,6 +100,7 @@ class Task:
         global_tables: GlobalTables | None = None,
         history: Mapping[str, TimeSpan] | None = None,
         merge_buffer_bytes: int = BUFFER_BYTES,
+        doubts_ends: bool = False,
     ) -> None:
         """A task that goes on where its state ends.
 
@@ -116,6 +118,7 @@ class Task:
             global_tables: those of the app, as the runner reads them.
             history: which time of the topics that it reads is taken, and no more; None: all.
             merge_buffer_bytes: what may wait for an earlier record, per repartition topic.
+            doubts_ends: somebody answers `doubts`. Else an input at its end holds nobody back.
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -135,10 +138,10 @@ class Task:
         self._store = StoreTransaction(store if store is not None else MemoryStore(), budget=caches)
         self._collector = Collector()
         self._pause = pause
-        self._queue = RecordQueue(
-            [self._input(topic) for topic in subtopology.topics.values() if self._reads(topic)],
-            record_at_a_time=subtopology.record_at_a_time,
-        )
+        self._doubting = Doubting(is_on=doubts_ends)
+        self._queue = self._new_queue()
+        self.doubts: list[Doubt] = []
+        """What has to be known before it can go on, as of the last `process`."""
         self._steps: dict[str, Step] = {}
         self._build(global_tables or GlobalTables())
         self._entries = self._entry_steps()
@@ -255,6 +258,7 @@ class Task:
         ends: Mapping[TopicPartition, int],
         results: Sequence[CallResult] = (),
         marks: Mapping[TopicPartition, Sequence[TimeMark]] = NO_MARKS,
+        confirmed: Sequence[Doubt] = (),
     ) -> Outbox:
         """Take in records and time marks, and process all whose turn it is.
 
@@ -266,12 +270,14 @@ class Task:
                 end, and also as long as its end is not known.
             results: of calls that earlier outboxes of this task have asked for.
             marks: per input partition, those that stand between the records, and behind them.
+            confirmed: doubts of this task that are settled: all that was in the log when they were
+                put, here and upstream, has been handed to the task.
 
         Raises:
             ProcessingError: a record can't be read, or a function failed on it. Give the task
                 up: nothing since the last checkpoint may be committed.
         """
-        inputs = self._queue.inputs
+        inputs, self._doubting.now_ms = self._queue.inputs, now_ms
         for looking in self._looking:
             looking.look(now_ms)
         for place in {**records, **marks}:
@@ -282,6 +288,8 @@ class Task:
         for entry in inputs.values():
             end = ends.get(entry.place)
             entry.learn_end(end, now_ms=now_ms, took=False)
+        for doubt in confirmed:
+            inputs[doubt.place].confirm(doubt)
         for name, step in self._awaiting.items():
             step.resume([result for result in results if result.node == name])
         passed, fired = self._take(took, now_ms)
@@ -292,6 +300,7 @@ class Task:
         outbox = self._collector.take()
         taken = took | passed
         outbox.offsets = {e.place: e.position for e in taken if e.position is not None}
+        self.doubts = self._queue.doubts()
         return outbox
 
     def _take(self, took: set[Input], now_ms: int) -> tuple[set[Input], bool]:
@@ -467,11 +476,21 @@ class Task:
         """Bring what a step keeps as objects into the transaction."""
         self._steps[node].flush()
 
+    def _new_queue(self) -> RecordQueue:
+        topics = self.subtopology.topics.values()
+        return RecordQueue(
+            [self._input(topic) for topic in topics if self._reads(topic)],
+            record_at_a_time=self.subtopology.record_at_a_time,
+            doubting=self._doubting,
+        )
+
     def _reads(self, topic: TopicSpec) -> bool:
         return self.id.partition < self._partitions[topic.name]
 
     def _input(self, topic: TopicSpec) -> Input:
         entry = self._new_input(topic)
+        # In a ring, to be at the end upstream is to have taken what waits here.
+        entry.doubting = SURE if topic.name in self.subtopology.looped else self._doubting
         for node in self.subtopology.nodes:
             if isinstance(node, Entry) and node.topic.name == topic.name:
                 entry.failures = self._failures(topic.name, node)

@@ -12,6 +12,7 @@ from streamlog.records.control import TimeMark
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.figures import TaskFigures
 from streamlog.worker.restore import TaskState
+from streamlog.worker.watchdog import Sight
 
 
 @dataclass(slots=True)
@@ -27,6 +28,21 @@ class RunningTask:
     processed_ms: int = 0
     seen: dict[TopicPartition, int] = field(default_factory=dict)
     """Where it stood when it was looked at last and was not at work."""
+
+    def sight(self, high_watermark: Callable[[TopicPartition], int | None]) -> Sight:
+        """The same, for the watchdog."""
+        ends = {part: high_watermark(part) or 0 for part in self.inputs}
+        lags = {part: max(ends[part] - self.seen.get(part, 0), 0) for part in self.inputs}
+        return Sight(self.seen, lags)
+
+    @property
+    def waited_for(self) -> list[str]:
+        """The inputs that others of it wait for."""
+        buffered = self.task.buffered
+        empty = [part for part in self.inputs if not buffered[part]]
+        return (
+            [f"{part.topic}-{part.partition}" for part in empty] if any(buffered.values()) else []
+        )
 
     def figures(self) -> TaskFigures:
         """Where it stands."""

@@ -39,6 +39,7 @@ from streamlog.worker.access.questions import NotHere
 from streamlog.worker.calls import Calls
 from streamlog.worker.commit import Checkpoints, Fenced, OnStep, sendable
 from streamlog.worker.drops import Drops
+from streamlog.worker.ends import Ends
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor
 from streamlog.worker.figures import Figures, TaskFigures
@@ -169,6 +170,9 @@ class Tasks:
         self._suspended = False
         self._reached: dict[TopicPartition, Reached] = {}
         self._calls = Calls(surroundings.background)
+        log, consumer, clock = surroundings.log, surroundings.consumer, surroundings.clock
+        self.ends = Ends(topology, counts, log, consumer, clock)
+        """Whether what seems to be at its end has more."""
         self._tables = tables_of(topology)
 
     def of(self, assignment: Collection[TopicPartition]) -> list[TaskId]:
@@ -235,12 +239,7 @@ class Tasks:
         for task_id, running in self._running.items():
             if self._engine.busy is None:
                 running.seen = {TopicPartition(*at): n for at, n in running.task.positions.items()}
-            ends = {part: self._with.consumer.high_watermark(part) for part in running.inputs}
-            lags = {
-                part: max((ends[part] or 0) - running.seen.get(part, 0), 0)
-                for part in running.inputs
-            }
-            found[f"task {task_id}"] = Sight(running.seen, lags)
+            found[f"task {task_id}"] = running.sight(self._with.consumer.high_watermark)
         for task_id, restorer in self._restorers.items():
             left = restorer.records_left or 1
             found[f"task {task_id}"] = Sight({}, {restorer.changelog: left})
@@ -253,12 +252,10 @@ class Tasks:
         if self._suspended:
             return "the group forms anew"
         for task_id, running in self._running.items():
-            if who == f"task {task_id}" and len(running.inputs) > 1:
-                buffered = running.task.buffered
-                empty = [part for part in running.inputs if not buffered[part]]
-                if empty and any(buffered.values()):
-                    names = ", ".join(f"{part.topic}-{part.partition}" for part in empty)
-                    return f"it waits for records of {names}"
+            if who == f"task {task_id}" and (doubts := self.ends.told(task_id)):
+                return f"it waits to know whether {', and whether '.join(doubts)}"
+            if who == f"task {task_id}" and (names := running.waited_for):
+                return f"it waits for records of {', '.join(names)}"
         return ""
 
     @property
@@ -338,6 +335,7 @@ class Tasks:
             if running.arrived
             or running.marks
             or self._calls.has_results(running.task.id)
+            or self.ends.has_settled(running.task.id)
             or now_ms - running.processed_ms >= IDLE_PROCESS_MS
         ]
         if due:
@@ -500,10 +498,14 @@ class Tasks:
             told += records.offsets[-1:] if records else ()
             is_all = bool(told) and positions.get(place) == running.ends[place]
             ends[place] = max(told) + 1 if is_all else running.ends[place]
-        results = self._calls.take(running.task.id)
-        wall_ms = self._wall.now_ms()
         return partial(
-            running.task.process, arrived, wall_ms, ends=ends, results=results, marks=marks
+            running.task.process,
+            arrived,
+            self._wall.now_ms(),
+            ends=ends,
+            results=self._calls.take(running.task.id),
+            marks=marks,
+            confirmed=self.ends.take(running.task.id),
         )
 
     async def _emit(self) -> None:
@@ -528,10 +530,14 @@ class Tasks:
             {place: positions[place] for place in running.inputs if place in positions}
         )
         done, times_ms = running.task.positions, running.task.stream_times
-        for place in outbox.offsets:
-            # A task with state has its times there.
-            kept_ms = None if running.state is not None else times_ms[place]
-            self._reached[TopicPartition(*place)] = Reached(done[place], time_ms=kept_ms)
+        for place in running.inputs:
+            # What holds no records is committed, too: who waits for all above it looks at that.
+            before = self._reached.get(place, self._places[place].task_at)
+            if place in outbox.offsets or done.get(place, 0) > before.position:
+                # A task with state has its times there.
+                kept_ms = None if running.state is not None else times_ms[place]
+                self._reached[place] = Reached(done[place], time_ms=kept_ms)
+        self.ends.note(running.task.id, running.task.doubts)
         self._hold_back(running)
         waits = running.task.waits_quiet
         for part in positions.keys() & {*running.inputs}:
@@ -623,6 +629,7 @@ class Tasks:
             pause=self._engine.pause,
             caches=self.budget.caches,
             global_tables=self._with.reader.tables,
+            doubts_ends=True,
         )
         task = await built(self._engine, task_id, build, state)
         self._opening.pop(task_id, None)
@@ -638,6 +645,7 @@ class Tasks:
     async def _close(self, task_id: TaskId) -> None:
         running = self._running.pop(task_id, None) or self._opened.pop(task_id)
         self._calls.cancel(task_id)
+        self.ends.forget(task_id)
         for part in running.inputs:
             self._reached.pop(part, None)
         await self._engine.call(task_id, running.task.close)

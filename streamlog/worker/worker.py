@@ -310,17 +310,18 @@ class _Shift:
         """Join, work until `stop`, commit. The consumer leaves the group when it is closed."""
         path, delay_ms = self._program.state_path, self._program.state_cleanup_delay_ms
         cleanup = remove_abandoned(path, delay_ms=delay_ms, clock=self._clock)
+        begin = self._background.create_task
         watches = [
-            self._background.create_task(self._watch(), name="log directory"),
-            self._background.create_task(self._watching.run(), name="watchdog"),
-            self._background.create_task(self._end_late(stop), name="late end"),
-            self._background.create_task(cleanup, name="state cleanup"),
+            begin(self._watch(), name="log directory"),
+            begin(self._watching.run(), name="watchdog"),
+            begin(self._end_late(stop), name="late end"),
+            begin(cleanup, name="state cleanup"),
+            begin(self._tasks.ends.run(), name="ends of inputs"),
         ]
         self._copies.look_at_disk()
         try:
             await self._reader.load(stop)
-            follow = self._reader.follow()
-            watches.append(self._background.create_task(follow, name="global tables"))
+            watches.append(begin(self._reader.follow(), name="global tables"))
             await self._consumer.subscribe(
                 self._program.sources,
                 on_assigned=self._on_assigned,
@@ -328,11 +329,8 @@ class _Shift:
                 on_lost=self._on_revoked if self._transactor is None else self._on_lost,
             )
             self._agents.start(self._background)
-            self._background.create_task(self._cron.run(), name="schedules")
-            watches += [
-                self._background.create_task(service.serve(), name=f"task {service.name}")
-                for service in self._program.tasks
-            ]
+            begin(self._cron.run(), name="schedules")
+            watches += [begin(s.serve(), name=f"task {s.name}") for s in self._program.tasks]
             while not stop.is_set():
                 await self._round()
             self._cron.stop()

@@ -265,6 +265,30 @@ def test_a_restart_reads_again_what_was_not_taken_and_forgets_no_mark() -> None:
     assert [(d.reason, d.count) for d in collector.take().drops] == [("duplicate", 1)]
 
 
+def test_a_source_that_was_at_its_end_is_so_again_after_a_restart_without_a_mark() -> None:
+    log = log_of(
+        mark_of(2, 9, BUSY_MS),
+        mark_of(0, 10, 0),
+        mark_of(1, 10, 0),
+        value_of(0, 0, 10),
+        value_of(1, 0, 10),
+    )
+    entry, _ = merged()
+    entry.arrive(log)
+    assert taken(entry) == []
+    again, _ = merged()
+    again.load(entry.to_data())
+    again.start_at(3)
+    again.arrive(log[3:4])
+    assert taken(again) == []
+    # That nothing more was there was said before the records, which wait for another one.
+    again.arrive(log[4:])
+    again.arrive([mark_of(2, 20, 0)._replace(offset=5)])
+    assert taken(again) == [0, 1000]
+    again.learn_end(6, now_ms=0, took=True)
+    assert again.at_end
+
+
 @pytest.mark.parametrize("buffer_bytes", [4_000, 40_000])
 def test_a_buffer_over_its_bound_is_released_in_order_and_counted(buffer_bytes: int) -> None:
     entry, collector = merged(buffer_bytes=buffer_bytes)
