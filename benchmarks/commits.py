@@ -163,13 +163,7 @@ def _rows(task: Task) -> Iterator[tuple[Windowed[str], Total]]:
 def _commit(task: Task, number: int) -> None:
     changes = task.checkpoint()
     columns = FieldColumns()
-    headers = (("epoch", b"12345678"),)
-    columns.extend(
-        [START_MS] * len(changes),
-        [key for key, _ in changes],
-        [value for _, value in changes],
-        [headers] * len(changes),
-    )
+    columns.extend_pairs(START_MS, changes, (("epoch", b"12345678"),))
     encode_columns(columns)
     task.committed(changes, next_offset=(number + 1) * 1_000_000)
 

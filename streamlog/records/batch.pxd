@@ -5,7 +5,7 @@ from streamlog.records cimport record as rows
 from streamlog.records.columns cimport RecordColumns
 from streamlog.records.varint cimport read_varint, read_varlong
 
-cdef int _NULL, _RECORD_BYTES_MIN, _HEADER_BYTES_MIN
+cdef int _NULL, _RECORD_BYTES_MIN, _HEADER_BYTES_MIN, _PADDING_BYTES
 cdef long long _INT64_MIN, _INT64_MAX, _OFFSET_MAX
 
 @cython.final
@@ -25,6 +25,10 @@ cdef class RecordBatch:
     cdef readonly int base_sequence
     cdef readonly int record_count
 
+    @cython.locals(
+        begin=cython.Py_ssize_t, data="const unsigned char*", room_bytes=cython.Py_ssize_t,
+        size_bytes=cython.Py_ssize_t,
+    )
     cdef object _read(self, list records, RecordColumns columns)
 
 @cython.locals(batch=RecordBatch, offsets=cython.longlong)

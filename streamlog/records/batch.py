@@ -69,6 +69,7 @@ _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _PADDING = bytes(64)  # more than three numbers of ten bytes
+_PADDING_BYTES = len(_PADDING)
 _BASE_OFFSET = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
 _new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
@@ -219,7 +220,13 @@ class RecordBatch:
                 f"the batch at offset {self.base_offset} claims {self.record_count} records"
                 f" in {size_bytes} bytes"
             )
-        _decode(self, b"".join((payload, _PADDING)), size_bytes, records, columns)
+        begin, room_bytes = self._position + HEADER_BYTES, size_bytes + _PADDING_BYTES
+        if not self.attributes & _CODEC_BITS and room_bytes <= len(self._view) - begin:
+            # What follows in the buffer is as good as padding, and nothing has to be copied.
+            data = layout.bytes_at(self._view, begin, room_bytes)
+            _decode(self, data, size_bytes, records, columns)
+        else:
+            _decode(self, b"".join((payload, _PADDING)), size_bytes, records, columns)
 
 
 def split_batches(buffer: bytes | bytearray | memoryview) -> Iterator[RecordBatch]:
@@ -330,6 +337,8 @@ class _Headers:
 
     def read(self, data: bytes, position: int, end: int) -> tuple[tuple[str, bytes | None], ...]:
         """The headers, which reach exactly to `end`."""
+        if position >= end:  # What was read may be the next record's, or what follows all.
+            raise CorruptData(f"a record claims headers in {end - position - 1} bytes")
         written = data[position:end]
         if written != self._written:
             self._headers = _read_headers(data, position, end)

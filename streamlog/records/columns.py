@@ -221,6 +221,16 @@ class FieldColumns:
         self.keys.extend(keys)
         self.values.extend(values)
 
+    def extend_pairs(
+        self,
+        timestamp_ms: int,
+        pairs: Iterable[tuple[bytes, bytes | None]],
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None:
+        """Many records more, of keys and values, all of one time and with the same headers."""
+        for key, value in pairs:
+            self.append(timestamp_ms, key, value, headers)
+
     def part(self, start: int, stop: int) -> FieldColumns:
         """The records from `start` up to but not including `stop`."""
         part = FieldColumns()

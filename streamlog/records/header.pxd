@@ -1,4 +1,4 @@
-# What `read_header` and `write_place` of header.py do, in C. Whoever calls them has made sure that
+# What header.py does, in C. Whoever calls them has made sure that
 # there are 61 bytes at `position`; a buffer that is shorter all the same is refused here.
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
@@ -55,6 +55,19 @@ cdef inline HeaderFields read_header(object buffer, Py_ssize_t position) except 
     )
     PyBuffer_Release(&held)
     return header
+
+cdef inline const unsigned char* bytes_at(
+    object buffer, Py_ssize_t position, Py_ssize_t size
+) except NULL:
+    cdef Py_buffer held
+    cdef const unsigned char *at
+    PyObject_GetBuffer(buffer, &held, PyBUF_SIMPLE)
+    if position < 0 or size < 0 or size > held.len - position:
+        PyBuffer_Release(&held)
+        raise ValueError(f"no {size} bytes at {position}")
+    at = <const unsigned char *>held.buf + position
+    PyBuffer_Release(&held)
+    return at
 
 cdef inline int write_place(object buffer, long long base_offset, int leader_epoch) except -1:
     cdef Py_buffer held

@@ -29,6 +29,17 @@ def read_header(
     return header
 
 
+def bytes_at(buffer: bytes | bytearray | memoryview, position: int, size: int) -> bytes:
+    """So many bytes of the buffer; in C where they lie, as long as somebody holds the buffer.
+
+    Raises:
+        ValueError: the buffer ends before that.
+    """
+    if position < 0 or size < 0 or size > len(buffer) - position:
+        raise ValueError(f"no {size} bytes at {position}")
+    return bytes(memoryview(buffer)[position : position + size])
+
+
 def write_place(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """Set the two fields of the header at the beginning of `buffer` that no CRC covers.
 

@@ -114,8 +114,10 @@ class DeferredStore:
         waiting = self._waiting
         if self._scans.are_open:
             self._scans.settle()
-        self._keys.add_all(dict.fromkeys(key for key, _ in fresh if key not in waiting))
+        before = len(waiting)
         waiting.update(fresh)
+        # A dictionary has at its end what is new in it: nobody looks each key up to know that.
+        self._keys.add_all(islice(reversed(waiting), len(waiting) - before))
         self._records += len(fresh)
         self._count(fresh[::SAMPLE])
         is_much = self._budget.used_bytes > self._budget.bound_bytes

@@ -213,14 +213,8 @@ def packed(packs: list[PackedRecords], columns: FieldColumns) -> int:
 
 def sendable(changes: Sequence[Change], state: TaskState, *, wall_ms: int) -> FieldColumns:
     """A checkpoint as records of its changelog."""
-    headers = epoch_headers(state.epoch)
     records = FieldColumns()
-    records.extend(
-        [wall_ms] * len(changes),
-        [key for key, _ in changes],
-        [value for _, value in changes],
-        [headers] * len(changes),
-    )
+    records.extend_pairs(wall_ms, changes, epoch_headers(state.epoch))
     return records
 
 

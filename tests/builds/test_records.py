@@ -217,6 +217,9 @@ def test_noise_is_read_alike(payload: bytes, count: int, last_delta: int, **fiel
     coded = BUILDER[0]._HEADER.pack(*header) + payload
     same(BATCH, read_all(coded))
     same(BATCH, lambda module: module.RecordBatch(coded).check_crc())
+    for behind in (payload, b"\x01", b"\xff"):  # As if other batches followed in the buffer.
+        room = coded + 100 * (behind or b"\x00")
+        same(BATCH, lambda module, room=room: list(module.RecordBatch(room).columns()))
 
 
 deltas = st.integers(-(2**63), 2**63 - 1) | extremes

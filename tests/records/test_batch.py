@@ -318,6 +318,7 @@ ONE = "0e 00 00 00 02 6b 01 00"  # one record: key "k", value null
         ("0e 00 00 00 02 6b 01 02", {}, "claims 1 headers in 0 bytes"),
         ("0e 00 00 00 02 6b 01 01", {}, "claims -1 headers in 0 bytes"),
         ("0e 00 00 00 02 6b 02 00", {}, "headers in -1 bytes"),
+        ("0c 00 00 00 02 6b 01", {}, "headers in -1 bytes"),
         ("0e 00 00 00 01 01 00 00", {}, "ends 1 bytes before its length"),
         ("12 00 00 00 01 01 02 01 01 00", {"record_count": 1}, "header's key claims -1 bytes"),
         ("14 00 00 00 01 01 02 02 ff 01 00", {}, "not UTF-8"),
@@ -332,6 +333,18 @@ def test_records_that_lie_are_refused(payload: str, fields: dict[str, int], comp
     batch.check_crc()
     with pytest.raises(CorruptData, match=complaint):
         batch.records()
+    for byte in (b"\x00", b"\x01", b"\x02", b"\x80", b"\xff"):
+        with pytest.raises(CorruptData):
+            RecordBatch(batch_of(bytes.fromhex(payload), **fields) + 100 * byte).records()
+
+
+@given(rows, st.binary(min_size=64, max_size=80))
+def test_what_follows_a_batch_says_nothing_of_it(records: list[Row], behind: bytes) -> None:
+    coded = encode_batch(records)
+    found = RecordBatch(coded).records()
+    assert RecordBatch(coded + behind).records() == found
+    assert RecordBatch(bytearray(behind + coded + behind), len(behind)).records() == found
+    assert RecordBatch(memoryview(behind + coded)[len(behind) :]).records() == found
 
 
 @pytest.mark.parametrize("base_timestamp_ms", [-(2**63), -1, 0, 1, 2**63 - 1])

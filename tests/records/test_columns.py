@@ -147,3 +147,18 @@ def test_fields_are_gathered_from_records_and_from_columns() -> None:
         (5, None, None, ()),
     ]
     assert list(columns.part(1, 3)) == list(columns)[1:3]
+
+
+def test_pairs_become_records_of_one_time() -> None:
+    columns = FieldColumns()
+    columns.append(1, None, b"x", ())
+    columns.extend_pairs(5, [(b"a", b"b"), (b"c", None)], (("h", b""),))
+    assert list(columns) == [
+        (1, None, b"x", ()),
+        (5, b"a", b"b", (("h", b""),)),
+        (5, b"c", None, (("h", b""),)),
+    ]
+    bare = FieldColumns()
+    bare.extend_pairs(5, [(b"a", b"b")], ())
+    assert bare.headers is None
+    assert list(bare) == [(5, b"a", b"b", ())]
