@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -24,6 +25,13 @@ COLLECTOR_THRESHOLDS = (100_000, 20, 50)
 instead of being walked at every seventh hundred. What is in a cycle waits as long, which for most
 takes some megabytes."""
 
+KEPT_BYTES = 16 * 1024 * 1024
+"""Freed memory that a worker keeps at the end of its heap for what comes next."""
+MAPPED_BYTES = 4 * 1024 * 1024
+"""What is as large as this is asked of the system by itself, and given back at once."""
+MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of mallopt
+
 T = TypeVar("T")
 """What a command's coroutine returns."""
 
@@ -39,6 +47,21 @@ def collect_rarely() -> None:
     gc.freeze()
     if gc.get_threshold() == COLLECTOR_DEFAULTS:
         gc.set_threshold(*COLLECTOR_THRESHOLDS)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep some of the memory that is freed: for a worker.
+
+    What is fetched and what is written come and go by the megabyte. glibc gives as much back to
+    the system each time, which has to clear it before it gives it again. Where the environment says
+    what to do (`MALLOC_VARIABLES`), or the library is another one, nothing is changed.
+    """
+    if any(name in os.environ for name in MALLOC_VARIABLES):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, MAPPED_BYTES)
+        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def serve(

@@ -21,7 +21,12 @@ from typing import BinaryIO
 
 import typer
 
-from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, collect_rarely, serve
+from streamlog.cli.running import (
+    EXIT_STOPPED_AT_ONCE,
+    collect_rarely,
+    keep_freed_memory,
+    serve,
+)
 from streamlog.errors import UsageError
 from streamlog.log import EMBEDDED, Log
 from streamlog.transport.security import Security
@@ -77,6 +82,7 @@ def run_workers(
         instance_id=None if slot is None else slot.instance_id,
     )
     collect_rarely()
+    keep_freed_memory()
     if slot is None:
         serve(running.run, "finishing, committing and leaving the group")
         typer.echo("stopped: everything is committed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 
@@ -30,3 +32,35 @@ def test_a_workers_collector_looks_less_often_unless_the_app_says_otherwise(
     code = TELL.format(before=before)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == told
+
+
+COUNT_FAULTS = """
+import resource
+from streamlog.cli.running import keep_freed_memory
+keep_freed_memory()
+kept = bytearray(2_000_000), bytearray(3_000_000)
+del kept
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    kept = bytearray(2_000_000), bytearray(3_000_000)
+    del kept
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def _faults(**environment: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_FAULTS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+def test_a_worker_keeps_freed_memory_unless_the_environment_says_otherwise() -> None:
+    pages = 50 * 5_000_000 // 4096
+    assert _faults() < pages // 10
+    assert _faults(MALLOC_TRIM_THRESHOLD_="100000", MALLOC_MMAP_THRESHOLD_="100000") > pages // 2
