@@ -93,8 +93,11 @@ class Watching:
         busy = self._engine.busy
         if busy is not None:
             since_s = (self._clock.now_ms() - busy.since_ms) // 1000
-            place = thread_place(busy.thread_ident)
-            return f"task {busy.task_id} is at work in {place} for {since_s} s"
+            working = f"task {busy.task_id}"
+            place = f"at work in {thread_place(busy.thread_ident)} for {since_s} s"
+            if who.startswith("task ") and who != working:
+                return f"it waits for its turn behind {working}, which is {place}"
+            return f"{working} is {place}"
         for task in asyncio.all_tasks():
             if task.get_name().startswith(f"{who} ") and (place := task_place(task)):
                 return f"it waits in {place}"

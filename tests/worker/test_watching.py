@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
+from streamlog.clock import SystemClock
 from streamlog.log import Log
+from streamlog.processing.task import TaskId
+from streamlog.worker.engine import EngineThread
+from streamlog.worker.watchdog import Sight
+from streamlog.worker.watching import Limits, Watching
 from tests.worker.processes import STREAMLOG, Process, attached, running
 
 HANGING = """
@@ -95,6 +106,54 @@ def test_what_hangs_is_told_by_name(tmp_path: Path, how: str, line: str) -> None
         worker.line(line)
     finally:
         worker.kill()
+
+
+class Heard(logging.Handler):
+    """The first line of a logger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.line.done():
+            self.line.set_result(record.getMessage())
+
+
+class Waiting:
+    """A task that is behind, and not at work."""
+
+    def sights(self) -> Mapping[str, Sight]:
+        part = TopicPartition("ins", 0)
+        return {"task 1_0": Sight({part: 1}, {part: 2})}
+
+    def reason(self, who: str) -> str:
+        return f"{who} waits for nobody"
+
+
+async def told_of_one_behind_another() -> str:
+    """The line for task 1_0 while task 0_0 is at work."""
+    clock, released, heard = SystemClock(), threading.Event(), Heard()
+    logger = logging.getLogger("streamlog.worker.watching")
+    logger.addHandler(heard)
+    try:
+        with closing(EngineThread(clock)) as engine:
+            work = asyncio.ensure_future(engine.call(TaskId(0, 0), released.wait))
+            watching = Watching(Limits(tell_ms=50), Waiting(), engine, clock)
+            look = asyncio.ensure_future(watching.run())
+            line = await asyncio.wait_for(heard.line, 60)
+            look.cancel()
+            released.set()
+            await work
+            return line
+    finally:
+        logger.removeHandler(heard)
+
+
+def test_who_waits_for_its_turn_is_not_blamed_for_the_work_of_another() -> None:
+    line = asyncio.run(told_of_one_behind_another())
+    assert line.startswith("task 1_0 has not moved for")
+    assert "; it waits for its turn behind task 0_0, which is at work in " in line
 
 
 def test_a_worker_that_hangs_for_too_long_ends_so_that_it_is_replaced(tmp_path: Path) -> None:
