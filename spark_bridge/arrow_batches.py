@@ -18,7 +18,7 @@ from streamlog.records.arrow import ArrowBuffers, BinaryColumn, payload_of
 from streamlog.records.batch import RecordBatch
 from streamlog.records.columns import RecordColumns
 
-ROWS_MAX = 20_000
+ROWS_MAX = 10_000
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
@@ -93,7 +93,9 @@ class ArrowBatches:
     def _filled(self, held: Sequence[tuple[RecordBatch, bytes]]) -> Iterator[pa.RecordBatch]:
         wanted = self._range
         buffers = ArrowBuffers(
-            sum(batch.record_count for batch, _ in held), sum(len(payload) for _, payload in held)
+            sum(batch.record_count for batch, _ in held),
+            sum(len(payload) for _, payload in held),
+            _allocated,
         )
         headers: list[Any] = []
         for batch, payload in held:
@@ -113,25 +115,6 @@ class ArrowBatches:
         yield from self._cut(
             arrays, headers, count, LOG_APPEND_TIME if append_time else CREATE_TIME
         )
-
-    def of_columns(self, columns: RecordColumns) -> Iterator[pa.RecordBatch]:
-        """Of what a consumer has read."""
-        wanted = self._range
-        if columns and (columns.offsets[0] < wanted.start or columns.offsets[-1] >= wanted.end):
-            columns = RecordColumns.of(
-                [record for record in columns if wanted.start <= record.offset < wanted.end]
-            )
-        count = len(columns)
-        if not count:
-            return
-        arrays = {
-            "key": pa.array(columns.keys, pa.binary()),
-            "value": pa.array(columns.values, pa.binary()),
-            "offset": pa.array(list(columns.offsets), pa.int64()),
-            "timestamp": pa.array(columns.timestamps, pa.int64()),
-        }
-        headers = columns.headers or [()] * count
-        yield from self._cut(arrays, headers, count, CREATE_TIME)
 
     def _cut(
         self, arrays: dict[str, Any], headers: Sequence[Any], count: int, timestamp_type: int
@@ -154,6 +137,15 @@ class ArrowBatches:
         whole = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         for at in range(0, count, ROWS_MAX):
             yield whole if count <= ROWS_MAX else whole.slice(at, ROWS_MAX)
+
+
+def _allocated(size_bytes: int) -> Any:  # noqa: ANN401 - Arrow's, untyped
+    """Memory that is not made zero first.
+
+    Of the system: its allocator keeps pieces of this size for the next batch, where Arrow's own
+    gives them back to the kernel, and the next one pays for fresh pages.
+    """
+    return pa.allocate_buffer(size_bytes, memory_pool=pa.system_memory_pool())
 
 
 def _headers_within(columns: RecordColumns, wanted: OffsetRange) -> list[Any]:

@@ -315,9 +315,9 @@ class Broker:
                         f"{stalled * POLL_TIMEOUT_MS // 1_000} s, but the log ended at "
                         f"{offsets.end} when the read was planned; is the broker well?"
                     )
-                polled = runner.run(consumer.poll_columns(timeout_ms=POLL_TIMEOUT_MS))
+                polled = runner.run(consumer.poll_batches(timeout_ms=POLL_TIMEOUT_MS))
                 if partition in polled:
-                    yield from batches.of_columns(polled[partition])
+                    yield from batches.of_batches(polled[partition])
         finally:
             runner.run(consumer.close())
 

@@ -36,12 +36,12 @@ from streamlog.client.rebalance import OnRebalance, Rebalance
 from streamlog.client.subscription import Subscription, Topics
 from streamlog.client.topic_watch import TopicWatch
 from streamlog.errors import ConfigError, StreamlogError, UnknownTopicOrPartition, UsageError
-from streamlog.records.batch import Record
+from streamlog.records.batch import Record, RecordBatch
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
 
-R = TypeVar("R", list[Record], RecordColumns)
-"""Records of one partition, in either form."""
+R = TypeVar("R", list[Record], RecordColumns, list[RecordBatch])
+"""Records of one partition, in any form."""
 
 log = logging.getLogger(__name__)
 
@@ -260,6 +260,13 @@ class Consumer:
     ) -> dict[TopicPartition, RecordColumns]:
         """As `poll`, but whole columns: for who goes over thousands of records at once."""
         return await self._polled(timeout_ms, max_records, self._positions.take_columns)
+
+    async def poll_batches(self, *, timeout_ms: int) -> dict[TopicPartition, list[RecordBatch]]:
+        """As `poll`, but whole batches as they came: for who decodes them in another way.
+
+        The first may begin before the position, as brokers send whole ones. Not beside `poll`.
+        """
+        return await self._polled(timeout_ms, None, lambda _: self._positions.take_batches())
 
     async def _polled(
         self,

@@ -39,6 +39,8 @@ the right one, and what zeroes bytes takes the magic before or the control bit b
 
 R = TypeVar("R", list[Record], RecordColumns)
 """Records of one partition, as `take` or as `take_columns` gives them."""
+D = TypeVar("D", list[Record], RecordColumns, list[RecordBatch])
+"""The same, or what `take_batches` gives."""
 
 # No two eras are alike, not even of one partition that is taken away and given back: an answer to
 # a question from before would else be put behind records that nobody has asked for yet.
@@ -129,15 +131,16 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Form(Generic[R]):
+class _Form(Generic[D]):
     """How records are handed out."""
 
-    decode: Callable[[RecordBatch], R]
-    gathered: Callable[[Iterable[Record]], R]
+    decode: Callable[[RecordBatch], D]
+    gathered: Callable[[Iterable[Record]], D]
 
 
 _LISTS: Final[_Form[list[Record]]] = _Form(RecordBatch.records, list)
 _COLUMNS: Final[_Form[RecordColumns]] = _Form(RecordBatch.columns, RecordColumns.of)
+_BATCHES: Final[_Form[list[RecordBatch]]] = _Form(lambda batch: [batch], lambda _: [])
 
 
 class Positions:
@@ -263,6 +266,27 @@ class Positions:
         """
         return self._taken(records_max, _COLUMNS)
 
+    def take_batches(self) -> dict[TopicPartition, list[RecordBatch]]:
+        """Whole batches as they came, for who decodes them in another way; not beside `take`.
+
+        Those of transactions that were aborted and of control are left out. The first one may begin
+        before the position, as brokers send whole batches.
+
+        Raises:
+            CorruptData: as `take`.
+        """
+        self._check()
+        taken: dict[TopicPartition, list[RecordBatch]] = {}
+        for partition, state in self._states.items():
+            found = [] if state.paused else _batches_of(partition, state)
+            if not self._keeps_marks:
+                state.marks.clear()
+            if found:
+                taken[partition] = found
+        if not taken:
+            self._check()
+        return taken
+
     def _taken(self, records_max: int | None, form: _Form[R]) -> dict[TopicPartition, R]:
         self._check()
         taken: dict[TopicPartition, R] = {}
@@ -341,6 +365,24 @@ def _take_from(
     return taken
 
 
+def _batches_of(partition: TopicPartition, state: PartitionState) -> list[RecordBatch]:
+    found: list[RecordBatch] = []
+    while state.batches:
+        batch = state.batches[0]
+        try:
+            if batch.base_offset not in state.aborted:
+                found += _decoded(partition, state, _BATCHES)
+        except CorruptData as corrupt:
+            state.corrupt = corrupt
+            break
+        state.batches.popleft()
+        state.aborted.discard(batch.base_offset)
+        state.buffered_bytes -= batch.size_bytes
+        state.position = batch.next_offset
+        state.leader_epoch = batch.leader_epoch
+    return found
+
+
 class _Hidden:
     """Which batches of an answer belong to aborted transactions, asked in order."""
 
@@ -376,7 +418,7 @@ def _offset_of(record: Record) -> int:
     return record.offset
 
 
-def _decoded(partition: TopicPartition, state: PartitionState, form: _Form[R]) -> R:
+def _decoded(partition: TopicPartition, state: PartitionState, form: _Form[D]) -> D:
     """The records of the first batch that is buffered; of a time mark it is taken note."""
     batch = state.batches[0]
     try:

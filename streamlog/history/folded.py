@@ -55,7 +55,7 @@ def progress_of(place: TopicPartition, ends: Mapping[Source, SourceEnd]) -> Prog
     count = sum(end.records + end.marks for end in ends.values())
     waited_for = [end.turn_ms for end in ends.values() if end.quiet_ms < 0]
     turn_ms = min(waited_for) if waited_for else max(end.turn_ms for end in ends.values())
-    if waited_for and max(end.turn_ms for end in ends.values() if end.records) > turn_ms:
+    if waited_for and any(end.records and end.turn_ms > turn_ms for end in ends.values()):
         raise NotLowered(f"records of {place[0]}-{place[1]} wait for a source that is behind")
     data: dict[str, object] = {
         "time_ms": min(end.time_ms for end in ends.values()),

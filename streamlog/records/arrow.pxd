@@ -9,15 +9,16 @@ cdef long long _INT64_MIN, _INT64_MAX, _OFFSET_BYTES_MAX
 
 @cython.final
 cdef class BinaryColumn:
-    cdef readonly bytearray data
+    cdef readonly object data
     cdef readonly bytearray ends
     cdef readonly bytearray valid
     cdef readonly Py_ssize_t size_bytes
     cdef readonly Py_ssize_t null_count
+    cdef unsigned char[::1] _data
     cdef int[::1] _ends
 
     @cython.locals(
-        out="unsigned char*", valid="unsigned char*", ends="int[::1]", at=cython.Py_ssize_t,
+        out="unsigned char[::1]", valid="unsigned char*", ends="int[::1]", at=cython.Py_ssize_t,
         size=cython.longlong, size_bytes=cython.longlong,
     )
     cdef int take(

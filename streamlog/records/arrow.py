@@ -11,7 +11,7 @@ that the header of a batch claims is made before, and a record that claims more 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamlog.errors import CorruptData
 from streamlog.records import copying
@@ -19,6 +19,12 @@ from streamlog.records.batch import UNCOMPRESSED_BYTES_MAX, RecordBatch
 from streamlog.records.builder import HEADER_BYTES, RECORDS_MAX
 from streamlog.records.compression import decompress
 from streamlog.records.varint import read_varint, read_varlong
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Allocate: TypeAlias = Callable[[int], Any]
+    """Gives memory that can be written to."""
 
 __all__ = ["ArrowBuffers", "BinaryColumn", "payload_of"]
 
@@ -38,24 +44,25 @@ class BinaryColumn:
     All little end first, as Arrow wants them.
     """
 
-    __slots__ = ("_ends", "data", "ends", "null_count", "size_bytes", "valid")
+    __slots__ = ("_data", "_ends", "data", "ends", "null_count", "size_bytes", "valid")
 
-    def __init__(self, rows_max: int, bytes_max: int) -> None:
-        self.data = bytearray(bytes_max)
+    def __init__(self, rows_max: int, bytes_max: int, allocate: Allocate = bytearray) -> None:
+        self.data = allocate(bytes_max)
         self.ends = bytearray(4 * (rows_max + 1))
         self.valid = bytearray((rows_max >> 3) + 1)
         self.size_bytes = self.null_count = 0
+        self._data = memoryview(self.data).cast("B")
         self._ends = memoryview(self.ends).cast("i")
 
     def take(self, data: bytes, places: Any, first: int, end: int) -> None:  # noqa: ANN401 - a view of numbers
         """Add what lies at `places[2 * n]` in `data` and is `places[2 * n + 1]` bytes long."""
-        out, valid, ends = self.data, self.valid, self._ends
+        out, valid, ends = self._data, self.valid, self._ends
         size_bytes = self.size_bytes
         for at in range(first, end):
             size = places[2 * at + 1]
             if size >= 0:
                 valid[at >> 3] |= 1 << (at & 7)
-                copying.put(out, size_bytes, data, places[2 * at], size)
+                copying.put_into(out, size_bytes, data, places[2 * at], size)
                 size_bytes += size
             else:
                 self.null_count += 1
@@ -66,7 +73,8 @@ class BinaryColumn:
 class ArrowBuffers:
     """Room for so many records, with so many bytes of keys and of values; `read` fills it.
 
-    `offsets` and `timestamps` are int64 (milliseconds since 1970), little end first.
+    `offsets` and `timestamps` are int64 (milliseconds since 1970), little end first. `allocate`
+    gives room for keys and for values: whoever has a pool of memory saves its being made zero.
     """
 
     __slots__ = (
@@ -83,7 +91,7 @@ class ArrowBuffers:
         "values",
     )
 
-    def __init__(self, rows_max: int, bytes_max: int) -> None:
+    def __init__(self, rows_max: int, bytes_max: int, allocate: Allocate = bytearray) -> None:
         if bytes_max > _OFFSET_BYTES_MAX:
             raise CorruptData(f"{bytes_max} bytes of keys or values do not fit into one array")
         self._rows_max = rows_max
@@ -91,8 +99,8 @@ class ArrowBuffers:
         self.count = 0
         self.offsets = bytearray(8 * rows_max)
         self.timestamps = bytearray(8 * rows_max)
-        self.keys = BinaryColumn(rows_max, bytes_max)
-        self.values = BinaryColumn(rows_max, bytes_max)
+        self.keys = BinaryColumn(rows_max, bytes_max, allocate)
+        self.values = BinaryColumn(rows_max, bytes_max, allocate)
         self._offsets = memoryview(self.offsets).cast("q")
         self._timestamps = memoryview(self.timestamps).cast("q")
         self._key_places = memoryview(bytearray(16 * rows_max)).cast("q")

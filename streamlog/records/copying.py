@@ -10,3 +10,8 @@ from __future__ import annotations
 def put(out: bytearray, at: int, data: bytes, position: int, size: int) -> None:
     """Copy `size` bytes of `data` from `position` on to where `at` is."""
     out[at : at + size] = data[position : position + size]
+
+
+def put_into(out: memoryview, at: int, data: bytes, position: int, size: int) -> None:
+    """As `put`, into a view."""
+    out[at : at + size] = data[position : position + size]

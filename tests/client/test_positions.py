@@ -203,3 +203,25 @@ def test_columns_are_the_same_records_in_whatever_form_one_takes_them(
         assert one.consumed() == {T0: max([at, *(record.offset + 1 for record in taken)])}
     assert [record.offset for record in taken] == list(range(at, sum(sizes)))
     assert all(record.value == b"v" for record in taken)
+
+
+def test_whole_batches_are_those_that_anybody_may_see() -> None:
+    one = positions(T0, at=3)
+    state = one.state(T0)
+    data = bytearray(encode_batch([(5, None, b"v", ())], producer_id=7, transactional=True))
+    place_batch(data, 5, 0)
+    one.put(T0, state.era, batch(0, 5) + bytes(data) + batch(6, 2), [(5, 7)])
+    taken = one.take_batches()
+    assert [(each.base_offset, each.record_count) for each in taken[T0]] == [(0, 5), (6, 2)]
+    assert one.consumed() == {T0: 8}
+    assert one.take_batches() == {}
+
+
+def test_batches_before_a_damaged_one_are_taken() -> None:
+    one = positions(T0)
+    damaged = bytearray(batch(5, 1))
+    damaged[-1] ^= 0xFF
+    put(one, T0, batch(0, 5) + bytes(damaged))
+    assert [each.base_offset for each in one.take_batches()[T0]] == [0]
+    with pytest.raises(CorruptData, match="t-0 at offset 5"):
+        one.take_batches()

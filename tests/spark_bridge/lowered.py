@@ -58,7 +58,9 @@ def program(app: App, seed: int, pipelines: int) -> Program:
             changed.to(out)
             if rng.random() < 0.4:
                 totals = changed.map(lambda k, v: (k.key[:1], v.total))
-                again = totals.group_by_key(name=f"again-{number}").windowed(windows_of(rng))
+                again = totals.group_by(lambda k, _: k, name=f"again-{number}").windowed(
+                    windows_of(rng)
+                )
                 last: Topic[Windowed[str], int] = app.topic(
                     f"last-{number}", key=Windowed[str], value=int, partitions=2
                 )

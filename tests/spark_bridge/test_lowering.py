@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from spark_bridge.history import SparkRun
 from streamlog import App, Windowed, agg, tumbling
 from streamlog.history.finished import FinishedTask
 from streamlog.history.local import with_ends
-from streamlog.history.plan import Plan, planned
+from streamlog.history.plan import Plan, Stage, planned
 from streamlog.history.readers import LogReader
 from streamlog.processing.cut_input import TimeSpan
 from streamlog.snapshots import SnapshotPlace
@@ -61,8 +62,12 @@ def plan_of(program: Program, span: TimeSpan) -> Plan:
     return planned(program.app.topology(), counts, span=span, engine="spark", outputs="stage")
 
 
-def left_by(task: FinishedTask, directory: Path) -> object:
-    """All that a task leaves, without what tells its files from those of other attempts."""
+def left_by(task: FinishedTask, directory: Path, *, has_places: bool) -> object:
+    """All that a task leaves, without what tells its files from those of other attempts.
+
+    `has_places`: with its places in its inputs. Behind a stage that is lowered they count fewer
+    time marks, as those windows are closed in larger steps.
+    """
     place = SnapshotPlace(str(directory / "snapshots" / "one"))
     entry = task.entry
     state = []
@@ -72,9 +77,15 @@ def left_by(task: FinishedTask, directory: Path) -> object:
     progress = None
     if entry.progress is not None:
         progress = Progress.decode(place.read(entry.progress.name))
-    taken = (entry.subtopology, entry.partition, entry.offsets, entry.times, task.drops)
+    taken = (entry.subtopology, entry.partition, entry.times, task.drops)
     staged = [(each.topic, each.partition, each.records, each.crc) for each in task.staged]
-    return taken, state, progress, staged
+    places = (entry.offsets, progress) if has_places else None
+    return taken, state, places, staged
+
+
+def is_behind_windows(stage: Stage) -> bool:
+    feeders = chain.from_iterable(stage.subtopology.feeders.values())
+    return any(feeder.name.startswith("windows-") for feeder in feeders)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -93,9 +104,12 @@ def test_what_spark_folds_is_what_tasks_fold(
         tasks, run = run_lowered(spark, url, plan, tmp_path)
         assert [s.lowering for s in run.plan.stages] == [s.lowering for s in plan.stages]
         local = run_history(url, program, tmp_path / "local", span)
+        behind = {stage.number for stage in plan.stages if is_behind_windows(stage)}
         for theirs, ours in zip(tasks, local, strict=True):
-            found = left_by(theirs, tmp_path)
-            assert found == left_by(ours, tmp_path / "local"), f"seed {seed}, {span}"
+            has_places = theirs.entry.subtopology not in behind
+            found = left_by(theirs, tmp_path, has_places=has_places)
+            wanted = left_by(ours, tmp_path / "local", has_places=has_places)
+            assert found == wanted, f"seed {seed}, {span}"
         if span == TimeSpan():
             expected = driven(lowered.program(App("lowered"), seed, PIPELINES), fed)
             assert rows_of(tasks, program, tmp_path) == expected, f"seed {seed}"
