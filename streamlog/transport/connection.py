@@ -29,7 +29,7 @@ from streamlog.errors import (
     RequestTimedOut,
     StreamlogError,
 )
-from streamlog.protocol.apis import APIS, Api, api_of
+from streamlog.protocol.apis import APIS, OWN_KEY, Api, api_of
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.frame import decode_response, encode_request, what_speaks
 from streamlog.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
@@ -193,12 +193,11 @@ class TcpTransport:
         chosen = min(ours.max_version, high)
         if chosen < max(ours.min_version, low):
             offers = f"only versions {low} to {high} of it" if high >= 0 else "nothing of it"
-            raise LogError(
-                f"the broker at {self._address} speaks {offers}: {ours.name}; "
-                f"this client needs {ours.min_version} to {ours.max_version}: "
-                "use a newer broker",
-                code=ErrorCode.UNSUPPORTED_VERSION,
-            )
+            needs = f"this client needs {ours.min_version} to {ours.max_version}: use a newer one"
+            if high < 0 and api_key >= OWN_KEY:
+                needs = "brokers of streamlog alone know it"
+            what = f"the broker at {self._address} speaks {offers}: {ours.name}; {needs}"
+            raise LogError(what, code=ErrorCode.UNSUPPORTED_VERSION)
         return chosen
 
     async def _agree(self, timeout_ms: int) -> None:

@@ -45,6 +45,7 @@ from streamlog.worker.exactly_once import Transactor
 from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.global_tables import GlobalReader
 from streamlog.worker.hand_overs import Base, HandOver
+from streamlog.worker.marks import Marks
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer
 from streamlog.worker.running_task import RunningTask, built
@@ -152,6 +153,7 @@ class Tasks:
         )
         self._transactor = surroundings.transactor
         self._engine = surroundings.engine
+        self._marks = Marks(surroundings.log, surroundings.consumer)
         self._checkpoints = Checkpoints(
             surroundings.log,
             surroundings.producer,
@@ -541,7 +543,7 @@ class Tasks:
         self._hold_back(running)
         waits = running.task.waits_quiet
         for part in positions.keys() & {*running.inputs}:
-            self._with.consumer.want_mark(part, waits.get(part))
+            await self._marks.want(running.task.id, part, waits.get(part))
 
     def _hold_back(self, running: RunningTask) -> None:
         """Pause inputs that are far ahead: of one that the task waits for, or of its calls."""

@@ -51,7 +51,7 @@ async def ensure_topics(
     *,
     required: Collection[str],
 ) -> dict[str, int]:
-    """Make sure that all topics are there; returns the partition count of each.
+    """Make sure that all topics of an app are there; returns the partition count of each.
 
     Args:
         log: where they are, or are created.
@@ -84,9 +84,11 @@ async def ensure_topics(
         if name not in counts
     ]
     await _create(admin, missing)
-    counts = await _seen(admin, {*declared, *topology.topics, *changelogs})
+    of_app = {*declared, *topology.topics, *changelogs}
+    counts = await _seen(admin, of_app)
     _refuse_other_counts(changelogs, counts)
-    return topology.partition_counts(counts)
+    # A cluster has topics of others, too.
+    return topology.partition_counts({name: counts[name] for name in of_app})
 
 
 async def declare_topics(

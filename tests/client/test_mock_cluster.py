@@ -23,6 +23,7 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.errors import LogError, RequestTimedOut
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.transport.connection import TcpTransport
+from tests.client.clusters import mocked
 
 PRODUCE, FETCH, HEARTBEAT, INIT_PRODUCER_ID = 0, 1, 12, 22
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
@@ -224,3 +225,14 @@ def test_a_group_survives_what_its_coordinator_says(mock: MockedClients) -> None
             assert sum(offset or 0 for offset in committed.values()) == 100
 
     asyncio.run(main())
+
+
+async def ask_for_what_is_ours() -> None:
+    async with mocked(t=1) as log:
+        assert not await log.admin().can_publish()
+        with pytest.raises(LogError, match="Publish; brokers of streamlog alone know it"):
+            await log.admin().publish("nightly")
+
+
+def test_what_only_our_brokers_know_is_told() -> None:
+    asyncio.run(ask_for_what_is_ours())
