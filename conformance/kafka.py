@@ -36,7 +36,7 @@ listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
 log.dirs={folder}/data
 num.partitions=4
 auto.create.topics.enable=true
-log.retention.ms=-1
+log.initial.task.delay.ms=86400000
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 group.consumer.heartbeat.interval.ms=100
@@ -53,7 +53,7 @@ share.coordinator.state.topic.min.isr=1
 """
 """The same number of partitions for a topic that is made on the way as ours. Where the coordinator
 assigns, members are heard of often, as our client's tests have it, and one that is killed is soon
-given up. Records of 1970 stay. The rest is for one broker."""
+given up. Records of 1970 stay: nothing is cleaned up for a day. The rest is for one broker."""
 
 _PROJECT = """
 <project xmlns="http://maven.apache.org/POM/4.0.0">

@@ -109,6 +109,7 @@ NOT_ON_KAFKA: dict[str, dict[str, str]] = {
         "test_a_refusal_has_all_of_them": AT_ONCE,
         "test_internal_topics_are_listed_on_demand": "Kafka has more of them, by and by",
         "test_lists_grow_and_shrink": AT_ONCE,
+        "test_quotas_of_one_entity": AT_ONCE,
         "test_refusals_name_the_topic_and_the_rest_is_done": AT_ONCE,
         "test_settings_are_shown_and_changed": f"it looks at our broker's defaults, and {FIXED}",
         "test_settings_of_one_broker_and_of_all": FIXED,
