@@ -172,6 +172,9 @@ async def emptied_kafka(address: str, topics: Mapping[str, int]) -> AsyncIterato
         new = [NewTopic(name, partitions) for name, partitions in topics.items()]
         if new:
             await admin.create_topics(new)
+            wanted = {each.name for each in new}
+            while not {each.name for each in await admin.list_topics()} >= wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
             places = [TopicPartition(each.name, n) for each in new for n in range(each.partitions)]
             async with log.consumer() as consumer:
                 await consumer.end_offsets(places)  # It tries until they are led.
