@@ -50,7 +50,7 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config pyproject.toml --no-cache
 
-bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its peers, commits, latency, two workers, Nexmark beside the peers, memory, state: tables, and JSON in benchmarks/results
+bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its peers, commits, latency, two workers, Nexmark beside the peers, memory, state, Spark: tables, and JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 simulate: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)

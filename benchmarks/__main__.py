@@ -31,6 +31,7 @@ from benchmarks import (
     log,
     memory,
     nexmark,
+    spark,
     state,
     windowed_count,
     wire,
@@ -58,8 +59,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "nexmark": nexmark.figures,
     "memory": memory.figures,
     "state": state.figures,
+    "spark": spark.figures,
 }
-ONCE = {"memory", "state"}
+ONCE = {"memory", "state", "spark"}
 """Runs for so long that a median of several says no more."""
 
 

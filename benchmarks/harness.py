@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -81,6 +81,31 @@ def cpu_of(pid: int) -> float:
     """User and system CPU seconds of a live process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def tree_cpu_watch() -> Callable[[], float]:
+    """Tells the CPU seconds that this process and all below it have taken since now.
+
+    Those that end meanwhile are left out: Spark ends Python's processes that have long been idle.
+    """
+    before = _tree_cpu_s()
+    return lambda: sum(cpu_s - before.get(pid, 0.0) for pid, cpu_s in _tree_cpu_s().items())
+
+
+def _tree_cpu_s() -> dict[int, float]:
+    """User and system CPU seconds of this process and of all below it."""
+    found: dict[int, tuple[int, int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It has just ended.
+        found[int(path.parent.name)] = int(fields[1]), int(fields[11]) + int(fields[12])
+    tree, below = set[int](), {os.getpid()}
+    while below:
+        tree |= below
+        below = {pid for pid, (parent, _) in found.items() if parent in below} - tree
+    return {pid: found[pid][1] / TICKS_PER_SECOND for pid in tree if pid in found}
 
 
 def conditions() -> dict[str, str]:

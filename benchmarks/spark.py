@@ -1,0 +1,285 @@
+"""Spark: the log as a data source, histories, what they write, and their state.
+
+Everything in one session on two cores, warm: rows of about 200 bytes in four partitions, read from
+the files of an embedded log. CPU is that of this process and all below it, so of the JVM and of
+Python's processes, user and system; rows a second need a machine at rest. Of the first result the
+clock runs from the start of a fresh process, the second one of two, so that files are in memory.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Reading, tree_cpu_watch
+from streamlog import App, Stream, Windowed, tumbling
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.log import Log, StoredLog
+from streamlog.records.batch import RecordBatch
+from streamlog.records.columns import FieldColumns
+from streamlog.tables.rocksdb import RocksStore
+from streamlog.tables.sorted_file import write_sorted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 4
+KEYS = 10_000
+CHUNK = 2_000
+START_MS = 1_700_000_040_000
+SPACING_MS = 10
+LATE_MS = 5_000
+PADDING = b"x" * 175
+RUNS = 3
+DECODE_RUNS = 15
+STATE_KEYS = 1_000_000
+STATE_VALUE_BYTES = 96
+FIRST_RESULT = (
+    "from spark_bridge import session; spark = session('first', 'local[2]'); "
+    "print(spark.range(1).mapInArrow(lambda rows: rows, 'id long').count())"
+)
+"""What a fresh process is asked for: a row that has been through Python."""
+FIRST_RESULT_BAR_S = 15
+DECODE_BAR_US = 0.1
+READER_BAR_US = 1.0
+READER_BAR = 1_500_000
+MAP_BAR = 1_800_000
+COUNT_BAR = 600_000
+WRITE_BAR_US = 1.5
+INGEST_BAR_S = 1.0
+SORTED_BAR = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What something took."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def taken(
+    work: Callable[[], object],
+    watch: Callable[[], Callable[[], float]] = tree_cpu_watch,
+    *,
+    runs: int = RUNS,
+) -> Taken:
+    """The best of some runs, after one that is not counted: of each figure by itself."""
+    work()
+    costs = []
+    for _ in range(runs):
+        began_s, cpu_s = perf_counter(), watch()
+        work()
+        costs.append(Taken(perf_counter() - began_s, cpu_s()))
+    return Taken(min(each.wall_s for each in costs), min(each.cpu_s for each in costs))
+
+
+def own_cpu_watch() -> Callable[[], float]:
+    """The same of this process alone, to the nanosecond."""
+    began_s = process_time()
+    return lambda: process_time() - began_s
+
+
+async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
+    """All of it."""
+    warnings.simplefilter("ignore")
+    rows = records // PARTITIONS * PARTITIONS
+    path = directory / "log"
+    await _fill(path, rows)
+    fetched = await _fetched(path)
+    for reading in (*_decoding(path, fetched, rows), *_state(directory)):
+        yield reading
+    yield _first_result()
+    from spark_bridge import session  # noqa: PLC0415 - an extra; other benchmarks do without
+
+    spark = session("benchmarks", "local[2]")
+    try:
+        for reading in (*_source(spark, path, rows), *_histories(spark, directory, rows)):
+            yield reading
+    finally:
+        spark.stop()
+
+
+async def _fill(path: Path, rows: int) -> None:
+    async with Log.open(f"embedded:{path}") as log:
+        names = ("events", "mapped", "counts", "written")
+        await log.admin().create_topics([NewTopic(name, PARTITIONS) for name in names])
+        async with log.producer() as producer:
+            for partition in range(PARTITIONS):
+                rng = random.Random(partition)  # noqa: S311 - no secret
+                for first in range(0, rows // PARTITIONS, CHUNK):
+                    count = min(CHUNK, rows // PARTITIONS - first)
+                    await producer.send_columns("events", partition, _chunk(rng, first, count))
+            await producer.flush()
+
+
+def _chunk(rng: random.Random, first: int, count: int) -> FieldColumns:
+    numbers = range(first, first + count)
+    times_ms = [START_MS + number * SPACING_MS - rng.randrange(LATE_MS) for number in numbers]
+    keys = [b"user-%d" % rng.randrange(KEYS) for _ in numbers]
+    columns = FieldColumns()
+    columns.extend(times_ms, keys, [b"%019d" % number + PADDING for number in numbers], None)
+    return columns
+
+
+async def _fetched(path: Path) -> list[RecordBatch]:
+    """The batches of all partitions, as a broker has sent them."""
+    partitions = [TopicPartition("events", number) for number in range(PARTITIONS)]
+    found: list[RecordBatch] = []
+    async with Log.open(f"embedded:{path}") as log, log.consumer() as consumer:
+        ends = await consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        for each in partitions:
+            consumer.seek(each, 0)
+        while any([await consumer.position(each) < ends[each] for each in partitions]):
+            polled = await consumer.poll_batches(timeout_ms=1_000)
+            found += [batch for batches in polled.values() for batch in batches]
+    return found
+
+
+def _decoding(path: Path, fetched: Sequence[RecordBatch], rows: int) -> Iterator[Reading]:
+    """Batches to Arrow, without Spark."""
+    from spark_bridge.arrow_batches import ArrowBatches  # noqa: PLC0415 - an extra
+    from spark_bridge.offsets import OffsetRange  # noqa: PLC0415 - the same
+    from spark_bridge.options import parse_options  # noqa: PLC0415 - the same
+
+    arguments = {"path": str(path), "subscribe": "events", "columns": "key,value,offset,timestamp"}
+    options = parse_options({**arguments, "verifyCrc": "false"})
+    whole = OffsetRange("events", 0, 0, rows)
+
+    def decode(batches: Sequence[RecordBatch]) -> int:
+        return sum(found.num_rows for found in ArrowBatches(options, whole).of_batches(batches))
+
+    with StoredLog(str(path)) as stored:
+        read = [
+            batch
+            for number in range(PARTITIONS)
+            for batch in stored.read("events", number, 0, rows)
+        ]
+        for name, batches in (("files", read), ("fetch responses", fetched)):
+            if decode(batches) != rows:
+                raise RuntimeError(f"of {rows} records, {decode(batches)} came of {name}")
+            cost = taken(partial(decode, batches), own_cpu_watch, runs=DECODE_RUNS)
+            yield _micros(f"decode to Arrow, {name}", cost, rows, DECODE_BAR_US)
+
+
+def _state(directory: Path) -> Iterator[Reading]:
+    """A million keys: sorted files against rows put one after the other."""
+    rng = random.Random(1)  # noqa: S311 - no secret
+    pairs = [
+        (rng.randbytes(16), (b"%08d" % (number % KEYS)).ljust(STATE_VALUE_BYTES, b"."))
+        for number in range(STATE_KEYS)
+    ]
+    put_s = {}
+    for count in (1, CHUNK):
+        began_s = process_time()
+        with closing(RocksStore.open(str(directory / f"put-{count}"))) as store:
+            for first in range(0, STATE_KEYS, count):
+                store.write(pairs[first : first + count])
+        put_s[count] = process_time() - began_s
+    began_s = process_time()
+    pairs.sort(key=itemgetter(0))
+    sort_s = process_time() - began_s
+    # What a snapshot is made of comes sorted: of a store, or of Spark.
+    began_s = process_time()
+    path = str(directory / "state.sst")
+    rows = iter(pairs)
+    write_sorted(next(rows), rows, path, file_bytes=1 << 40)
+    written_s = process_time() - began_s
+    with closing(RocksStore.open(str(directory / "ingested"))) as store:
+        began_s, began_cpu_s = perf_counter(), process_time()
+        store.replace([path], [])
+        took_s, took_cpu_s = perf_counter() - began_s, process_time() - began_cpu_s
+        if store.get(pairs[-1][0]) != pairs[-1][1]:
+            raise RuntimeError("a row that was taken in is not there")
+    yield Reading("1 M keys of state taken in", took_s, "s", bar=INGEST_BAR_S, digits=2)
+    sorted_s = written_s + took_cpu_s
+    yield Reading("1 M keys written in order and taken in: CPU", sorted_s, "s", digits=2)
+    yield Reading("the same, sorted in Python first: CPU", sort_s + sorted_s, "s", digits=2)
+    yield Reading("CPU of single puts, times that", put_s[1] / sorted_s, "x", least=SORTED_BAR)
+    yield Reading(f"CPU of puts by {CHUNK:,}, times that", put_s[CHUNK] / sorted_s, "x")
+
+
+def _first_result() -> Reading:
+    took_s = 0.0
+    for _ in range(2):
+        began_s = perf_counter()
+        subprocess.run([sys.executable, "-c", FIRST_RESULT], check=True, capture_output=True)
+        took_s = perf_counter() - began_s
+    return Reading("fresh process to first Python result", took_s, "s", bar=FIRST_RESULT_BAR_S)
+
+
+def _source(spark: SparkSession, path: Path, rows: int) -> Iterator[Reading]:
+    """Read as frames, and written from one."""
+    frame = spark.read.format("streamlog").option("path", str(path)).option("subscribe", "events")
+
+    def read() -> None:
+        frame.load().write.format("noop").mode("overwrite").save()
+
+    cost = taken(read)
+    yield _micros("read as a frame: CPU", cost, rows, READER_BAR_US)
+    yield _rate("read as a frame", cost, rows, READER_BAR)
+    files = str(path.parent / "rows.parquet")
+    frame.load().select("key", "value").write.parquet(files)
+
+    def write() -> None:
+        staged = spark.read.parquet(files).write.format("streamlog").mode("append")
+        staged.option("path", str(path)).option("topic", "written").save()
+
+    yield _micros("staged write to the log: CPU", taken(write), rows, WRITE_BAR_US)
+
+
+def _histories(spark: SparkSession, directory: Path, rows: int) -> Iterator[Reading]:
+    """The stages of apps, rows dropped: what is left is state."""
+    cost = taken(lambda: _mapped(directory).backfill(**_how(spark)).run())
+    yield _micros("history, map: CPU", cost, rows)
+    yield _rate("history, map", cost, rows, MAP_BAR)
+    for lower, bar in (("auto", COUNT_BAR), ("off", None)):
+        how = _how(spark) | {"lower": lower}
+        cost = taken(lambda how=how: _counted(directory).backfill(**how).run())  # type: ignore[misc]
+        name = "lowered" if lower == "auto" else "by tasks"
+        yield _micros(f"history, windowed count, {name}: CPU", cost, rows)
+        yield _rate(f"history, windowed count, {name}", cost, rows, bar)
+
+
+def _how(spark: SparkSession) -> dict[str, Any]:
+    return {"engine": "spark", "spark": spark, "until": "2100-01-01", "progress": False}
+
+
+def _app(directory: Path) -> tuple[App, Stream[bytes, bytes]]:
+    app = App("bench", log=f"embedded:{directory / 'log'}", state_dir=str(directory / "state"))
+    return app, app.stream(app.topic("events", key=bytes, value=bytes, partitions=PARTITIONS))
+
+
+def _mapped(directory: Path) -> App:
+    app, events = _app(directory)
+    mapped = app.topic("mapped", key=bytes, value=bytes, partitions=PARTITIONS)
+    events.map_values(lambda value: value[:8], name="cut").to(mapped)
+    return app
+
+
+def _counted(directory: Path) -> App:
+    app, events = _app(directory)
+    by_user = events.group_by(lambda key, _: key, name="by-user")
+    counts = app.topic("counts", key=Windowed[bytes], value=int, partitions=PARTITIONS)
+    by_user.windowed(tumbling("1m", grace="10s")).count(name="per-minute").changes().to(counts)
+    return app
+
+
+def _micros(name: str, cost: Taken, rows: int, bar: float | None = None) -> Reading:
+    return Reading(name, cost.cpu_s / rows * 1_000_000, "µs/row", bar=bar, digits=3)
+
+
+def _rate(name: str, cost: Taken, rows: int, least: float | None) -> Reading:
+    return Reading(name, rows / cost.wall_s, "rows/s", least=least, digits=0)
