@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_bridge.declared import declared_columns
 from spark_bridge.offsets import OffsetRange
 from spark_bridge.options import COLUMNS, ReadOptions
-from spark_bridge.values import typed_values
+from spark_bridge.values import TypedValues
 from streamlog.records.arrow import ArrowBuffers, BinaryColumn, payload_of
 from streamlog.records.batch import RecordBatch
 from streamlog.records.columns import RecordColumns
@@ -46,11 +47,17 @@ _TYPES = {
 }
 
 
-def spark_schema(options: ReadOptions) -> str:
-    """The columns, in Spark's words."""
+def spark_schema(options: ReadOptions, topics: Iterable[str]) -> str:
+    """The columns, in Spark's words.
+
+    Raises:
+        ConfigError: the app does not declare the topics that are read, or not as one type.
+    """
     typed = {**SPARK_TYPES}
     if options.value_schema is not None:
         typed["value"] = f"struct<{options.value_schema}>"
+    elif options.app is not None:
+        typed["value"] = declared_columns(options.app, topics)
     columns = [f"{name} {typed[name]}" for name in COLUMNS if name in options.columns]
     return ", ".join([*columns, *([HEADERS] if options.include_headers else [])])
 
@@ -62,6 +69,7 @@ class ArrowBatches:
         self._options = options
         self._range = offsets
         self._value_type = value_type
+        self._values = TypedValues(options, offsets.topic, value_type)
         types = {**_TYPES, **({} if value_type is None else {"value": value_type})}
         fields = [pa.field(name, types[name]) for name in options.columns]
         if options.include_headers:
@@ -126,9 +134,7 @@ class ArrowBatches:
         arrays["partition"] = pa.repeat(pa.scalar(self._range.partition, pa.int32()), count)
         arrays["timestampType"] = pa.repeat(pa.scalar(timestamp_type, pa.int32()), count)
         if self._value_type is not None:
-            arrays["value"] = typed_values(
-                arrays["value"], self._value_type, self._range, arrays["offset"]
-            )
+            arrays["value"] = self._values.typed(arrays["value"], self._range, arrays["offset"])
         columns = [arrays[name] for name in self._options.columns]
         if self._options.include_headers:
             # Spark's source has NULL, not an empty array, where a record has no headers.

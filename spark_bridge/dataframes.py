@@ -59,7 +59,10 @@ class StreamlogDataSource(DataSource):
         options = parse_options(self.options, streaming=None)
         if options.is_batch:
             self._ranges = place_of(parse_options(self.options)).plan()
-        return spark_schema(options)
+        topics = options.topics
+        if options.app is not None and options.pattern is not None:
+            topics = tuple({topic for topic, _ in place_of(options).bounds()})
+        return spark_schema(options, topics)
 
     @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -73,7 +76,7 @@ class StreamlogDataSource(DataSource):
         if not hasattr(self, "_ranges"):
             raise ConfigError(
                 "the streamlog source has fixed columns: leave out .schema(...); for typed values"
-                " there is the option 'valueSchema'"
+                " there are the options 'valueSchema' and 'app'"
             )
         kind = PruningReader if options.filter_pushdown else LogReader
         return kind(options, self._ranges, value_type(options, schema))
@@ -151,6 +154,7 @@ class PruningReader(LogReader):
 
 def value_type(options: ReadOptions, schema: StructType) -> Any:  # noqa: ANN401 - Arrow's, untyped
     """Arrow's type for typed values; None if they are bytes."""
-    if options.value_schema is None or "value" not in options.columns:
+    is_typed = options.value_schema is not None or options.app is not None
+    if not is_typed or "value" not in options.columns:
         return None
     return to_arrow_type(schema["value"].dataType, timezone="UTC")

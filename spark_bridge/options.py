@@ -3,7 +3,7 @@
 An option of Spark's Kafka source means here what it means there. One that nobody knows is refused
 by name, not ignored, and so is one that belongs to the other kind of query. Ours: `path` instead
 of `kafka.bootstrap.servers`, `isolationLevel` (committed by default, not so with Spark), `columns`,
-`valueSchema`, `filterPushdown`, `batchBytes`, `verifyCrc`.
+`valueSchema`, `app`, `filterPushdown`, `batchBytes`, `verifyCrc`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ BOTH = (
     "isolationLevel",
     "columns",
     "valueSchema",
+    "app",
     "batchBytes",
     "verifyCrc",
     "groupIdPrefix",
@@ -104,6 +105,8 @@ class ReadOptions:
     isolation_level: Isolation
     columns: tuple[str, ...]
     value_schema: str | None
+    app: str | None
+    """Where types of values are declared, `module:name`."""
     filter_pushdown: bool
     batch_bytes: int
     verify_crc: bool
@@ -131,6 +134,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
     columns = tuple(given.names("columns")) or COLUMNS
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise ConfigError(f"option 'columns' names '{unknown[0]}'; known: {', '.join(COLUMNS)}")
+    if given.text("valueSchema") is not None and given.text("app") is not None:
+        raise ConfigError("give either 'valueSchema' or 'app': both say what values are")
     strategy = given.word("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     delay = given.text("maxTriggerDelay") or "15m"
     prefix = given.text("groupIdPrefix") or "spark-streamlog"
@@ -152,6 +157,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = False)
         isolation_level=_isolation(given),
         columns=tuple(name for name in COLUMNS if name in columns),
         value_schema=given.text("valueSchema"),
+        app=given.text("app"),
         filter_pushdown=given.flag("filterPushdown", default=False),
         batch_bytes=given.number("batchBytes") or BATCH_BYTES_MAX,
         verify_crc=given.flag("verifyCrc", default=True),

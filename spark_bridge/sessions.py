@@ -42,9 +42,8 @@ def session(
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     settings = {
-        "spark.driver.bindAddress": LOOPBACK,
+        **_addresses(master),
         "spark.sql.session.timeZone": "UTC",
         "spark.executorEnv.PYTHONHASHSEED": "0",
         "spark.ui.enabled": "false",
@@ -56,6 +55,14 @@ def session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return register(builder.getOrCreate())
+
+
+def _addresses(master: str) -> dict[str, str]:
+    """Here nobody else has to reach the driver; on a cluster its executors do."""
+    if not master.startswith("local"):
+        return {}
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    return {"spark.driver.bindAddress": LOOPBACK}
 
 
 def _java_options(given: str) -> str:

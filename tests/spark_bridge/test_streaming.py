@@ -11,7 +11,9 @@ import pytest
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from tests.cli.test_groups import row
 from tests.spark_bridge.test_writing import committed
+from tests.worker.processes import streamlog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +74,10 @@ def test_a_query_goes_on_after_a_restart_without_loss_or_repeat(
     run(spark, directory, checkpoint)
     assert written(directory) == [*range(140)]
     assert asyncio.run(positions(url)) == {TopicPartition("in", n): 70 for n in range(2)}
+    group = ("groups", "describe", "spark-streamlog-in", "--log", url)
+    code, told = streamlog(*group, cwd=tmp_path)
+    assert code == 0, told
+    assert all(row(told, "in", number, "70", "70", "0") for number in "01"), told
 
 
 def test_an_option_of_batch_queries_is_refused(spark: SparkSession, tmp_path: Path) -> None:

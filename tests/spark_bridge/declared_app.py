@@ -1,0 +1,53 @@
+"""An app whose topics are read through Spark with the types that it declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from enum import Enum
+from typing import Literal
+
+from streamlog import App
+
+
+class Kind(Enum):
+    """Of a sale."""
+
+    SHOP = "shop"
+    WEB = "web"
+
+
+@dataclass
+class Item:
+    """A part of a sale."""
+
+    name: str
+    price: float | None = None
+
+
+@dataclass
+class Sale:
+    """With most of what a type can have."""
+
+    at: datetime
+    day: date
+    kind: Kind
+    level: Literal[1, 2]
+    items: list[Item] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    note: str | None = None
+    is_paid: bool = False
+
+
+@dataclass
+class Tree:
+    """A type without one shape."""
+
+    what: int | str
+
+
+app = App("declared")
+sales = app.topic("sales", key=str, value=Sale, partitions=1)
+numbers = app.topic("numbers", key=str, value=int, partitions=1)
+names = app.topic("names", key=str, value=str, partitions=1)
+trees = app.topic("trees", key=str, value=Tree, partitions=1)

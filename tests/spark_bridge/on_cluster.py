@@ -1,0 +1,125 @@
+"""The driver of a cluster: reads a log without a broker and runs histories, whoever is killed.
+
+`python -m tests.spark_bridge.on_cluster MASTER DIRECTORY`: what it has found, as JSON, last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from spark_bridge import session
+from streamlog import App
+from streamlog.history.job import BackfillJob
+from streamlog.snapshots.snapshot import Snapshot
+
+END = "2100-01-01"
+FIRST_COMPILER = "-XX:TieredStopAtLevel=1"
+WAIT_S = 240
+CONF = {
+    "spark.driver.extraJavaOptions": FIRST_COMPILER,
+    "spark.executor.extraJavaOptions": FIRST_COMPILER,
+    "spark.executor.memory": "512m",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.4",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "0ms",
+}
+
+
+def shop(directory: Path, change: Callable[[int], int]) -> App:
+    """Sums by shop, through a repartition, of what a function makes of the orders."""
+    app = App("shop", log=f"embedded:{directory / 'log'}", state_dir=str(directory / "state"))
+    orders = app.topic("orders", key=str, value=int, partitions=2)
+    totals = app.topic("totals", key=str, value=int, partitions=2)
+    grouped = app.stream(orders).map_values(change, name="changed").group_by(_by_shop, name="by")
+    grouped.reduce(_added, name="sum").changes().to(totals)
+    return app
+
+
+def unchanged(value: int) -> int:
+    return value
+
+
+def killing(marker: Path) -> Callable[[int], int]:
+    """A function that kills the executor whose task it is in: its JVM, and so all of it."""
+
+    def kills_once(value: int) -> int:
+        if value == 1_500 and not marker.exists():
+            marker.touch()
+            daemon = os.getppid()
+            status = Path(f"/proc/{daemon}/status").read_text().split("PPid:")[1]
+            os.kill(int(status.split()[0]), signal.SIGKILL)
+            Event().wait(WAIT_S)
+        return value
+
+    return kills_once
+
+
+def lagging(directory: Path) -> Callable[[int], int]:
+    """A function that does not go on before a second attempt at its task has come as far."""
+
+    def lags_once(value: int) -> int:
+        if value == 1_500:
+            try:
+                (directory / "lags").touch(exist_ok=False)
+            except FileExistsError:
+                (directory / "overtaken").touch()
+                return value
+            pause = Event()
+            for _ in range(WAIT_S * 10):
+                if (directory / "overtaken").exists():
+                    return value
+                pause.wait(0.1)
+            raise RuntimeError("nobody has tried this task again")
+        return value
+
+    return lags_once
+
+
+def content(job: BackfillJob, snapshot: Snapshot) -> dict[str, Any]:
+    """What counts of a history, and does not name its attempts."""
+    staged = snapshot.manifest.staged
+    return {
+        "rows": job.rows["totals"],
+        "staged": sorted([part.topic, part.partition, part.records, part.crc] for part in staged),
+        "state": snapshot.manifest.rows,
+    }
+
+
+def main(master: str, directory: Path) -> dict[str, object]:
+    spark = session("on a cluster", master, CONF)
+    frame = spark.read.format("streamlog").option("path", str(directory / "log"))
+    rows = frame.option("subscribe", "orders").option("minPartitions", "4").load()
+    found: dict[str, object] = {"read": rows.count()}
+    changes = {"killed": killing(directory / "killed"), "lagging": lagging(directory)}
+    for name, change in {"calm": unchanged, **changes}.items():
+        job = shop(directory, change).backfill(
+            engine="spark",
+            spark=spark,
+            until=END,
+            outputs="stage",
+            directory=str(directory / f"of-{name}"),
+        )
+        found[name] = content(job, job.run())
+    spark.stop()
+    return found
+
+
+def _by_shop(key: str, _value: int) -> str:
+    return key
+
+
+def _added(left: int, right: int) -> int:
+    return left + right
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + json.dumps(main(sys.argv[1], Path(sys.argv[2]))) + "\n")
