@@ -81,7 +81,8 @@ class StreamlogDataSource(DataSource):
         kind = PruningReader if options.filter_pushdown else LogReader
         return kind(options, self._ranges, value_type(options, schema))
 
-    @plainly()
+    # Not plainly: what is raised here Spark's runner hides behind an error of its own, and only the
+    # traceback still has it.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of micro-batches.
 
