@@ -30,7 +30,7 @@ from streamlog.cli.configs import configs
 from streamlog.cli.dlq import dlq
 from streamlog.cli.doctor import doctor
 from streamlog.cli.groups import groups
-from streamlog.cli.history import backfill, compare, hand_over
+from streamlog.cli.history import backfill, compare, hand_over, promote
 from streamlog.cli.log import log_commands
 from streamlog.cli.quotas import quotas
 from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
@@ -305,6 +305,7 @@ cli.command()(topology)
 cli.command()(backfill)
 cli.command()(compare)
 cli.command()(hand_over)
+cli.command()(promote)
 cli.command()(doctor)
 
 

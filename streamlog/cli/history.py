@@ -1,4 +1,4 @@
-"""The commands about an app's history: `backfill`, `compare`, `hand-over`."""
+"""The commands about an app's history: `backfill`, `compare`, `hand-over`, `promote`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamlog.cli.running import run
 from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import warnings_logged
+from streamlog.durations import duration_ms, moment
 from streamlog.errors import UsageError
 
 if TYPE_CHECKING:
     from streamlog.app import App
     from streamlog.snapshots.snapshot import Snapshot
+    from streamlog.worker.program import Program
 
 EXIT_DIFFERENT = 1
 BRIDGE = "spark_bridge"
@@ -180,6 +183,84 @@ def _session(app: App, master: str) -> object:
     return session
 
 
+def promote(
+    context: typer.Context,
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="[VERSION]", help="That runs beside the app: see `hand-over`."),
+    ] = None,
+    *,
+    undo: Annotated[
+        bool,
+        typer.Option(
+            "--undo", help="The program from before the last promotion is to be it again."
+        ),
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End a promotion that was killed; all go on as before.")
+    ] = False,
+    patience: Annotated[
+        str,
+        typer.Option(
+            "--patience", metavar="TIME", help="How long the app's workers are waited for."
+        ),
+    ] = "10m",
+    directory: Annotated[
+        str | None,
+        typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Let a version become the app, at one cut; its workers and the app's stand still for it.
+
+    With -A the module of the version, or with --undo of the program from before.
+    """
+    if (version is not None) + undo + cancel != 1:
+        raise UsageError("promote takes one of VERSION, --undo and --cancel")
+    app = _app_of(context, log)
+    place = directory or _default_place(app)
+    with warnings_logged():
+        program = app.program()
+    run(_promoted(app, program, version, place, duration_ms(patience), is_cancelled=cancel))
+
+
+async def _promoted(
+    app: App,
+    program: Program,
+    version: str | None,
+    place: str,
+    patience_ms: int,
+    *,
+    is_cancelled: bool,
+) -> None:
+    from streamlog.log import Log  # noqa: PLC0415 - other commands start faster
+    from streamlog.worker import promotion  # noqa: PLC0415 - the same
+
+    async with Log.open(app.log, security=app.security) as log:
+        stage = promotion.Stage(
+            log=log,
+            log_url=app.log,
+            place=place,
+            security=app.security,
+            patience_ms=patience_ms,
+            on_step=typer.echo,
+        )
+        if is_cancelled:
+            was_there = await promotion.cancel(program, stage)
+            typer.echo("workers go on" if was_there else "no promotion is under way")
+            return
+        if version is None:
+            done = await promotion.take_back(program, stage)
+        else:
+            done = await promotion.promote(program, version, stage)
+    typer.echo(
+        f"version {done.version!r} is app {done.app_id!r} from {moment(done.cut_ms).isoformat()} "
+        f"on, with {done.rows} rows of state: end the workers of the program before, and start "
+        "those of this one"
+    )
+    typer.echo(f"the way back, with the program before: promote --undo (it needs {done.before})")
+
+
 def _app_of(context: typer.Context, log: str | None) -> App:
     session: Session = context.obj
     app = session.the_app()
@@ -188,8 +269,14 @@ def _app_of(context: typer.Context, log: str | None) -> App:
 
 
 def _snapshot(app: App, given: str, directory: str | None) -> Snapshot:
-    from streamlog.snapshots import Snapshot, default_place  # noqa: PLC0415 - as above
+    from streamlog.snapshots import Snapshot  # noqa: PLC0415 - as above
 
     if "/" in given:
         return Snapshot.open(given)
-    return Snapshot.open(f"{directory or default_place(app.log, app.state_dir)}/{given}")
+    return Snapshot.open(f"{directory or _default_place(app)}/{given}")
+
+
+def _default_place(app: App) -> str:
+    from streamlog.snapshots import default_place  # noqa: PLC0415 - as above
+
+    return default_place(app.log, app.state_dir)

@@ -155,6 +155,11 @@ class TopicAdmin(AdminRoom):
         found = await self._cluster.retrying(lambda: self._cluster.describe(names))
         return [_description(topic) for topic in _by_name(found)]
 
+    async def find_topics(self, names: Collection[str]) -> list[TopicDescription]:
+        """Those of these topics that exist, by name; for who looks again and again."""
+        found = await self._cluster.retrying(lambda: self._cluster.survey(names))
+        return [_description(topic) for topic in _by_name(found.values())]
+
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:

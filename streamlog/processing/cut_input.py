@@ -44,6 +44,10 @@ class CutInput(Input):
         self.cut: int | None = None
         """Offset of the first record, or mark, that is beyond the end; None: none was seen."""
 
+    def start_at(self, position: int) -> None:
+        """As of all inputs; what is behind the cut is the business of who goes on from there."""
+        super().start_at(position if self.cut is None else min(position, self.cut))
+
     def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:
         """Take in records and time marks, up to the end."""
         if self.cut is None:

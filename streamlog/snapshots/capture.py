@@ -16,6 +16,8 @@ from itertools import groupby, pairwise
 
 from streamlog.errors import CorruptData
 from streamlog.processing.task import Task
+from streamlog.records.builder import encode_columns
+from streamlog.records.columns import FieldColumns, RecordColumns
 from streamlog.snapshots.manifest import (
     MANIFEST_FILE,
     FilePart,
@@ -36,6 +38,8 @@ from streamlog.topology.blueprint import Blueprint
 
 FILE_BYTES = 128 * 1024 * 1024
 """Keys and values in one sorted file, before compression."""
+BATCH_RECORDS = 2_000
+"""Of what waits between two stages, in one batch."""
 RESERVED = b"\x00"
 """What keys begin with that belong to the task and its log, and to no store."""
 
@@ -108,11 +112,45 @@ def entry_of(
     )
 
 
+def pending_of(
+    place: SnapshotPlace, folder: str, at: tuple[str, int], records: RecordColumns
+) -> PendingRecords:
+    """Records of a partition of a repartition topic that wait at the cut, as they are, in a file.
+
+    Args:
+        place: of this one snapshot.
+        folder: of the task and attempt.
+        at: topic and partition.
+        records: at least one.
+
+    Raises:
+        LogDirectoryError: the place can't be written to.
+    """
+    topic, partition = at
+    columns = FieldColumns()
+    columns.extend(records.timestamps, records.keys, records.values, records.headers)
+    data = b"".join(
+        encode_columns(columns.part(start, start + BATCH_RECORDS))
+        for start in range(0, len(columns), BATCH_RECORDS)
+    )
+    part = place.add(f"{folder}/shuffles/{topic}/{partition}.batches", data)
+    return PendingRecords(
+        name=part.name,
+        size_bytes=part.size_bytes,
+        crc=part.crc,
+        topic=topic,
+        partition=partition,
+        records=len(records),
+        position=records.offsets[0],
+    )
+
+
 def finished(
     place: SnapshotPlace,
     entries: Iterable[TaskEntry],
     *,
     topology: Topology,
+    origin: Topology | None = None,
     partitions: Mapping[str, int],
     cut_ms: int | None,
     created_ms: int,
@@ -127,6 +165,7 @@ def finished(
         place: of this one snapshot; its last part is the snapshot's id.
         entries: one for each task of the topology.
         topology: of the program that was run.
+        origin: of a version that runs beside its app, the topology as the app has it.
         partitions: how many partitions each topic that it reads has, repartition topics included.
         cut_ms: the stream time of the cut, if it was one.
         created_ms: by the clock on the wall.
@@ -151,8 +190,8 @@ def finished(
     manifest = Manifest(
         id=place.url.rpartition("/")[2],
         app_id=topology.app_id,
-        fingerprint=fingerprint_of(topology),
-        blueprint=Blueprint.of(topology),
+        fingerprint=fingerprint_of(origin or topology),
+        blueprint=Blueprint.of(origin or topology),
         cut_ms=cut_ms,
         created_ms=created_ms,
         partitions={name: n for name, n in sorted(partitions.items()) if _is_read(topology, name)},
@@ -213,4 +252,4 @@ def _version() -> str:
         return "unknown"
 
 
-__all__ = ["FilePart", "capture", "entry_of", "finished"]
+__all__ = ["FilePart", "capture", "entry_of", "finished", "pending_of"]

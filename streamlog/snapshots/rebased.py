@@ -10,7 +10,8 @@ in the topic, from its new position on, in their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,6 +97,31 @@ class Landing:
                 return [self._named(each) for each in data]
             case _:
                 return data
+
+
+def renumbered(progress: Progress, tails: Mapping[tuple[str, int], Sequence[int]]) -> Progress:
+    """The progress of a live task as a history would have left it.
+
+    In the log there are gaps between records, as at the ends of transactions; in a snapshot what
+    waits is numbered without, from the position on.
+
+    Args:
+        progress: of the task.
+        tails: per partition of a repartition topic, the offsets of the records that are there from
+            the task's position on.
+    """
+    sections: dict[str, Any] = dict(progress.sections)
+    inputs = dict(sections.get(INPUTS, {}))
+    for (topic, partition), offsets in tails.items():
+        data = inputs.get(topic)
+        if data is None or "sequence" not in data:
+            continue
+        position = progress.offsets.get((topic, partition), 0)
+        sources = [
+            [*row[:6], position + bisect_left(offsets, row[6]), *row[7:]] for row in data["sources"]
+        ]
+        inputs[topic] = {**data, "sources": sources}
+    return Progress(offsets=progress.offsets, sections={**sections, INPUTS: inputs})
 
 
 def _stream(sources: list[list[Any]]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from streamlog.tables.changelog import BASE_KEY, PROGRESS_KEY
 from streamlog.topology import Topology
 from streamlog.transport.security import Security
 from streamlog.worker.following import aside
-from streamlog.worker.hand_overs import HandOver, TaskBase, hand_overs, topic_of
+from streamlog.worker.hand_overs import HandOver, Promotion, TaskBase, hand_overs, topic_of
 from streamlog.worker.program import EXACTLY_ONCE, Program
 from streamlog.worker.restore import OWNER_KEY
 from streamlog.worker.topics import BROKER_DEFAULT, ensure_topics
@@ -50,7 +50,7 @@ from streamlog.worker.versions import topic_of as versions_topic_of
 
 logger = logging.getLogger(__name__)
 
-Mode: TypeAlias = Literal["replace", "blue_green"]
+Mode: TypeAlias = Literal["replace", "blue_green", "promote"]
 
 T = TypeVar("T")
 """What a coroutine gives."""
@@ -95,6 +95,7 @@ async def hand_over(
     *,
     log: Log,
     mode: Mode = "replace",
+    promotion: Promotion | None = None,
     rewind: bool = False,
     is_embedded: bool = True,
     clock: Clock | None = None,
@@ -107,6 +108,7 @@ async def hand_over(
         snapshot: made by the same program, under this id or another one.
         log: that the snapshot's offsets are of.
         mode: for the note of it.
+        promotion: the same, if the snapshot is that of a version that is promoted.
         rewind: also if the program has gone further than the snapshot, whose rows from there on
             are in the output topics and will be there once more.
         is_embedded: topics that are missing may be made.
@@ -122,7 +124,13 @@ async def hand_over(
             was lost: nothing was changed.
     """
     handing = _Handing(
-        program, snapshot, log, clock=clock or SystemClock(), mode=mode, on_step=on_step
+        program,
+        snapshot,
+        log,
+        clock=clock or SystemClock(),
+        mode=mode,
+        promotion=promotion,
+        on_step=on_step,
     )
     required = () if is_embedded else program.sources
     return await handing.run(required=required, rewind=rewind)
@@ -187,6 +195,7 @@ class _Handing:
         *,
         clock: Clock,
         mode: Mode,
+        promotion: Promotion | None,
         on_step: OnStep,
     ) -> None:
         self._program = program
@@ -197,6 +206,7 @@ class _Handing:
         self._log = log
         self._clock = clock
         self._mode = mode
+        self._promotion = promotion
         self._on_step = on_step
         self._counts: Mapping[str, int] = {}
 
@@ -446,6 +456,7 @@ class _Handing:
             mode=self._mode,
             fingerprint=self._manifest.fingerprint,
             tasks=tasks,
+            promotion=self._promotion,
         )
         await (await producer.send(topic_of(self._app_id), note.encode(), partition=0))
 

@@ -42,6 +42,14 @@ class TaskBase(msgspec.Struct, frozen=True, kw_only=True):
     """The offset of the last record: the task's progress. All rows come before it."""
 
 
+class Promotion(msgspec.Struct, frozen=True, kw_only=True):
+    """What a version has become the app with."""
+
+    version: str
+    before: str
+    """URL of the snapshot of the app as it was."""
+
+
 class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot that an app's state has begun with."""
 
@@ -55,6 +63,8 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     tasks: dict[str, TaskBase]
     """Those with state, by `TaskId` as text."""
+    promotion: Promotion | None = None
+    """If the snapshot is that of a version that was promoted."""
 
     def encode(self) -> bytes:
         """As JSON."""

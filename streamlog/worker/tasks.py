@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from streamlog.agents.offsets import TASK
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
@@ -26,7 +25,7 @@ from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SteadyWall
 from streamlog.log import Log
 from streamlog.processing.inherited import Era
-from streamlog.processing.outbox import Outbox
+from streamlog.processing.outbox import Outbox, SinkBatch
 from streamlog.processing.rows import tables_of
 from streamlog.processing.task import Task, TaskId
 from streamlog.processing.writable_tables import RowWrite
@@ -36,6 +35,7 @@ from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import NotHere
+from streamlog.worker.bounds import Bounds
 from streamlog.worker.calls import Calls
 from streamlog.worker.commit import Checkpoints, Fenced, OnStep, sendable
 from streamlog.worker.drops import Drops
@@ -44,12 +44,14 @@ from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor
 from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.global_tables import GlobalReader
+from streamlog.worker.halts import Cut
 from streamlog.worker.hand_overs import Base, HandOver
 from streamlog.worker.marks import Marks
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer
 from streamlog.worker.running_task import RunningTask, built
 from streamlog.worker.sinks import Sinks
+from streamlog.worker.starts import Place
 from streamlog.worker.watchdog import Sight
 
 logger = logging.getLogger(__name__)
@@ -106,26 +108,8 @@ class Surroundings:
     """Of the global tables, which tasks may look into."""
     hand_over: HandOver | None = None
     """The last one, if the app's state has begun with a snapshot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What is known of an assigned partition when it is assigned."""
-
-    begin: int
-    """The first offset that the log has."""
-    end: int
-    """The offset that the next record will have."""
-    committed: int
-    """Where the group goes on; the beginning if nothing is committed."""
-    has_agent: bool
-    ahead: Mapping[str, Reached] = field(default_factory=dict)
-    """What agents, by name, and the task have handled behind that."""
-
-    @property
-    def task_at(self) -> Reached:
-        """Where a task goes on that has no state."""
-        return self.ahead.get(TASK, Reached(self.committed))
+    cut: Cut | None = None
+    """Where tasks are to stand still, if they are."""
 
 
 class Tasks:
@@ -143,6 +127,7 @@ class Tasks:
         self._with = surroundings
         self._wall = SteadyWall(surroundings.clock)
         self._pauses = pauses
+        self._bounds = Bounds(surroundings.cut, topology)
         self._drops = Drops()
         self._sinks = Sinks(
             topology,
@@ -199,6 +184,15 @@ class Tasks:
     def reached(self) -> dict[TopicPartition, Reached]:
         """The next offsets to read, as of what was processed."""
         return dict(self._reached)
+
+    @property
+    def running(self) -> list[RunningTask]:
+        """Those that are open and take part."""
+        return list(self._running.values())
+
+    async def write(self, batches: Sequence[SinkBatch]) -> None:
+        """Write beside what tasks give, with the next commit."""
+        await self._sinks.write(batches)
 
     @property
     def is_suspended(self) -> bool:
@@ -322,9 +316,10 @@ class Tasks:
         for running in self._running.values():
             for place in running.inputs:
                 if place in polled:
-                    running.arrived[place] = polled[place]
+                    running.arrived[place] = self._bounds.records(place, polled[place])
                 if place in marks:
-                    running.marks.setdefault(place, []).extend(marks[place])
+                    told = self._bounds.marks(place, marks[place])
+                    running.marks.setdefault(place, []).extend(told)
 
     async def process(self) -> None:
         """Let the tasks work, and send what comes of it."""
@@ -494,7 +489,8 @@ class Tasks:
         for place in running.inputs:
             lag, records = consumer.lag(place), arrived.get(place)
             if lag is not None and place in positions:
-                running.ends[place] = max(positions[place] + lag, running.ends[place])
+                end = min(positions[place] + lag, self._bounds.end(place))
+                running.ends[place] = max(end, running.ends[place])
             # What ends a transaction is behind the last record that there is.
             told = [mark.offset for mark in marks.get(place, ())]
             told += records.offsets[-1:] if records else ()
@@ -528,9 +524,7 @@ class Tasks:
         self._drops.count(outbox.drops)
         # Offsets without records (gaps, control batches) count as read.
         positions = self._with.consumer.positions()
-        running.task.start_at(
-            {place: positions[place] for place in running.inputs if place in positions}
-        )
+        running.task.start_at(self._bounds.positions(running.inputs, positions))
         done, times_ms = running.task.positions, running.task.stream_times
         for place in running.inputs:
             # What holds no records is committed, too: who waits for all above it looks at that.
@@ -582,7 +576,9 @@ class Tasks:
         positions = running.task.positions
         for part in running.inputs:
             place = self._places[part]
-            running.ends[part] = max(place.end, running.ends.get(part, 0))
+            running.ends[part] = max(
+                min(place.end, self._bounds.end(part)), running.ends.get(part, 0)
+            )
             agent_at = place.committed if place.has_agent else positions[part]
             self._with.consumer.seek(part, min(positions[part], agent_at))
         self._pauses.let_go("opening", running.inputs)
@@ -631,7 +627,9 @@ class Tasks:
             pause=self._engine.pause,
             caches=self.budget.caches,
             global_tables=self._with.reader.tables,
-            doubts_ends=True,
+            # On its way to a cut it is told where all inputs end.
+            doubts_ends=self._with.cut is None,
+            history=self._bounds.spans(sub.topics),
         )
         task = await built(self._engine, task_id, build, state)
         self._opening.pop(task_id, None)

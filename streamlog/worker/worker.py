@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, closing
 from functools import partial
 from uuid import uuid4
@@ -26,9 +26,8 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import LogError, ProcessingError, TopologyError
+from streamlog.errors import LogError, ProcessingError
 from streamlog.log import EMBEDDED, Log
-from streamlog.processing.task import TaskId
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.tables.state_host import state_host
 from streamlog.tables.worker_identity import WorkerIdentity
@@ -44,6 +43,8 @@ from streamlog.worker.exactly_once import Transactor, Undone
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.figures import Figures, Standing
 from streamlog.worker.global_tables import reader_of
+from streamlog.worker.halting import HaltWatch, obey
+from streamlog.worker.halts import Cut
 from streamlog.worker.hand_overs import hand_overs
 from streamlog.worker.own_rows import rows_for_agents
 from streamlog.worker.pauses import Pauses
@@ -51,8 +52,9 @@ from streamlog.worker.program import Program, Start
 from streamlog.worker.reaching import door_at, tables_over
 from streamlog.worker.replies import Replies
 from streamlog.worker.run_log import RunLog
-from streamlog.worker.starts import look_up
-from streamlog.worker.tasks import AgentWrites, Place, Surroundings, Tasks
+from streamlog.worker.standstill import Standstill
+from streamlog.worker.starts import Place, described, look_up, refuse_growth, watch_directory
+from streamlog.worker.tasks import AgentWrites, Surroundings, Tasks
 from streamlog.worker.topics import ensure_topics
 from streamlog.worker.versions import Versions
 from streamlog.worker.watchdog import Sight
@@ -125,12 +127,17 @@ class Worker:
         Raises:
             StreamlogError: something can't go on; nothing that failed was committed.
         """
+        log = Log.open(self._log_url, security=self._security)
+        async with log as opened, HaltWatch(opened, self._program.app_id, self._clock) as watch:
+            await obey(watch, stop, partial(self._run, opened, watch))
+
+    async def _run(self, log: Log, halts: HaltWatch, stop: asyncio.Event, cut: Cut | None) -> None:
+        """The worker from its beginning to its end, or to a cut."""
         program = self._program
         async with AsyncExitStack() as stack:
             door = stack.enter_context(door_at(program.web, program.pages))
             if door is not None:
                 self.exchange.endpoint = door.listener.endpoint
-            log = await stack.enter_async_context(Log.open(self._log_url, security=self._security))
             start = await self._prepared(log, None if door is None else door.listener.endpoint)
             self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
@@ -157,10 +164,13 @@ class Worker:
                 on_step=program.on_step,
                 reader=reader,
                 hand_over=start.hand_over,
+                cut=cut,
             )
             self.exchange.host = state_host(program.state_path)
             replies = self._bound(stack, surroundings)
             shift = _Shift(program, start.counts, surroundings, self.exchange, replies.answer)
+            if cut is not None:
+                shift.standstill = Standstill(cut, halts, start, surroundings)
             tables = self._tables(start, shift.rows, producer)
             if door is not None:
                 await stack.enter_async_context(
@@ -249,6 +259,9 @@ class Worker:
 class _Shift:
     """The worker at work."""
 
+    standstill: Standstill | None = None
+    """Takes the tasks to where all are to stand still, if they are."""
+
     def __init__(
         self,
         program: Program,
@@ -312,7 +325,7 @@ class _Shift:
         cleanup = remove_abandoned(path, delay_ms=delay_ms, clock=self._clock)
         begin = self._background.create_task
         watches = [
-            begin(self._watch(), name="log directory"),
+            begin(watch_directory(self._log), name="log directory"),
             begin(self._watching.run(), name="watchdog"),
             begin(self._end_late(stop), name="late end"),
             begin(cleanup, name="state cleanup"),
@@ -331,7 +344,7 @@ class _Shift:
             self._agents.start(self._background)
             begin(self._cron.run(), name="schedules")
             watches += [begin(s.serve(), name=f"task {s.name}") for s in self._program.tasks]
-            while not stop.is_set():
+            while not (stop.is_set() or await self._stands()):
                 await self._round()
             self._cron.stop()
             self._tasks.suspend()
@@ -343,6 +356,10 @@ class _Shift:
             self._is_over = True
             await self._copies.standbys.close()
             await self._tasks.close()
+
+    async def _stands(self) -> bool:
+        """Whether it has come to where all are to stand still."""
+        return self.standstill is not None and await self.standstill.look(self._tasks, self._commit)
 
     def standing(self) -> Standing:
         """Where this worker stands."""
@@ -372,15 +389,6 @@ class _Shift:
         if self._is_committing:
             return "a commit is under way: the log does not take what was written"
         return self._agents.reason(who) or self._tasks.reason(who)
-
-    async def _watch(self) -> None:
-        """See an embedded log's directory vanish, whatever the others are waiting for.
-
-        To them its errors are like those of a broker that may come back.
-        """
-        while True:
-            self._log.check()
-            await asyncio.sleep(LOOK_MS / 1000)
 
     async def _end_late(self, stop: asyncio.Event) -> None:
         """Give up on a function that goes on for long after the request to stop."""
@@ -566,7 +574,7 @@ class _Shift:
 
     async def _on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Begin with what is new; the rest goes on, but agents that were interrupted go back."""
-        self._refuse_growth(partitions)
+        refuse_growth(partitions, self._counts, self._tasks.of)
         self._assigned = self._has_begun = True
         kept = self._consumer.assignment() - partitions
         done, positions = self._offsets(), self._consumer.positions()
@@ -585,18 +593,7 @@ class _Shift:
         await self._tasks.assign(places)
         self._copies.look_at_disk()
         mine = frozenset(self._consumer.assignment())
-        logger.info("rebalance: %s", _described(mine, self._tasks.of(mine)))
-
-    def _refuse_growth(self, partitions: frozenset[TopicPartition]) -> None:
-        """Tasks are made for as many partitions as there were when the worker started."""
-        for place in sorted(partitions):
-            known = self._counts[place.topic]
-            # What only agents read may grow.
-            if place.partition >= known and self._tasks.of([place]):
-                raise TopologyError(
-                    f"topic {place.topic!r} has grown, it had {known} partitions when this worker "
-                    "started: start it again"
-                )
+        logger.info("rebalance: %s", described(mine, self._tasks.of(mine)))
 
     async def _look_up(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Place]:
         agents_read = {agent.topic.name for agent in self._program.agents}
@@ -607,8 +604,3 @@ async def _leave(consumer: Consumer, exc_type: type[BaseException] | None, *_: o
     """Whoever stops in good order is not waited for, be it a static member or not."""
     if exc_type is None:
         await consumer.close(leave_group=True)
-
-
-def _described(partitions: frozenset[TopicPartition], tasks: Sequence[TaskId]) -> str:
-    names = ", ".join(map(str, tasks)) or "none"
-    return f"this worker has {len(partitions)} partitions, tasks {names}"

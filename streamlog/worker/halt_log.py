@@ -1,0 +1,87 @@
+"""HaltLog: what is said of halts, to the workers of some apps, by the one who halts them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from streamlog.client.admin import NewTopic
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock
+from streamlog.errors import LogError, TopicExists
+from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.worker.halting import HaltWatch
+from streamlog.worker.halts import Halt, Lifted, Outcome, Word, encoded, topic_of
+from streamlog.worker.topics import BROKER_DEFAULT
+from streamlog.worker.versions import CONFIGS
+
+logger = logging.getLogger(__name__)
+
+
+class HaltLog:
+    """The halts of some apps. A context manager, used from one task."""
+
+    def __init__(self, log: Log, app_ids: Collection[str], clock: Clock) -> None:
+        self._log = log
+        self._watches = {app_id: HaltWatch(log, app_id, clock) for app_id in app_ids}
+        self._stack = AsyncExitStack()
+        self._producer: Producer | None = None
+
+    async def __aenter__(self) -> Self:
+        for watch in self._watches.values():
+            await self._stack.enter_async_context(watch)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def last(self, app_id: str) -> Halt | None:
+        """The last halt of an app, in force or not."""
+        await self._watches[app_id].look()
+        return self._watches[app_id].halt
+
+    async def say(self, app_id: str, word: Word) -> None:
+        """Say something to an app's workers."""
+        if self._producer is None:
+            producer = self._log.producer(linger_ms=0)
+            self._producer = await self._stack.enter_async_context(producer)
+        if not await self._log.admin().find_topics([topic_of(app_id)]):
+            await self._make(topic_of(app_id))
+        await (await self._producer.send(topic_of(app_id), encoded(word), partition=0))
+
+    async def lift(self, halt_id: str, outcome: Outcome, told: str) -> bool:
+        """Say to all that a halt is over, where it is not; whether it was there."""
+        found = False
+        for app_id in self._watches:
+            halt = await self.last(app_id)
+            if halt is not None and halt.id == halt_id and halt.lifted is None:
+                await self.say(app_id, Lifted(id=halt_id, outcome=outcome, told=told))
+                found = True
+        return found
+
+    async def members(self, app_id: str) -> int:
+        """How many workers of an app are in its group."""
+        try:
+            (group,) = await self._log.admin().describe_groups([app_id])
+        except LogError as error:
+            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            return 0
+        return len(group.members)
+
+    async def _make(self, topic: str) -> None:
+        try:
+            await self._log.admin().create_topics(
+                [NewTopic(topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)]
+            )
+        except TopicExists:
+            logger.debug("topic %s is there", topic)
