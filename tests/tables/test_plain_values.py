@@ -72,7 +72,6 @@ def _in_itself() -> list[Any]:
         _nested(40),
         _in_itself(),
     ],
-    ids=str,
 )
 def test_what_may_not_come_back_as_it_is_is_left_to_others(value: object) -> None:
     assert copied(value) is OTHER
