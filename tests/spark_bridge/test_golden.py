@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,15 +17,19 @@ from tests.spark_bridge.test_history import run_in_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CASES = golden_cases()
+if os.environ.get("STREAMLOG_PROFILE") != "thorough":
+    CASES = CASES[::6]  # Each is a stage or more, and each stage a job of Spark.
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-@pytest.mark.skipif(not golden_cases(), reason="STREAMLOG_GOLDEN names no file of cases")
+@pytest.mark.skipif(not CASES, reason="STREAMLOG_GOLDEN names no file of cases")
 def test_a_history_of_the_golden_cases_gives_their_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)
-    golden = GoldenApp(golden_cases())
+    golden = GoldenApp(CASES)
     url = f"embedded:{tmp_path / 'log'}"
     asyncio.run(golden.fill(url))
     tasks = run_in_spark(spark, url, golden.program, tmp_path, TimeSpan())
