@@ -3,7 +3,8 @@
 Code that computes for a minute, in an agent or on a machine that swaps, stops the whole loop. When
 it goes on, every timer is overdue, and would ring before anybody has read the answers that have
 come meanwhile: a broker in this very process would be told to have been silent. So time is counted
-in steps of a second at most, and a step counts as what it was set to, however late it ends.
+in steps of a second at most, and a step counts as what it was set to, however late it ends. A last
+step that ends late is followed by one more, once, for what nobody could look at before.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ class Patience:
         TimeoutError: the loop has run for so long, and it was not done.
     """
 
-    __slots__ = ("_due_s", "_left_s", "_loop", "_timeout", "_timer")
+    __slots__ = ("_due_s", "_has_waited", "_left_s", "_loop", "_timeout", "_timer")
 
     def __init__(self, timeout_ms: int) -> None:
         self._left_s = timeout_ms / 1000
+        self._has_waited = False
         self._timeout = asyncio.timeout(None)
         self._loop = asyncio.get_running_loop()
 
@@ -55,8 +57,9 @@ class Patience:
 
     def _look(self) -> None:
         now_s = self._loop.time()
-        if self._left_s <= 0 and now_s - self._due_s >= LATE_S:
-            self._left_s = LATE_S  # For what has come while nobody could look.
+        if self._left_s <= 0 and now_s - self._due_s >= LATE_S and not self._has_waited:
+            # For what has come while nobody could look. Where the loop never keeps time, once.
+            self._has_waited, self._left_s = True, LATE_S
         if self._left_s > 0:
             self._step()
         else:

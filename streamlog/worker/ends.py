@@ -5,8 +5,9 @@ more beyond it. Here the brokers are asked: for all tasks of the worker together
 their own, as fetches wait on the worker's. Rules of the file: a question is put after the doubt,
 and once it is answered the task hears of it in the next round of the worker's loop; a question
 that is not settled is asked again after `AGAIN_MS`, for as long as the task is in doubt, since
-nobody upstream has to say anything; errors are told, and asked again after. Nothing is opened by
-an app that never has a doubt. Not done here: what has to be asked (`end_questions`).
+nobody upstream has to say anything; errors that pass are told, and asked again after, others end
+the worker. Nothing is opened by an app that never has a doubt. Not done here: what has to be asked
+(`end_questions`).
 """
 
 from __future__ import annotations
@@ -97,7 +98,11 @@ class Ends:
         return [doubt.told() for doubt in self._doubts.get(task_id, ())]
 
     async def run(self) -> None:
-        """Find out what is asked, until cancelled."""
+        """Find out what is asked, until cancelled.
+
+        Raises:
+            StreamlogError: it can't be found out, now or later: the app may not look at its group.
+        """
         await self._wake.wait()
         async with AsyncExitStack() as stack:
             # Topics of others as far as they are committed, the app's own to the very end.
@@ -131,6 +136,8 @@ class Ends:
                 if not await self._asked(open_, committed, written):
                     return AGAIN_MS
         except StreamlogError as error:
+            if not error.retriable:
+                raise
             now_ms = self._clock.now_ms()
             if self._told_ms is None or now_ms - self._told_ms >= TELL_MS:
                 self._told_ms = now_ms

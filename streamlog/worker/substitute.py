@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from streamlog.clock import Clock
+from streamlog.errors import UsageError
 from streamlog.transport.security import Security
 from streamlog.worker.program import Program
 from streamlog.worker.worker import Worker
@@ -52,7 +53,9 @@ class Substitute:
         now_ms = self._clock.now_ms()
         if self._work is not None:
             if self._work.done():
-                raise self._work.result() or RuntimeError("the worker has ended by itself")
+                raise self._work.result() or UsageError(
+                    f"the worker of {self._program.app_id!r} has ended by itself: repeat this"
+                )
         elif not is_alone:
             self._alone_since_ms = None
         elif self._alone_since_ms is None:

@@ -48,6 +48,26 @@ def test_what_came_while_the_loop_stood_still_has_come_in_time() -> None:
     asyncio.run(main())
 
 
+async def who_is_silent_is_given_up_by_a_loop_that_never_keeps_time() -> None:
+    loop = asyncio.get_running_loop()
+    held = 0
+
+    def hold_again() -> None:
+        nonlocal held
+        held += 1
+        hold(0.25)
+        loop.call_soon(hold_again)
+
+    loop.call_soon(hold_again)
+    with pytest.raises(TimeoutError):
+        await bounded(loop.create_future(), 50)
+    assert held <= 8
+
+
+def test_who_is_silent_is_given_up_by_a_loop_that_never_keeps_time() -> None:
+    asyncio.run(who_is_silent_is_given_up_by_a_loop_that_never_keeps_time())
+
+
 async def cancelled_from_outside() -> None:
     waiting = asyncio.ensure_future(bounded(asyncio.get_running_loop().create_future(), 60_000))
     await asyncio.sleep(0)
