@@ -21,6 +21,7 @@ from streamlog.errors import CorruptData
 from streamlog.protocol.schema import FIXED, Buffer, Field, Message, StructType
 from streamlog.protocol.source import (
     Source,
+    elements_codes,
     fixed_bytes,
     present,
     qualified,
@@ -201,9 +202,8 @@ class _ReaderCompiler:
         with self._source.block(f"if {count} * {least} > size - pos:"):
             self._source.line(f"bad_count({name!r}, {count}, size - pos, {least})")
         if isinstance(item, str) and item in FIXED:
-            self._source.line(
-                f"{target} = list(unpack_from(f'>{{{count}}}{FIXED[item]}', data, pos))"
-            )
+            codes = elements_codes(FIXED[item], count)
+            self._source.line(f"{target} = list(unpack_from({codes}, data, pos))")
             self._source.line(f"pos += {count} * {least}")
             return
         values = self._source.name("values")

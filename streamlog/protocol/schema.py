@@ -43,6 +43,7 @@ FIXED: Final = {
     "bool": "?",
     "int8": "b",
     "int16": "h",
+    "uint16": "H",
     "int32": "i",
     "int64": "q",
     "float64": "d",
@@ -88,6 +89,7 @@ class Field:
     `kind` is a key of `FIXED`, or string, bytes, records, struct, array. `item` is what an
     array holds (a struct or a kind) or which struct a struct is. `tag` is the number of a
     field that is written only if it has something to say. One that `is_secret` is never shown.
+    An array that `starts_null` says by being empty something else than by not being there.
     """
 
     kind: str
@@ -98,11 +100,12 @@ class Field:
     item: StructType | str | None = None
     name: str = ""
     is_secret: bool = False
+    starts_null: bool = False
 
     @property
     def starts_empty(self) -> bool:
         """Whether the default is a new empty list."""
-        return self.kind == "array"
+        return self.kind == "array" and not self.starts_null
 
 
 class _Missing:
@@ -210,9 +213,10 @@ class Message(Struct):
 S = TypeVar("S", bound=Struct)
 
 
-def int8(versions: str, *, default: int = 0) -> int:
+def int8(versions: str, *, default: int = 0, tag: int | None = None) -> int:
     """Declare a field of one byte."""
-    return cast("int", Field(kind="int8", versions=Versions.parse(versions), default=default))
+    field = Field(kind="int8", versions=Versions.parse(versions), default=default, tag=tag)
+    return cast("int", field)
 
 
 def int16(versions: str, *, default: int = 0, tag: int | None = None) -> int:
@@ -221,9 +225,15 @@ def int16(versions: str, *, default: int = 0, tag: int | None = None) -> int:
     return cast("int", field)
 
 
-def int32(versions: str, *, default: int = 0) -> int:
+def uint16(versions: str) -> int:
+    """Declare a field of two bytes that is never negative: a port."""
+    return cast("int", Field(kind="uint16", versions=Versions.parse(versions), default=0))
+
+
+def int32(versions: str, *, default: int = 0, tag: int | None = None) -> int:
     """Declare a field of four bytes."""
-    return cast("int", Field(kind="int32", versions=Versions.parse(versions), default=default))
+    field = Field(kind="int32", versions=Versions.parse(versions), default=default, tag=tag)
+    return cast("int", field)
 
 
 def int64(versions: str, *, default: int = 0, tag: int | None = None) -> int:
@@ -321,13 +331,17 @@ def int8_array(versions: str) -> list[int]:
     return cast("list[int]", Field(kind="array", versions=Versions.parse(versions), item="int8"))
 
 
-def int32_array(versions: str, *, nullable: str = "none") -> list[int]:
+def int32_array(
+    versions: str, *, nullable: str = "none", tag: int | None = None, starts_null: bool = False
+) -> list[int]:
     """Declare a list of numbers of four bytes; `list[int] | None` if some version has null."""
     field = Field(
         kind="array",
         versions=Versions.parse(versions),
         nullable=Versions.parse(nullable),
         item="int32",
+        tag=tag,
+        starts_null=starts_null,
     )
     return cast("list[int]", field)
 
@@ -335,6 +349,21 @@ def int32_array(versions: str, *, nullable: str = "none") -> list[int]:
 def int64_array(versions: str) -> list[int]:
     """Declare a list of numbers of eight bytes."""
     return cast("list[int]", Field(kind="array", versions=Versions.parse(versions), item="int64"))
+
+
+def uuid_array(
+    versions: str, *, nullable: str = "none", tag: int | None = None, starts_null: bool = False
+) -> list[bytes]:
+    """Declare a list of identifiers; `list[bytes] | None` if some version has null."""
+    field = Field(
+        kind="array",
+        versions=Versions.parse(versions),
+        nullable=Versions.parse(nullable),
+        item="uuid",
+        tag=tag,
+        starts_null=starts_null,
+    )
+    return cast("list[bytes]", field)
 
 
 def string_array(versions: str, *, nullable: str = "none") -> list[str]:

@@ -84,6 +84,14 @@ def fixed_bytes(codes: str) -> int:
     return struct.calcsize(f">{codes}")
 
 
+def elements_codes(code: str, count: str) -> str:
+    """The expression of struct's codes for `count` elements in a row.
+
+    A number in front of a code repeats it; in front of 16s it would make it 316s.
+    """
+    return f"f'>{{{count}}}{code}'" if len(code) == 1 else f"'>' + {code!r} * {count}"
+
+
 def qualified(declared: type[Struct] | StructType, field: Field) -> str:
     """How errors call a field."""
     return f"{declared.__name__}.{field.name}"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from streamlog.protocol.schema import FIXED, Field, Message, Piece, Records, Struct, StructType
-from streamlog.protocol.source import Source, present, qualified, tagged
+from streamlog.protocol.source import Source, elements_codes, present, qualified, tagged
 
 Writer = Callable[[Message, list[Piece]], None]
 """May raise struct.error, TypeError, ValueError and AttributeError on a value of a wrong kind."""
@@ -158,7 +158,8 @@ class _WriterCompiler:
 
     def _elements(self, item: StructType | str | None, content: str, out: str) -> None:
         if isinstance(item, str) and item in FIXED:
-            self._source.line(f"{out} += pack(f'>{{len({content})}}{FIXED[item]}', *{content})")
+            codes = elements_codes(FIXED[item], f"len({content})")
+            self._source.line(f"{out} += pack({codes}, *{content})")
             return
         element = self._source.name("it")
         with self._source.block(f"for {element} in {content}:"):
@@ -216,7 +217,7 @@ class _WriterCompiler:
 def _speaks(field: Field, value: str) -> str:
     """The condition that a tagged field is not at its default."""
     match field.kind, field.default:
-        case "array", _:
+        case "array", _ if field.starts_empty:
             return value
         case _, None:
             return f"{value} is not None"

@@ -1,8 +1,9 @@
 """Our declarations, field by field, against Kafka's own definitions.
 
 Two sources of those, each used where it is there: a folder of Kafka's JSON files, named by
-STREAMLOG_KAFKA_PROTOCOL (clients/src/main/resources/common/message in Kafka's sources, and
-group-coordinator's for the records), and the copy inside kafka-python, of a later Kafka.
+STREAMLOG_KAFKA_PROTOCOL (clients/src/main/resources/common/message in Kafka's sources, with
+those of group-coordinator and metadata for the records), and the copy inside kafka-python, of a
+later Kafka.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ NAMES = {
     "QuotaOperation": "OpData",
     "QuotaAlteration": "EntryData",
     "AlteredQuota": "EntryData",
+    "ProposedTopic": "TopicData",
+    "ProposedPartition": "PartitionData",
+    "AlteredTopic": "TopicData",
+    "AlteredPartition": "PartitionData",
+    "QuotaEntityData": "EntityData",
 }
 """Kafka's, where ours say more: they mean something else in the next file."""
 
@@ -121,7 +127,8 @@ def check_fields(declared: StructType, theirs: Sequence[Definition], scope: Vers
 def check_field(name: str, ours: Field, theirs: Definition, scope: Versions) -> None:
     versions = Versions.parse(versions_of(theirs)) & scope
     assert (ours.versions & scope) == versions, name
-    assert ours.tag == theirs.get("tag"), name
+    tag = theirs.get("tag")
+    assert ours.tag == (None if tag is None else int(tag)), name  # Kafka has some in quotes.
     if ours.tag is not None:
         assert (Versions.parse(theirs["taggedVersions"]) & versions) == versions, name
     nullable = Versions.parse(theirs.get("nullableVersions", "none"))
@@ -129,6 +136,8 @@ def check_field(name: str, ours: Field, theirs: Definition, scope: Versions) -> 
         assert span(ours.nullable & versions) == span(nullable & versions), name
     assert ours.default == default_of(theirs), name
     kind = theirs["type"]
+    if ours.kind == "array" and ours.tag is not None:
+        assert ours.starts_null == (theirs.get("default") == "null"), name
     match ours.kind, ours.item:
         case "array", StructType() as item:
             assert kind == f"[]{NAMES.get(item.__name__, item.__name__)}", name

@@ -1,0 +1,216 @@
+"""The records of `__cluster_metadata`, as Kafka declares them (KIP-631 and later).
+
+Declarations only, see `schema`. Kafka keeps these apart from its wire's messages
+(metadata/src/main/resources); they are declared here field by field as its 4.0 writes them, but
+for those under `OWN_TAG`, which Kafka steps over, and for one kind of record of our own. What
+goes around a record is `quorum/metadata_records`'.
+"""
+
+from __future__ import annotations
+
+from streamlog.protocol.messages.data import OWN_TAG
+from streamlog.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    boolean,
+    float64,
+    int8,
+    int16,
+    int32,
+    int32_array,
+    int64,
+    secret,
+    string,
+    uint16,
+    uuid,
+    uuid_array,
+)
+
+NO_CHANGE = -2
+"""The leader in a change that is not about the leader."""
+
+
+class BrokerEndpoint(Struct):
+    """Where a broker is reached, by whom."""
+
+    name: str = string("0+")
+    host: str = string("0+")
+    port: int = uint16("0+")
+    security_protocol: int = int16("0+")
+
+
+class BrokerFeature(Struct):
+    """A range of levels of a feature that a broker knows."""
+
+    name: str = string("0+")
+    min_supported_version: int = int16("0+")
+    max_supported_version: int = int16("0+")
+
+
+class RegisterBrokerRecord(Message, versions="0-3", flexible_from=0):
+    """A broker process has started; an epoch of -1 is the offset of this record."""
+
+    broker_id: int = int32("0+")
+    is_migrating_zk_broker: bool = boolean("2+")
+    incarnation_id: bytes = uuid("0+")
+    broker_epoch: int = int64("0+")
+    end_points: list[BrokerEndpoint] = array(BrokerEndpoint, "0+")
+    features: list[BrokerFeature] = array(BrokerFeature, "0+")
+    rack: str | None = string("0+", nullable="0+")
+    fenced: bool = boolean("0+", default=True)
+    in_controlled_shutdown: bool = boolean("1+")
+    log_dirs: list[bytes] = uuid_array("3+", tag=0)
+
+
+class UnregisterBrokerRecord(Message, versions="0", flexible_from=0):
+    """A broker is gone for good."""
+
+    broker_id: int = int32("0+")
+    broker_epoch: int = int64("0+")
+
+
+class BrokerRegistrationChangeRecord(Message, versions="0-2", flexible_from=0):
+    """A broker is fenced (1) or no longer (-1), or shuts down (1); 0 is no change."""
+
+    broker_id: int = int32("0+")
+    broker_epoch: int = int64("0+")
+    fenced: int = int8("0+", tag=0)
+    in_controlled_shutdown: int = int8("1+", tag=1)
+    log_dirs: list[bytes] = uuid_array("2+", tag=2)
+
+
+class TopicRecord(Message, versions="0", flexible_from=0):
+    """A topic is there; its partitions follow."""
+
+    name: str = string("0+")
+    topic_id: bytes = uuid("0+")
+
+
+class RemoveTopicRecord(Message, versions="0", flexible_from=0):
+    """A topic is gone, with its partitions and settings."""
+
+    topic_id: bytes = uuid("0+")
+
+
+class PartitionRecord(Message, versions="0-2", flexible_from=0):
+    """All of a partition: when it is new, and in snapshots."""
+
+    partition_id: int = int32("0+", default=-1)
+    topic_id: bytes = uuid("0+")
+    replicas: list[int] = int32_array("0+")
+    isr: list[int] = int32_array("0+")
+    removing_replicas: list[int] = int32_array("0+")
+    adding_replicas: list[int] = int32_array("0+")
+    leader: int = int32("0+", default=-1)
+    leader_recovery_state: int = int8("0+", tag=0)
+    leader_epoch: int = int32("0+", default=-1)
+    partition_epoch: int = int32("0+", default=-1)
+    directories: list[bytes] = uuid_array("1+")
+    eligible_leader_replicas: list[int] | None = int32_array(
+        "2+", nullable="2+", tag=1, starts_null=True
+    )
+    last_known_elr: list[int] | None = int32_array("2+", nullable="2+", tag=2, starts_null=True)
+    last_unclean_epoch: int = int32("0+", default=-1, tag=OWN_TAG)
+
+
+class PartitionChangeRecord(Message, versions="0-2", flexible_from=0):
+    """What is other about a partition; None, and `NO_CHANGE` for the leader, is as it was.
+
+    `is_unclean`: the leader was elected although it may lack records that were acknowledged.
+    """
+
+    partition_id: int = int32("0+", default=-1)
+    topic_id: bytes = uuid("0+")
+    isr: list[int] | None = int32_array("0+", nullable="0+", tag=0, starts_null=True)
+    leader: int = int32("0+", default=NO_CHANGE, tag=1)
+    replicas: list[int] | None = int32_array("0+", nullable="0+", tag=2, starts_null=True)
+    removing_replicas: list[int] | None = int32_array("0+", nullable="0+", tag=3, starts_null=True)
+    adding_replicas: list[int] | None = int32_array("0+", nullable="0+", tag=4, starts_null=True)
+    leader_recovery_state: int = int8("0+", default=-1, tag=5)
+    eligible_leader_replicas: list[int] | None = int32_array(
+        "2+", nullable="2+", tag=6, starts_null=True
+    )
+    last_known_elr: list[int] | None = int32_array("2+", nullable="2+", tag=7, starts_null=True)
+    directories: list[bytes] | None = uuid_array("1+", nullable="1+", tag=8, starts_null=True)
+    is_unclean: bool = boolean("0+", tag=OWN_TAG)
+
+
+class ConfigRecord(Message, versions="0", flexible_from=0):
+    """A setting of a resource; None: it is at its default again."""
+
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    name: str = string("0+")
+    value: str | None = string("0+", nullable="0+")
+
+
+class ProducerIdsRecord(Message, versions="0", flexible_from=0):
+    """Producer ids below a number were given to brokers."""
+
+    broker_id: int = int32("0+")
+    broker_epoch: int = int64("0+", default=-1)
+    next_producer_id: int = int64("0+")
+
+
+class QuotaEntityData(Struct):
+    """A part of whom a quota is for; None is the default of its type."""
+
+    entity_type: str = string("0+")
+    entity_name: str | None = string("0+", nullable="0+")
+
+
+class ClientQuotaRecord(Message, versions="0", flexible_from=0):
+    """A bound for somebody, or that there is none any more."""
+
+    entity: list[QuotaEntityData] = array(QuotaEntityData, "0+")
+    key: str = string("0+")
+    value: float = float64("0+")
+    remove: bool = boolean("0+")
+
+
+class UserScramCredentialRecord(Message, versions="0", flexible_from=0):
+    """What is kept of a password, for one mechanism."""
+
+    name: str = string("0+")
+    mechanism: int = int8("0+")
+    salt: bytes = secret("0+")
+    stored_key: bytes = secret("0+")
+    server_key: bytes = secret("0+")
+    iterations: int = int32("0+")
+
+
+class RemoveUserScramCredentialRecord(Message, versions="0", flexible_from=0):
+    """A password of one mechanism is forgotten."""
+
+    name: str = string("0+")
+    mechanism: int = int8("0+")
+
+
+class AccessControlEntryRecord(Message, versions="0", flexible_from=0):
+    """Somebody may do something, or may not."""
+
+    id: bytes = uuid("0+")
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    pattern_type: int = int8("0+")
+    principal: str = string("0+")
+    host: str = string("0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+class RemoveAccessControlEntryRecord(Message, versions="0", flexible_from=0):
+    """An ACL is gone."""
+
+    id: bytes = uuid("0+")
+
+
+class NoOpRecord(Message, versions="0", flexible_from=0):
+    """Nothing has changed."""
+
+
+class UserSecretRecord(Message, versions="0", flexible_from=0):
+    """Our own: from which credentials of users that there are not are made up (`users`)."""
+
+    secret: bytes = secret("0+")
