@@ -27,9 +27,10 @@ from streamlog.broker.data import DataRequests
 from streamlog.broker.deletions import Deletions
 from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
+from streamlog.broker.internal_topics import INTERNAL_TOPICS as INTERNAL_KINDS
+from streamlog.broker.internal_topics import InternalTopics
 from streamlog.broker.marking import Marking
 from streamlog.broker.partition_requests import PartitionRequests
-from streamlog.broker.publications import PUBLICATIONS_TOPIC
 from streamlog.broker.publishing import Coordinators, Publishing
 from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replica_requests import ReplicaRequests
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
 
     from streamlog.broker.storage.files import Files
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, PUBLICATIONS_TOPIC})
+INTERNAL_TOPICS = frozenset(INTERNAL_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +161,7 @@ class Broker:
         opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
         broker = cls(opened, clock=clock)
         try:
-            if OFFSETS_TOPIC in opened.topics:
-                broker._coordinator.load(opened.topics[OFFSETS_TOPIC])
-            if TRANSACTIONS_TOPIC in opened.topics:
-                broker._transactions.load(opened.topics[TRANSACTIONS_TOPIC])
+            broker._load()
         except BaseException:
             opened.close()
             raise
@@ -283,6 +281,7 @@ class Broker:
         durable = DurableAnswers(
             self._data, self._groups, flush=self._flush, clock=self._clock, alarm=self._alarm
         )
+        topics = InternalTopics(self._partitions, admin.create_topics)
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
             FetchRequest: self._fetches.begin,
@@ -298,11 +297,11 @@ class Broker:
                 request, at.version, self._listener(at)
             ),
             CreateTopicsRequest: lambda request, _: admin.create_topics(request),
-            **durable.handlers(),
+            **topics.before(durable.handlers()),
             **self._deletions.handlers(),
-            **self._publishing.handlers(),
-            **self._transacting.handlers(),
-            **self._groups.handlers(self._arm),
+            **topics.before(self._publishing.handlers()),
+            **topics.before(self._transacting.handlers()),
+            **topics.before(self._groups.handlers(self._arm)),
             **configs.handlers(self._listener),
             **PartitionRequests(self._directory, internal_topics=INTERNAL_TOPICS).handlers(),
             **TopicPages(self._directory, internal_topics=INTERNAL_TOPICS).handlers(),
@@ -311,6 +310,22 @@ class Broker:
             **self._users.handlers(),
             **self._acls.handlers(),
         }
+
+    def _load(self) -> None:
+        """Everything that coordinators know, of all that this broker leads."""
+        self._partitions.on_led = self._on_led
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            for index in range(self._partitions.partitions(name)):
+                self._on_led(name, index)
+        self._coordinator.load()
+        self._transactions.load()
+
+    def _on_led(self, topic: str, index: int) -> None:
+        """This broker leads a partition from now on."""
+        if topic == OFFSETS_TOPIC:
+            self._coordinator.lead(index)
+        elif topic == TRANSACTIONS_TOPIC:
+            self._transactions.lead(index)
 
     def _listener(self, context: RequestContext) -> tuple[str, int]:
         return context.listener or self.advertised

@@ -67,13 +67,11 @@ class Publications:
         self._receipts: dict[str, bytes] = {}
 
     def partition(self) -> Partition:
-        """Where receipts are written; made if it is not there.
+        """Where receipts are written.
 
         Raises:
-            LogDirectoryError: the disk refused.
+            UnknownTopicOrPartition: it is not there (yet).
         """
-        if not self._partitions.exists(PUBLICATIONS_TOPIC, 0):
-            self._partitions.create(PUBLICATIONS_TOPIC, 1, PUBLICATIONS_CONFIGS)
         return self._partitions.get(PUBLICATIONS_TOPIC, 0)
 
     def receipt(self, job_id: str) -> list[PublishedTopic] | None:

@@ -11,13 +11,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages import consumer_group_description as description
 from streamlog.protocol.messages.consumer_group_description import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
 from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from streamlog.protocol.messages.coordination import (
+    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -27,6 +30,7 @@ from streamlog.protocol.messages.coordination import (
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -65,6 +69,8 @@ GroupRequest: TypeAlias = (
 )
 """What goes to one group."""
 
+DEAD = "Dead"
+"""The state of a group that is not there."""
 REASON_CHARACTERS_MAX = 255
 """Of what a member says why it joins or leaves, in a line of the log."""
 
@@ -153,7 +159,7 @@ class GroupRequests:
         )
 
     def partition_of(self, group_id: str) -> tuple[str, int]:
-        """Topic and number of the partition that holds the offsets of a group."""
+        """See `CoordinatorRuntime.partition_of`."""
         return self._runtime.partition_of(group_id)
 
     def positions(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
@@ -163,21 +169,14 @@ class GroupRequests:
             for asked in request.groups:
                 topics = asked.topics
                 wanted = None if topics is None else [(t.name, t.partition_indexes) for t in topics]
-                positions = self._positions(asked.group_id, wanted, request)
-                code = self._runtime.groups_of(asked.group_id).may_fetch(
-                    asked.group_id, asked.member_id, asked.member_epoch
-                )
-                found.append(
-                    OffsetFetchResponseGroup(
-                        group_id=asked.group_id,
-                        error_code=code,
-                        topics=[] if code else positions,
-                    )
-                )
+                found.append(self._group_positions(asked, wanted, request))
             return OffsetFetchResponse(groups=found)
         listed = request.topics
         wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
-        positions = self._positions(request.group_id, wanted, request)
+        try:
+            positions = self._positions(request.group_id, wanted, request)
+        except LogError as error:
+            return OffsetFetchResponse(error_code=error.code)
         return OffsetFetchResponse(
             topics=[
                 OffsetFetchResponseTopic(
@@ -196,6 +195,22 @@ class GroupRequests:
                 for topic in positions
             ]
         )
+
+    def _group_positions(
+        self,
+        asked: OffsetFetchRequestGroup,
+        wanted: list[tuple[str, list[int]]] | None,
+        request: OffsetFetchRequest,
+    ) -> OffsetFetchResponseGroup:
+        name = asked.group_id
+        try:
+            positions = self._positions(name, wanted, request)
+            groups = self._runtime.groups_of(name)
+        except LogError as error:
+            return OffsetFetchResponseGroup(group_id=name, error_code=error.code)
+        code = groups.may_fetch(name, asked.member_id, asked.member_epoch)
+        topics = [] if code else positions
+        return OffsetFetchResponseGroup(group_id=name, error_code=code, topics=topics)
 
     def _positions(
         self,
@@ -240,9 +255,9 @@ class GroupRequests:
 
     def describe(self, request: DescribeGroupsRequest, version: int) -> DescribeGroupsResponse:
         """Groups with their members."""
-        described = [self._runtime.groups_of(name).describe(name) for name in request.groups]
+        described = [self._described(name) for name in request.groups]
         for group in described:
-            if group.group_state == "Dead" and version >= GROUP_ID_NOT_FOUND_VERSION:
+            if group.group_state == DEAD and version >= GROUP_ID_NOT_FOUND_VERSION:
                 group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                 group.error_message = f"there is no group {group.group_id!r}"
         if request.include_authorized_operations:
@@ -250,26 +265,42 @@ class GroupRequests:
                 group.authorized_operations = GROUP_OPERATIONS
         return DescribeGroupsResponse(groups=described)
 
+    def _described(self, name: str) -> DescribedGroup:
+        try:
+            return self._runtime.groups_of(name).describe(name)
+        except LogError as error:
+            return DescribedGroup(error_code=error.code, error_message=str(error), group_id=name)
+
     def describe_consumers(
         self, request: ConsumerGroupDescribeRequest
     ) -> ConsumerGroupDescribeResponse:
         """Groups whose coordinator assigns, with their members."""
-        described = [
-            self._runtime.groups_of(name).describe_consumers(name) for name in request.group_ids
-        ]
+        described = [self._consumers_described(name) for name in request.group_ids]
         if request.include_authorized_operations:
             for group in described:
                 group.authorized_operations = GROUP_OPERATIONS
         return ConsumerGroupDescribeResponse(groups=described)
 
+    def _consumers_described(self, name: str) -> description.DescribedGroup:
+        try:
+            return self._runtime.groups_of(name).describe_consumers(name)
+        except LogError as error:
+            return description.DescribedGroup(
+                error_code=error.code, error_message=str(error), group_id=name
+            )
+
     def listed(self, request: ListGroupsRequest) -> ListGroupsResponse:
         """All groups, or those in the states and of the types asked for, in any case of letters."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
+        try:
+            shards = self._runtime.shards()
+        except LogError as error:
+            return ListGroupsResponse(error_code=error.code)
         return ListGroupsResponse(
             groups=[
                 group
-                for shard in self._runtime.shards()
+                for shard in shards
                 for group in shard.listed()
                 if (not states or group.group_state.lower() in states)
                 and (not types or group.group_type.lower() in types)

@@ -1,10 +1,10 @@
 """CoordinatorRuntime: runs the group coordinator on `__consumer_offsets`.
 
 For each partition of that topic one `Shard`: append what it decides as one batch, replay it,
-then send the answers, once what they rest on is as durable as the broker keeps anything; at
-start replay everything from the beginning. If the append fails nothing is replayed, and whoever
-was to be answered is refused, so no client takes for granted what is not in the log. The topic
-is made when the first client asks for a coordinator.
+then send the answers, once what they rest on is as durable as the broker keeps anything; on
+becoming the partition's leader replay everything from the beginning (`led_shards`). If the append
+fails nothing is replayed, and whoever was to be answered is refused, so no client takes for
+granted what is not in the log.
 
 This is the room's only shell: it has the clock, draws the names of members, and holds the
 futures of those who wait.
@@ -21,18 +21,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog.broker.coordinator.group_coordinator import GroupCoordinator
+from streamlog.broker.coordinator.led_shards import Led, LedShards
+from streamlog.broker.coordinator.refusals import refuse
 from streamlog.broker.coordinator.shard import (
     Answer,
     Caller,
     CoordinatorRecord,
     Instant,
     Outcome,
-    Shard,
 )
 from streamlog.broker.storage.appends import Origin
 from streamlog.errors import LogError, StreamlogError
-from streamlog.protocol.error_codes import ErrorCode
-from streamlog.records.batch import RecordBatch, encode_batch, split_batches
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.records.batch import RecordBatch, encode_batch
 from streamlog.records.control import COMMIT, MARKERS, marker_of
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
 
     from streamlog.broker.group_config import GroupConfig
     from streamlog.broker.replication.group_flush import GroupFlush
-    from streamlog.broker.replication.partition import Partition, Partitions
-    from streamlog.broker.storage.topic_state import TopicState
+    from streamlog.broker.replication.partition import Partitions
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
@@ -55,8 +55,6 @@ OFFSETS_CONFIGS: Mapping[str, str] = {
     "max.message.bytes": str(16 * 1024 * 1024),
 }
 """A group of `MEMBERS_MAX` members has to fit into one message."""
-LOAD_BYTES = 1024 * 1024
-"""Read at a time while loading."""
 CLIENT_ID_CHARACTERS_MAX = 255
 """Of a client's id that go into its member's name."""
 
@@ -67,59 +65,58 @@ _log = logging.getLogger(__name__)
 class _Waiting:
     """A request that has not been answered."""
 
-    shard: Shard
+    index: int
+    """Of its shard."""
     request: Message
     version: int
     answer: asyncio.Future[Message] | None = None
 
 
 class CoordinatorRuntime:
-    """All groups of this broker."""
+    """The groups that this broker coordinates."""
 
     def __init__(
         self, partitions: Partitions, *, config: GroupConfig, clock: Clock, flush: GroupFlush
     ) -> None:
-        self._partitions = partitions
         self._flush = flush
         self._config = config
         self._clock = clock
-        self._shards: list[GroupCoordinator] = []
-        self._logs: list[Partition] = []
+        self._shards: LedShards[GroupCoordinator] = LedShards(
+            OFFSETS_TOPIC,
+            partitions,
+            make=lambda: GroupCoordinator(self._config, topics=partitions),
+            replay=self._replay_batch,
+        )
         self._waiting: dict[int, _Waiting] = {}
         self._tickets = itertools.count(1)
 
     def configure(self, config: GroupConfig) -> None:
         """Go on with other settings; delays that have begun stay as they are."""
         self._config = config
-        for shard in self._shards:
-            shard.configure(config)
+        for led in self._shards:
+            led.shard.configure(config)
 
     # ---- loading ----
 
-    def load(self, state: TopicState) -> None:
-        """Serve the groups in `state`, the offsets topic, after replaying all of it.
+    def lead(self, index: int) -> None:
+        """Serve the groups of a partition, once all of it has been replayed: `tick` goes on.
 
         Raises:
             CorruptData: a record is not what it claims to be.
         """
-        for index in range(len(state.partitions)):
-            partition = self._partitions.get(OFFSETS_TOPIC, index)
-            shard = GroupCoordinator(self._config, topics=self._partitions)
-            self._replay(partition, shard)
-            self._logs.append(partition)
-            self._shards.append(shard)
+        self._shards.lead(index)
 
-    def ensure_topic(self) -> None:
-        """Make the offsets topic unless it is there."""
-        if not self._shards:
-            self.load(self._partitions.create(OFFSETS_TOPIC, OFFSETS_PARTITIONS, OFFSETS_CONFIGS))
+    def load(self) -> None:
+        """Go on until all that is led has been replayed. Raises what `lead` raises."""
+        while self._shards.is_loading:
+            self._shards.load_on()
 
-    def _replay(self, partition: Partition, shard: GroupCoordinator) -> None:
-        offset = partition.log.log_start_offset
-        while offset < partition.high_watermark:
-            for batch in split_batches(partition.log.read(offset, max_bytes=LOAD_BYTES)):
-                offset = batch.next_offset
-                self._replay_batch(batch, shard)
+    def resign(self, index: int) -> None:
+        """Another broker coordinates the groups of a partition from now on."""
+        self._shards.resign(index)
+        code = ErrorCode.NOT_COORDINATOR
+        left = [ticket for ticket, each in self._waiting.items() if each.index == index]
+        self._send(tuple(self._refusal(ticket, code) for ticket in left))
 
     def _replay_batch(self, batch: RecordBatch, shard: GroupCoordinator) -> None:
         now_ms = self._clock.now_ms()
@@ -141,9 +138,10 @@ class CoordinatorRuntime:
         self, group_id: str, request: Message, *, version: int, client_id: str, client_host: str
     ) -> Message | asyncio.Future[Message]:
         """Hand a request to its group: the answer, or where it will be once others have come."""
-        self.ensure_topic()
-        index = shard_index(group_id, len(self._shards))
-        shard = self._shards[index]
+        try:
+            led = self._shards.of(group_id)
+        except LogError as error:
+            return refuse(request, error.code)
         caller = Caller(
             ticket=next(self._tickets),
             version=version,
@@ -151,37 +149,57 @@ class CoordinatorRuntime:
             client_host=client_host,
             fresh_member_id=f"{client_id[:CLIENT_ID_CHARACTERS_MAX]}-{uuid.uuid4()}",
         )
-        self._waiting[caller.ticket] = _Waiting(shard, request, version)
-        outcome = shard.handle(request, caller, self._instant())
-        response = self._deliver(index, outcome, caller.ticket)
+        self._waiting[caller.ticket] = _Waiting(led.index, request, version)
+        outcome = led.shard.handle(request, caller, self._instant())
+        response = self._deliver(led, outcome, caller.ticket)
         if response is not None:
             return response
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[caller.ticket] = _Waiting(shard, request, version, future)
+        self._waiting[caller.ticket] = _Waiting(led.index, request, version, future)
         return future
 
     def groups_of(self, group_id: str) -> GroupCoordinator:
-        """The shard to ask about a group."""
-        self.ensure_topic()
-        return self._shards[shard_index(group_id, len(self._shards))]
+        """The shard to ask about a group.
+
+        Raises:
+            LogError: with the code that the one who asks is to be told, there is none here (yet).
+        """
+        return self._shards.of(group_id).shard
 
     def shards(self) -> list[GroupCoordinator]:
-        """All shards there are."""
-        return self._shards
+        """All shards that answer here.
+
+        Raises:
+            LogError: COORDINATOR_LOAD_IN_PROGRESS, there will be more.
+        """
+        if self._shards.is_loading:
+            raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not all groups are known yet")
+        return [led.shard for led in self._shards]
 
     def partition_of(self, group_id: str) -> tuple[str, int]:
-        """Topic and number of the partition that holds the offsets of a group."""
-        self.ensure_topic()
-        return OFFSETS_TOPIC, shard_index(group_id, len(self._shards))
+        """Topic and number of the partition that holds the offsets of a group.
+
+        Raises:
+            LogError: COORDINATOR_NOT_AVAILABLE, the topic is not there yet.
+        """
+        return OFFSETS_TOPIC, self._shards.index_of(group_id)
+
+    def check_marker(self, index: int) -> None:
+        """Whether a marker in a partition of the offsets topic can be taken into account now.
+
+        Raises:
+            LogError: COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR, it can't.
+        """
+        self._shards.at(index)
 
     def on_marker(self, index: int, producer_id: int, *, committed: bool) -> None:
         """A producer's transaction has ended in a partition of the offsets topic."""
-        self._shards[index].end_transaction(producer_id, committed=committed)
+        self._shards.at(index).shard.end_transaction(producer_id, committed=committed)
 
     def forget_topic(self, name: str) -> None:
         """A topic was deleted: forget all positions in it."""
-        for index, shard in enumerate(self._shards):
-            self._deliver(index, shard.forget_topic(name))
+        for led in self._shards:
+            self._deliver(led, led.shard.forget_topic(name))
 
     def stop(self, reason: StreamlogError) -> None:
         """Nobody will be answered any more."""
@@ -194,31 +212,34 @@ class CoordinatorRuntime:
 
     def tick(self) -> None:
         """Do what is due."""
+        self._shards.load_on()
         at = self._instant()
-        for index, shard in enumerate(self._shards):
-            deadline_ms = shard.next_deadline_ms()
+        for led in self._shards:
+            deadline_ms = led.shard.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= at.now_ms:
-                self._deliver(index, shard.on_tick(at))
+                self._deliver(led, led.shard.on_tick(at))
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None for never."""
-        deadlines = (shard.next_deadline_ms() for shard in self._shards)
+        deadlines = [led.shard.next_deadline_ms() for led in self._shards]
+        deadlines.append(self._shards.next_deadline_ms(self._clock.now_ms()))
         return min((d for d in deadlines if d is not None), default=None)
 
     # ---- outcomes ----
 
     def is_durable(self) -> bool:
         """Whether everything that groups know may be told."""
-        return all(log.may_acknowledge(log.log.log_end_offset) for log in self._logs)
+        return all(led.log.may_acknowledge(led.log.log.log_end_offset) for led in self._shards)
 
-    def _deliver(self, index: int, outcome: Outcome, own_ticket: int = 0) -> Message | None:
+    def _deliver(
+        self, led: Led[GroupCoordinator], outcome: Outcome, own_ticket: int = 0
+    ) -> Message | None:
         """Append, replay and answer, now or later; the answer to `own_ticket` if it is now.
 
         An answer that rests on what was appended before it waits for that, too.
         """
-        answers = self._apply(index, outcome)
-        log = self._logs[index]
-        if log.may_acknowledge(log.log.log_end_offset):
+        answers = self._apply(led, outcome)
+        if led.log.may_acknowledge(led.log.log.log_end_offset):
             return self._send(answers, own_ticket)
         if answers:
             self._flush.then(partial(self._send_durable, answers))
@@ -231,7 +252,7 @@ class CoordinatorRuntime:
             waiting = tuple(self._refusal(answer.ticket, code) for answer in waiting)
         self._send(waiting)
 
-    def _apply(self, index: int, outcome: Outcome) -> tuple[Answer, ...]:
+    def _apply(self, led: Led[GroupCoordinator], outcome: Outcome) -> tuple[Answer, ...]:
         """Append and replay; what may be said then."""
         if not outcome.records:
             return outcome.answers
@@ -244,21 +265,21 @@ class CoordinatorRuntime:
             transactional=outcome.producer is not None,
         )
         try:
-            self._logs[index].append(batch, now_ms=at.now_ms, origin=Origin.COORDINATOR)
+            led.log.append(batch, now_ms=at.now_ms, origin=Origin.COORDINATOR)
         except StreamlogError as error:
-            _log.error("%s-%d: nothing was kept: %s", OFFSETS_TOPIC, index, error)
+            _log.error("%s-%d: nothing was kept: %s", OFFSETS_TOPIC, led.index, error)
             code = _code(error, fenced=outcome.producer is not None)
             return tuple(self._refusal(answer.ticket, code) for answer in outcome.answers)
         for record in outcome.records:
             if outcome.producer is None:
-                self._shards[index].replay(record, now_ms=at.now_ms)
+                led.shard.replay(record, now_ms=at.now_ms)
             else:
-                self._shards[index].stage(record, producer_id, now_ms=at.now_ms)
+                led.shard.stage(record, producer_id, now_ms=at.now_ms)
         return outcome.answers
 
     def _refusal(self, ticket: int, code: ErrorCode) -> Answer:
         waiting = self._waiting[ticket]
-        return Answer(ticket, waiting.shard.refuse(waiting.request, waiting.version, code))
+        return Answer(ticket, refuse(waiting.request, code))
 
     def _send(self, answers: tuple[Answer, ...], own_ticket: int = 0) -> Message | None:
         """Answer those who wait; the answer to `own_ticket`, if there is one, is returned."""
@@ -273,16 +294,6 @@ class CoordinatorRuntime:
 
     def _instant(self) -> Instant:
         return Instant(self._clock.now_ms(), self._clock.wall_ms())
-
-
-def shard_index(group_id: str, count: int) -> int:
-    """Which partition a group belongs to: Java's `String.hashCode`, as in Kafka."""
-    code = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(units), 2):
-        code = (31 * code + int.from_bytes(units[position : position + 2])) & 0xFFFFFFFF
-    # Java's absolute value; the smallest negative number has none and counts as 0.
-    return (code if code < 1 << 31 else ((1 << 32) - code) & 0x7FFFFFFF) % count
 
 
 def _code(error: StreamlogError, *, fenced: bool) -> ErrorCode:

@@ -124,7 +124,10 @@ class TransactionRequests:
 
     def _commit_offsets(self, request: TxnOffsetCommitRequest, context: Context) -> Answer:
         """Positions that count once the transaction is committed."""
-        place = self._groups.partition_of(request.group_id)
+        try:
+            place = self._groups.partition_of(request.group_id)
+        except LogError as error:
+            return code_answer(request, context.version, ErrorCode(error.code))
         producer = (request.producer_id, request.producer_epoch)
         code = self._runtime.verify(request.transactional_id, producer, place)
         if code is not ErrorCode.NONE:
@@ -154,6 +157,10 @@ class TransactionRequests:
                 and (request.duration_filter < 0 or open_ms > request.duration_filter)
             )
 
+        try:
+            found = self._runtime.transactions()
+        except LogError as error:
+            return ListTransactionsResponse(error_code=error.code)
         return ListTransactionsResponse(
             unknown_state_filters=sorted(states - titles),
             transaction_states=[
@@ -162,7 +169,7 @@ class TransactionRequests:
                     producer_id=known.producer_id,
                     transaction_state=known.state.title,
                 )
-                for known in self._runtime.transactions()
+                for known in found
                 if passes(known)
             ],
         )
@@ -174,7 +181,10 @@ class TransactionRequests:
         )
 
     def _described(self, name: str) -> Described:
-        known = self._runtime.transaction(name)
+        try:
+            known = self._runtime.transaction(name)
+        except LogError as error:
+            return Described(error_code=error.code, transactional_id=name)
         if known is None:
             code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             return Described(error_code=code, transactional_id=name)

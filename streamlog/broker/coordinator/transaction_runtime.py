@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamlog.broker.coordinator.runtime import LOAD_BYTES, OFFSETS_TOPIC, shard_index
+from streamlog.broker.coordinator.led_shards import Led, LedShards
+from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC
 from streamlog.broker.coordinator.shard import (
     Answer,
     Caller,
@@ -31,9 +32,10 @@ from streamlog.broker.coordinator.transaction_coordinator import (
     TransactionCoordinator,
 )
 from streamlog.broker.storage.appends import Origin
+from streamlog.broker.transaction_answers import code_answer
 from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition
-from streamlog.protocol.error_codes import ErrorCode
-from streamlog.records.batch import encode_batch, split_batches
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.records.batch import RecordBatch, encode_batch
 from streamlog.records.control import ABORT, COMMIT, Marker
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from streamlog.broker.coordinator.transaction import Transaction
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.replication.partition import Partition, Partitions
-    from streamlog.broker.storage.topic_state import TopicState
     from streamlog.broker.transaction_config import TransactionConfig
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
@@ -73,8 +74,7 @@ class _Waiting(NamedTuple):
 
 class _Retry(NamedTuple):
     due_ms: int
-    number: int
-    """Of the shard."""
+    led: Led[TransactionCoordinator]
     ending: Ending
     left: frozenset[tuple[str, int]]
 
@@ -99,54 +99,54 @@ class TransactionRuntime:
         self._around = Surroundings(
             partitions.new_producer_id, partitions.exists, groups.partition_of
         )
-        self._shards: list[TransactionCoordinator] = []
-        self._logs: list[Partition] = []
+        self._shards: LedShards[TransactionCoordinator] = LedShards(
+            TRANSACTIONS_TOPIC,
+            partitions,
+            make=lambda: TransactionCoordinator(self._config, self._around),
+            replay=self._replay_batch,
+        )
         self._waiting: dict[int, _Waiting] = {}
         self._retries: list[_Retry] = []
         self._tickets = itertools.count(1)
-        self._is_resumed = True
+        self._loaded: list[int] = []
+        """Shards that have something to go on with, maybe, from before they were led here."""
 
     def configure(self, config: TransactionConfig) -> None:
         """Go on with other settings."""
         self._config = config
-        for shard in self._shards:
-            shard.configure(config)
+        for led in self._shards:
+            led.shard.configure(config)
 
     # ---- loading ----
 
-    def load(self, state: TopicState) -> None:
-        """Serve the transactional ids in `state`, after replaying all of it.
+    def lead(self, index: int) -> None:
+        """Serve the transactional ids of a partition, once all of it has been replayed.
 
-        What was prepared goes on with the next tick.
+        What was prepared before goes on with the next tick.
 
         Raises:
             CorruptData: a record is not what it claims to be.
         """
-        for index in range(len(state.partitions)):
-            partition = self.partitions.get(TRANSACTIONS_TOPIC, index)
-            shard = TransactionCoordinator(self._config, self._around)
-            self._replay(partition, shard)
-            self._logs.append(partition)
-            self._shards.append(shard)
-        self._is_resumed = False
+        if self._shards.lead(index):
+            self._loaded.append(index)
 
-    def ensure_topic(self) -> None:
-        """Make the topic of transactions unless it is there."""
-        if not self._shards:
-            self.load(
-                self.partitions.create(
-                    TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS, TRANSACTIONS_CONFIGS
-                )
-            )
+    def load(self) -> None:
+        """Go on until all that is led has been replayed. Raises what `lead` raises."""
+        while self._shards.is_loading:
+            self._loaded += self._shards.load_on()
 
-    def _replay(self, partition: Partition, shard: TransactionCoordinator) -> None:
-        offset, now_ms = partition.log.log_start_offset, self.clock.now_ms()
-        while offset < partition.high_watermark:
-            for batch in split_batches(partition.log.read(offset, max_bytes=LOAD_BYTES)):
-                offset = batch.next_offset
-                for record in batch.records():
-                    stored = CoordinatorRecord(record.key or b"", record.value)
-                    shard.replay(stored, now_ms=now_ms)
+    def resign(self, index: int) -> None:
+        """Another broker coordinates the ids of a partition: it goes on with what was prepared."""
+        self._shards.resign(index)
+        self._retries = [retry for retry in self._retries if retry.led.index != index]
+        for ticket in [ticket for ticket, each in self._waiting.items() if each.number == index]:
+            self._send((self._refusal(ticket, ErrorCode.NOT_COORDINATOR),))
+
+    def _replay_batch(self, batch: RecordBatch, shard: TransactionCoordinator) -> None:
+        now_ms = self.clock.now_ms()
+        for record in batch.records():
+            stored = CoordinatorRecord(record.key or b"", record.value)
+            shard.replay(stored, now_ms=now_ms)
 
     # ---- requests ----
 
@@ -154,34 +154,49 @@ class TransactionRuntime:
         self, transactional_id: str, request: Message, *, version: int, connection: int = 0
     ) -> Message | asyncio.Future[Message]:
         """Hand a request to its transactional id: the answer, or where it will be."""
-        self.ensure_topic()
-        index = shard_index(transactional_id, len(self._shards))
+        try:
+            led = self._shards.of(transactional_id)
+        except LogError as error:
+            return code_answer(request, version, ErrorCode(error.code))
         caller = Caller(next(self._tickets), version, "", "", "", connection)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[caller.ticket] = _Waiting(index, request, version, answer)
-        outcome = self._shards[index].handle(request, caller, self._instant())
-        self._deliver(index, outcome, caller.ticket)
+        self._waiting[caller.ticket] = _Waiting(led.index, request, version, answer)
+        outcome = led.shard.handle(request, caller, self._instant())
+        self._deliver(led, outcome, caller.ticket)
         return answer.result() if answer.done() else answer
 
     def verify(
         self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
     ) -> ErrorCode:
         """Whether a producer may write to a partition in its transaction now."""
-        if not self._shards:
+        if not self.partitions.partitions(TRANSACTIONS_TOPIC):
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        shard = self._shards[shard_index(transactional_id, len(self._shards))]
+        try:
+            shard = self._shards.of(transactional_id).shard
+        except LogError as error:
+            return ErrorCode(error.code)
         return shard.verify(transactional_id, producer, place)
 
     def transaction(self, transactional_id: str) -> Transaction | None:
-        """What is known of a transactional id."""
-        if not self._shards:
+        """What is known of a transactional id.
+
+        Raises:
+            LogError: with the code that the one who asks is to be told, nothing here (yet).
+        """
+        if not self.partitions.partitions(TRANSACTIONS_TOPIC):
             return None
-        shard = self._shards[shard_index(transactional_id, len(self._shards))]
-        return shard.transaction(transactional_id)
+        return self._shards.of(transactional_id).shard.transaction(transactional_id)
 
     def transactions(self) -> Iterable[Transaction]:
-        """Every transactional id."""
-        return itertools.chain.from_iterable(shard.transactions() for shard in self._shards)
+        """Every transactional id that is coordinated here.
+
+        Raises:
+            LogError: COORDINATOR_LOAD_IN_PROGRESS, there will be more.
+        """
+        if self._shards.is_loading:
+            what = "not all transactional ids are known yet"
+            raise error_for(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, what)
+        return itertools.chain.from_iterable(led.shard.transactions() for led in self._shards)
 
     def stop(self, reason: StreamlogError) -> None:
         """Nobody will be answered any more."""
@@ -195,24 +210,26 @@ class TransactionRuntime:
     def tick(self) -> None:
         """Do what is due."""
         at = self._instant()
-        if not self._is_resumed:
-            self._is_resumed = True
-            for index in range(len(self._shards)):
-                self._end_prepared(index)
-        for index, shard in enumerate(self._shards):
-            deadline_ms = shard.next_deadline_ms()
+        self._loaded += self._shards.load_on()
+        loaded, self._loaded = self._loaded, []
+        for led in self._shards:
+            if led.index in loaded:
+                self._end_prepared(led)
+            deadline_ms = led.shard.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= at.now_ms:
-                self._deliver(index, shard.on_tick(at))
+                self._deliver(led, led.shard.on_tick(at))
         due = [retry for retry in self._retries if retry.due_ms <= at.now_ms]
         self._retries = [retry for retry in self._retries if retry.due_ms > at.now_ms]
         for retry in due:
-            self._write_markers(retry.number, retry.ending, retry.left)
+            self._write_markers(retry.led, retry.ending, retry.left)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None for never."""
-        if not self._is_resumed:
-            return self.clock.now_ms()
-        deadlines = [shard.next_deadline_ms() for shard in self._shards]
+        now_ms = self.clock.now_ms()
+        if self._loaded:
+            return now_ms
+        deadlines = [led.shard.next_deadline_ms() for led in self._shards]
+        deadlines.append(self._shards.next_deadline_ms(now_ms))
         deadlines += [retry.due_ms for retry in self._retries]
         return min((each for each in deadlines if each is not None), default=None)
 
@@ -230,6 +247,8 @@ class TransactionRuntime:
         """
         at, (topic, index) = self._instant(), place
         partition = self.partitions.get(topic, index)
+        if topic == OFFSETS_TOPIC:
+            self._groups.check_marker(index)
         partition.end_transaction(*producer, marker, now_ms=at.now_ms, wall_ms=at.wall_ms)
         if topic == OFFSETS_TOPIC:
             self._groups.on_marker(index, producer[0], committed=marker.kind == COMMIT)
@@ -244,19 +263,23 @@ class TransactionRuntime:
         else:
             self._flush.then(then)
 
-    def _end_prepared(self, index: int) -> None:
+    def _end_prepared(self, led: Led[TransactionCoordinator]) -> None:
         """Once what was decided is on disk, write the markers."""
-        for ending in self._shards[index].take_endings():
-            self.when_durable([self._logs[index]], partial(self._on_prepared, index, ending))
+        for ending in led.shard.take_endings():
+            self.when_durable([led.log], partial(self._on_prepared, led, ending))
 
-    def _on_prepared(self, index: int, ending: Ending, failure: StreamlogError | None) -> None:
+    def _on_prepared(
+        self, led: Led[TransactionCoordinator], ending: Ending, failure: StreamlogError | None
+    ) -> None:
         if failure is None:
-            self._write_markers(index, ending, ending.partitions)
+            self._write_markers(led, ending, ending.partitions)
 
     def _write_markers(
-        self, index: int, ending: Ending, places: frozenset[tuple[str, int]]
+        self, led: Led[TransactionCoordinator], ending: Ending, places: frozenset[tuple[str, int]]
     ) -> None:
-        coordinator_epoch = self._logs[index].log.epochs.current
+        if not self._shards.has(led):
+            return
+        coordinator_epoch = led.log.log.epochs.current
         marker = Marker(COMMIT if ending.committed else ABORT, coordinator_epoch)
         producer = (ending.producer_id, ending.producer_epoch)
         written: list[Partition] = []
@@ -267,46 +290,53 @@ class TransactionRuntime:
             except UnknownTopicOrPartition:
                 continue
             except LogError as error:
-                _log.warning("%s-%d: no marker is needed: %s", *place, error)
+                if error.retriable:
+                    left.add(place)
+                else:
+                    _log.warning("%s-%d: no marker is needed: %s", *place, error)
             except StreamlogError as error:
                 _log.error("%s-%d: a marker is written later: %s", *place, error)
                 left.add(place)
         if left:
             due_ms = self.clock.now_ms() + RETRY_MS
-            self._retries.append(_Retry(due_ms, index, ending, frozenset(left)))
+            self._retries.append(_Retry(due_ms, led, ending, frozenset(left)))
         else:
-            self.when_durable(written, partial(self._on_written, index, ending))
+            self.when_durable(written, partial(self._on_written, led, ending))
 
-    def _on_written(self, index: int, ending: Ending, failure: StreamlogError | None) -> None:
-        if failure is None:
-            outcome = self._shards[index].on_ended(ending, self._instant())
+    def _on_written(
+        self, led: Led[TransactionCoordinator], ending: Ending, failure: StreamlogError | None
+    ) -> None:
+        if failure is None and self._shards.has(led):
+            outcome = led.shard.on_ended(ending, self._instant())
             # That it is complete need not be on disk: a restart would write the markers again.
-            self._send(self._apply(index, outcome))
+            self._send(self._apply(led, outcome))
 
     # ---- outcomes ----
 
-    def _deliver(self, index: int, outcome: Outcome, ticket: int = 0) -> None:
+    def _deliver(self, led: Led[TransactionCoordinator], outcome: Outcome, ticket: int = 0) -> None:
         """Append, replay, and go on from there when it is on disk."""
-        answers = self._apply(index, outcome, ticket)
+        answers = self._apply(led, outcome, ticket)
         if answers:
-            self.when_durable([self._logs[index]], partial(self._send_durable, answers))
-        self._end_prepared(index)
+            self.when_durable([led.log], partial(self._send_durable, answers))
+        self._end_prepared(led)
 
-    def _apply(self, index: int, outcome: Outcome, ticket: int = 0) -> tuple[Answer, ...]:
+    def _apply(
+        self, led: Led[TransactionCoordinator], outcome: Outcome, ticket: int = 0
+    ) -> tuple[Answer, ...]:
         """Append and replay; what may be said then."""
         if not outcome.records:
             return outcome.answers
         at = self._instant()
         batch = encode_batch([(at.wall_ms, r.key, r.value, ()) for r in outcome.records])
         try:
-            self._logs[index].append(batch, now_ms=at.now_ms, origin=Origin.COORDINATOR)
+            led.log.append(batch, now_ms=at.now_ms, origin=Origin.COORDINATOR)
         except StreamlogError as error:
-            _log.error("%s-%d: nothing was kept: %s", TRANSACTIONS_TOPIC, index, error)
-            self._shards[index].forget_ticket(ticket)
+            _log.error("%s-%d: nothing was kept: %s", TRANSACTIONS_TOPIC, led.index, error)
+            led.shard.forget_ticket(ticket)
             refused = {answer.ticket for answer in outcome.answers} | ({ticket} - {0})
             return tuple(map(self._refusal, refused))
         for record in outcome.records:
-            self._shards[index].replay(record, now_ms=at.now_ms)
+            led.shard.replay(record, now_ms=at.now_ms)
         return outcome.answers
 
     def _send_durable(self, answers: tuple[Answer, ...], failure: StreamlogError | None) -> None:
@@ -315,12 +345,11 @@ class TransactionRuntime:
             waiting = tuple(self._refusal(answer.ticket) for answer in waiting)
         self._send(waiting)
 
-    def _refusal(self, ticket: int) -> Answer:
+    def _refusal(
+        self, ticket: int, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ) -> Answer:
         waiting = self._waiting[ticket]
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return Answer(
-            ticket, self._shards[waiting.number].refuse(waiting.request, waiting.version, code)
-        )
+        return Answer(ticket, code_answer(waiting.request, waiting.version, code))
 
     def _send(self, answers: tuple[Answer, ...]) -> None:
         for answer in answers:

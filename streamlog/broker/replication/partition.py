@@ -19,7 +19,7 @@ from streamlog.errors import OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.storage.appends import AppendResult
@@ -282,6 +282,8 @@ class Partitions:
         self._flush = flush
         self._mode = mode
         self._served: dict[tuple[str, int], Partition] = {}
+        self.on_led: Callable[[str, int], None] = lambda _topic, _index: None
+        """Told of each partition that this broker begins to lead."""
         self._names: dict[bytes, str] = {}
 
     def get(self, topic: str, index: int) -> Partition:
@@ -345,7 +347,10 @@ class Partitions:
 
     def create(self, name: str, count: int, configs: Mapping[str, str]) -> TopicState:
         """Make a topic of `count` partitions. Raises what `LogDirectory.create_topic` raises."""
-        return self._directory.create_topic(name, count, configs)
+        state = self._directory.create_topic(name, count, configs)
+        for index in range(count):
+            self.on_led(name, index)
+        return state
 
     def delete(self, name: str) -> None:
         """Delete a topic; whoever waits for it is told."""

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.coordinator.runtime import shard_index
+from streamlog.broker.coordinator.led_shards import shard_index
 from streamlog.errors import ConnectionLost
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
