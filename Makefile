@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate properties equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -53,7 +53,11 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
 bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its peers, commits, latency, two workers, Nexmark beside the peers, memory, state, Spark: tables, and JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-simulate: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
+simulate: $(VENV)/.dev ## the shipped code on a simulated network, disk and clock, SEEDS=100 lives of each level (LEVELS="..."; SEED=n lives one again); JSON in build/simulation.json
+	@mkdir -p build
+	@$(BIN)/python -m simulation $(LEVELS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) --report build/simulation.json $(ARGS)
+
+properties: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
 
 equality: $(VENV)/.dev ## 500 random programs: the test driver, one worker, and three that are killed, paused, joined and left, write the same (ARGS='--seed n --runs 1' repeats one)

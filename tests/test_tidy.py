@@ -126,7 +126,7 @@ def test_a_broad_except_passes_the_error_on_or_says_why_not(path: Path) -> None:
 
 def test_every_path_in_the_documents_exists() -> None:
     documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    rooms = "streamlog|spark_bridge|tests|docs|examples|benchmarks"
+    rooms = "streamlog|spark_bridge|tests|docs|examples|benchmarks|simulation|chaos"
     pattern = re.compile(rf"`((?:{rooms})/[\w./-]*\w)/?`")
     missing = [
         f"{name(document)}: {path}"
@@ -143,12 +143,14 @@ def test_tests_mirror_the_package() -> None:
         room = name(test.parent).removeprefix("tests").strip("/")
         apart = {
             "builds",
+            "chaos",
             "conformance",
             "equality",
             "examples",
             "golden",
             "oracle",
             "ports",
+            "simulation",
             "spark_bridge",
             "docs",
             "typed",

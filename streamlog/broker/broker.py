@@ -39,6 +39,7 @@ from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.security.acls import Authorizer
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
+from streamlog.broker.storage.aside import Threads, os_thread
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.topic_pages import TopicPages
 from streamlog.broker.upkeep import Upkeep
@@ -86,14 +87,12 @@ class RequestContext:
 class Broker:
     """One node over one data directory. Made by `open`; an async context manager."""
 
-    def __init__(self, directory: LogDirectory, *, clock: Clock) -> None:
+    def __init__(self, directory: LogDirectory, *, clock: Clock, threads: Threads) -> None:
         self.advertised = ("127.0.0.1", 0)
         """Host and port that clients are told; see `listens`. Port 0: there is none."""
-        self._directory = directory
-        self._clock = clock
-        self._closed = False
+        self._directory, self._clock, self._closed = directory, clock, False
         self._alarm = alarm = Alarm(clock, self.tick)
-        self._flush = GroupFlush(directory)
+        self._flush = GroupFlush(directory, threads)
         self._marking = Marking(clock=clock, alarm=alarm)
         self._fetches = Fetches(
             lambda: self._data, slots=self._session_slots, clock=clock, alarm=alarm
@@ -130,7 +129,9 @@ class Broker:
         )
         self._users, self._acls = UserRequests(directory), AclRequests(directory)
         self._authorized = Authorized(self._acls, self._partitions)
-        self._upkeep = Upkeep(directory, self._partitions, clock=clock, on_job_done=self._arm)
+        self._upkeep = Upkeep(
+            directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
+        )
         self._deletions = Deletions(
             self._admin, self._upkeep, forget_topic=self._coordinator.forget_topic
         )
@@ -146,10 +147,11 @@ class Broker:
         config: BrokerConfig | None = None,
         clock: Clock | None = None,
         files: Files | None = None,
+        threads: Threads = os_thread,
     ) -> Self:
         """Open or make the data directory, recover its logs, load the groups.
 
-        `clock` and `files` are the machine's unless they are given.
+        `clock`, `files` and `threads` are the machine's unless they are given.
 
         Raises:
             LogDirectoryLocked: another process serves it; the message says where.
@@ -159,7 +161,7 @@ class Broker:
         config = config or BrokerConfig()
         clock = clock or SystemClock()
         opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
-        broker = cls(opened, clock=clock)
+        broker = cls(opened, clock=clock, threads=threads)
         try:
             broker._load()
         except BaseException:

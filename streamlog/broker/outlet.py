@@ -44,8 +44,7 @@ class Outlet:
         on_room: Callable[[], None],
         on_failure: Callable[[OSError], None],
     ) -> None:
-        reading = transport.get_extra_info("socket")
-        self._socket = socket.fromfd(reading.fileno(), reading.family, reading.type)
+        self._socket = _second_socket(transport)
         self._socket.settimeout(0)
         self._loop = asyncio.get_running_loop()
         self._on_room = on_room
@@ -142,6 +141,15 @@ class Outlet:
         while queue and left >= len(queue[0]):
             left -= len(queue.popleft())
         self._sent_bytes = left
+
+
+def _second_socket(transport: asyncio.Transport) -> socket.socket:
+    """A second socket for the connection; one that is not the kernel's gives its own."""
+    given: Callable[[], socket.socket] | None = transport.get_extra_info("second_socket")
+    if given is not None:
+        return given()
+    reading = transport.get_extra_info("socket")
+    return socket.fromfd(reading.fileno(), reading.family, reading.type)
 
 
 def memory_bytes(pieces: Iterable[Piece]) -> int:

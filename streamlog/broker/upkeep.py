@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from streamlog.broker.storage.aside import Aside, Job
+from streamlog.broker.storage.aside import Aside, Job, Threads
 from streamlog.broker.storage.cleaner import Cleaner
 from streamlog.broker.storage.retention import Kept, Retention
 from streamlog.errors import StreamlogError
@@ -40,12 +40,13 @@ class Upkeep:
         partitions: Partitions,
         *,
         clock: Clock,
+        threads: Threads,
         on_job_done: Callable[[], None],
     ) -> None:
         self._directory = directory
         self._clock = clock
         self._on_job_done = on_job_done
-        self._aside = Aside()
+        self._aside = Aside(threads)
         self._closed = False
         self._retention = retention = Retention(
             directory,

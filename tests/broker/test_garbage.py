@@ -1,6 +1,6 @@
 """Garbage at the socket: an answer or a hang-up with a line in the log; never anything else.
 
-A few thousand frames here, a hundred thousand under `make simulate`.
+A few thousand frames here, a hundred thousand under `make properties`.
 """
 
 from __future__ import annotations

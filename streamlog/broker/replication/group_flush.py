@@ -15,10 +15,10 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from streamlog.broker.storage.aside import Threads, os_thread
 from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class _Round:
 class GroupFlush:
     """Syncs the logs of one data directory."""
 
-    def __init__(self, directory: LogDirectory) -> None:
+    def __init__(self, directory: LogDirectory, threads: Threads = os_thread) -> None:
         self._directory = directory
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="streamlog-sync")
+        self._thread = threads("streamlog-sync")
         self._due: dict[Flushed, bool] = {}
         self._later: list[tuple[int, int, Flushed]] = []
         self._numbers = itertools.count()

@@ -13,10 +13,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+Threads: TypeAlias = Callable[[str], Executor]
+"""Gives a thread by its name, as an executor: whoever works beside the loop is given its own."""
+
+
+def os_thread(name: str) -> Executor:
+    """A thread of this process, which begins with the first job."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
 
 class Job(Generic[T_co]):
@@ -53,8 +62,8 @@ def aside(work: Callable[[], T], size_bytes: int = 0) -> Steps[T]:
 class Aside:
     """The thread, which begins with the first job."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="streamlog-aside")
+    def __init__(self, threads: Threads = os_thread) -> None:
+        self._thread = threads("streamlog-aside")
         self._closed = False
 
     def start(self, job: Job[object], then: Callable[[], None]) -> None:

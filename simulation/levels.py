@@ -1,0 +1,10 @@
+"""Levels: what can be simulated, by name. A new one is a line here."""
+
+from __future__ import annotations
+
+from simulation import echo
+from simulation.life import Level
+
+LEVELS: dict[str, Level] = {
+    "echo": echo.simulate,
+}
