@@ -12,11 +12,14 @@ from streamlog.cli.running import run
 from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import warnings_logged
 from streamlog.durations import duration_ms, moment
-from streamlog.errors import UsageError
+from streamlog.errors import TopologyError, UsageError
 
 if TYPE_CHECKING:
     from streamlog.app import App
+    from streamlog.history.comparison import Inputs
+    from streamlog.history.readers import LogReader
     from streamlog.snapshots.snapshot import Snapshot
+    from streamlog.topology import TopicSpec
     from streamlog.worker.program import Program
 
 EXIT_DIFFERENT = 1
@@ -43,6 +46,19 @@ MasterOption = Annotated[
 ]
 
 
+class Lower(StrEnum):
+    """Whether Spark folds windows natively."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
+LowerOption = Annotated[
+    Lower,
+    typer.Option("--lower", help="Spark folds windows natively where rows stay the same, or not."),
+]
+
+
 class RowsOf(StrEnum):
     """What becomes of a history's rows."""
 
@@ -64,6 +80,7 @@ def backfill(
     ] = RowsOf.STAGE,
     engine: EngineOption = Engine.LOCAL,
     master: MasterOption = None,
+    lower: LowerOption = Lower.AUTO,
     job_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Of the job and its snapshot.")
     ] = None,
@@ -87,6 +104,7 @@ def backfill(
             outputs="stage" if outputs is RowsOf.STAGE else "discard",
             job_id=job_id,
             directory=directory,
+            lower="auto" if lower is Lower.AUTO else "off",
         )
     typer.echo(job.explain())
     if explain:
@@ -108,6 +126,12 @@ def compare(
         str | None,
         typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
     ] = None,
+    inputs: Annotated[
+        bool,
+        typer.Option(
+            help="Show the records that led to rows that differ: runs the history once more."
+        ),
+    ] = True,
     log: LogOption = None,
 ) -> None:
     """Hold the rows that a history has staged against those in the log; 1: they differ."""
@@ -121,10 +145,29 @@ def compare(
         raise UsageError(f"app {app.id!r} has no topic {topic!r}: it has {', '.join(app.topics)}")
     found = _snapshot(app, snapshot, directory)
     with LogReader(app.log, app.security) as reader:
-        comparison = compared(Topic(spec, app.outlet), found, reader)
+        led = _inputs_of(app, found, spec, reader) if inputs else None
+        comparison = compared(Topic(spec, app.outlet), found, reader, led)
     typer.echo(str(comparison))
     if not comparison:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _inputs_of(app: App, snapshot: Snapshot, topic: TopicSpec, reader: LogReader) -> Inputs | None:
+    """What tells the records that led to rows; None: it can't be told."""
+    from streamlog.clock import SystemClock  # noqa: PLC0415 - other commands start faster
+    from streamlog.history.lineage import inputs_by  # noqa: PLC0415 - the same
+    from streamlog.history.plan import planned_again  # noqa: PLC0415 - the same
+
+    with warnings_logged():
+        program = app.program()
+    try:
+        plan = planned_again(program.topology, reader.partitions(), snapshot.manifest)
+    except TopologyError as error:
+        typer.echo(f"the records that led to rows are not shown: {error}")
+        return None
+    if plan is None:
+        return None
+    return inputs_by(plan, reader, topic, program, now_ms=SystemClock().wall_ms())
 
 
 def hand_over(

@@ -2,14 +2,16 @@
 
 Rows are compared as multisets per partition: key, value, timestamp and headers. Rows of the log
 that stand behind the last one that both have are told apart: mostly they belong to what came after
-the history's end. Rule of the file: nothing is said to be equal that was not looked at.
+the history's end. The first rows that differ are shown with the records that led to them
+(`lineage`), for which the history is run once more. Rule of the file: nothing is said to be equal
+that was not looked at.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -26,6 +28,32 @@ SHOWN_MAX = 5
 """Rows that differ that are shown of each partition, each way."""
 
 Fields: TypeAlias = tuple[bytes | None, bytes | None, int, Headers]
+Inputs: TypeAlias = Callable[
+    [Collection[Fields], Collection[Fields]], Mapping[Fields, Sequence[str]]
+]
+"""Given rows that the history has and rows that it has not: which records have led to each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that only one of both has."""
+
+    is_staged: bool
+    """The history has it, and the live app has not; else the other way round."""
+    row: Record
+    """Its offset is -1 if it is staged."""
+    told: str
+    """The row, decoded, for people."""
+    inputs: tuple[str, ...] = ()
+    """The last records that led to it, as the history has them; none if nobody looked for them, or
+    the history has none of its key."""
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """As text for people."""
+        yield f"only {'in the history' if self.is_staged else 'live'}: {self.told}"
+        for each in self.inputs:
+            yield f"  {each}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +69,8 @@ class PartitionComparison:
     """Rows that the history has not, though later ones are equal."""
     later: int
     """Rows of the log behind the last one that both have."""
-    shown: tuple[str, ...]
-    """The first ones that differ, decoded."""
+    differences: tuple[Difference, ...]
+    """The first rows that differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +97,23 @@ class Comparison:
                 f"  partition {each.partition}: {each.equal} equal, {each.only_staged} only in "
                 f"the history, {each.only_live} only live, {each.later} live ones later"
             )
-            lines += [f"    {line}" for line in each.shown]
+            lines += [f"    {line}" for found in each.differences for line in found.lines]
         return "\n".join(lines)
 
 
-def compared(topic: Topic[Any, Any], snapshot: Snapshot, reader: LogReader) -> Comparison:
+def compared(
+    topic: Topic[Any, Any],
+    snapshot: Snapshot,
+    reader: LogReader,
+    inputs: Inputs | None = None,
+) -> Comparison:
     """Compare a topic with the rows that are staged in a snapshot.
+
+    Args:
+        topic: of the app.
+        snapshot: of its history.
+        reader: of the log.
+        inputs: looks for the records that led to rows that differ; None: nobody does.
 
     Raises:
         UsageError: the log has no such topic, or nothing was staged for it.
@@ -87,9 +126,30 @@ def compared(topic: Topic[Any, Any], snapshot: Snapshot, reader: LogReader) -> C
             f"the log has no topic {topic.name!r}: no live app has published there, so there is "
             "nothing to compare with"
         )
-    return Comparison(
-        topic.name, tuple(_partition(topic, snapshot, reader, number) for number in range(count))
-    )
+    partitions = [_partition(topic, snapshot, reader, number) for number in range(count)]
+    if inputs is not None:
+        partitions = _explained(partitions, inputs)
+    return Comparison(topic.name, tuple(partitions))
+
+
+def _explained(found: Sequence[PartitionComparison], inputs: Inputs) -> list[PartitionComparison]:
+    """The same with the inputs of the rows that differ."""
+    rows = [each for partition in found for each in partition.differences]
+    if not rows:
+        return [*found]
+    staged = {fields_of(each.row) for each in rows if each.is_staged}
+    missing = {fields_of(each.row) for each in rows if not each.is_staged} - staged
+    led = inputs(staged, missing)
+    return [
+        replace(
+            partition,
+            differences=tuple(
+                replace(each, inputs=tuple(led.get(fields_of(each.row), ())))
+                for each in partition.differences
+            ),
+        )
+        for partition in found
+    ]
 
 
 def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[Record]:
@@ -108,12 +168,12 @@ def staged_rows(snapshot: Snapshot, topic: str, partition: int) -> Iterator[Reco
 def _partition(
     topic: Topic[Any, Any], snapshot: Snapshot, reader: LogReader, partition: int
 ) -> PartitionComparison:
-    wanted = Counter(map(_fields, staged_rows(snapshot, topic.name, partition)))
+    wanted = Counter(map(fields_of, staged_rows(snapshot, topic.name, partition)))
     total = wanted.total()
     live_only: list[Record] = []
     later: list[Record] = []
-    for record in _live(reader, TopicPartition(topic.name, partition)):
-        fields = _fields(record)
+    for record in live_rows(reader, TopicPartition(topic.name, partition)):
+        fields = fields_of(record)
         if wanted[fields] > 0:
             wanted[fields] -= 1
             live_only += later
@@ -121,28 +181,36 @@ def _partition(
         else:
             later.append(record)
     missing = Counter({fields: count for fields, count in wanted.items() if count > 0})
-    shown = [
-        f"only in the history: {_told(topic, Record(-1, f[2], f[0], f[1], f[3]), partition)}"
-        for f in islice(missing.elements(), SHOWN_MAX)
+    staged = (Record(-1, f[2], f[0], f[1], f[3]) for f in missing.elements())
+    differences = [
+        Difference(is_staged, row, told(topic, row, partition))
+        for is_staged, rows in ((True, staged), (False, live_only))
+        for row in islice(rows, SHOWN_MAX)
     ]
-    shown += [f"only live: {_told(topic, each, partition)}" for each in live_only[:SHOWN_MAX]]
     equal = total - missing.total()
     return PartitionComparison(
-        partition, equal, missing.total(), len(live_only), len(later), tuple(shown)
+        partition, equal, missing.total(), len(live_only), len(later), tuple(differences)
     )
 
 
-def _live(reader: LogReader, place: TopicPartition) -> Iterator[Record]:
+def live_rows(reader: LogReader, place: TopicPartition) -> Iterator[Record]:
+    """The committed records of a partition, as far as there are any now.
+
+    Raises:
+        StreamlogError: the log can't be read.
+    """
     for at, (start, end) in reader.bounds([place]).items():
         for records, *_ in reader.read(at, start, end):
             yield from records
 
 
-def _fields(record: Record) -> Fields:
+def fields_of(record: Record) -> Fields:
+    """All of a row that is compared."""
     return record.key, record.value, record.timestamp_ms, tuple(record.headers)
 
 
-def _told(topic: Topic[Any, Any], record: Record, partition: int) -> str:
+def told(topic: Topic[Any, Any], record: Record, partition: int) -> str:
+    """A row, decoded, for people."""
     try:
         shown = topic.decoded(record, partition)
     except StreamlogError:

@@ -23,9 +23,10 @@ from streamlog.durations import When, when_ms
 from streamlog.errors import ConfigError, UsageError
 from streamlog.history import publication
 from streamlog.history.bars import Bars
-from streamlog.history.comparison import Comparison, compared
+from streamlog.history.comparison import Comparison, Inputs, compared
 from streamlog.history.finished import FinishedTask, summed
 from streamlog.history.horizon import horizon
+from streamlog.history.lineage import inputs_by
 from streamlog.history.local import LocalRun, Surroundings, with_ends
 from streamlog.history.lowering import Lower
 from streamlog.history.plan import EngineName, Outputs, Plan, planned
@@ -152,8 +153,13 @@ class BackfillJob:
                 found[node, reason] = found.get((node, reason), 0) + count
         return found
 
-    def compare(self, topic: Topic[Any, Any]) -> Comparison:
+    def compare(self, topic: Topic[Any, Any], *, inputs: bool = True) -> Comparison:
         """The staged rows of a topic against those in the log, partition by partition.
+
+        Args:
+            topic: that the app writes.
+            inputs: show the records that led to the first rows that differ. If any does, the
+                history is run once more for it in this process, as far as the topic needs it.
 
         Raises:
             UsageError: nothing was staged, or the log has no such topic.
@@ -162,13 +168,18 @@ class BackfillJob:
         if self._asked.outputs != "stage" or self._snapshot is None:
             raise UsageError("no rows are staged: run the history with outputs='stage'")
         with self._reader() as reader:
-            return compared(topic, self._snapshot, reader)
+            led = self._inputs_by(reader, topic) if inputs else None
+            return compared(topic, self._snapshot, reader, led)
 
     @property
     def _tasks(self) -> list[FinishedTask]:
         if self._finished is None:
             raise UsageError("the history has not been run")
         return self._finished
+
+    def _inputs_by(self, reader: LogReader, topic: Topic[Any, Any]) -> Inputs:
+        now_ms = self._clock.wall_ms()
+        return inputs_by(self.plan, reader, topic.spec, self._asked.program, now_ms=now_ms)
 
     def _reader(self) -> LogReader:
         return LogReader(self._asked.log_url, self._asked.security)
@@ -270,6 +281,8 @@ class BackfillJob:
             created_ms=self._clock.wall_ms(),
             pending=[records for task in tasks for records in task.pending],
             outputs=outputs,
+            reads=plan.ends,
+            since_ms=plan.since_ms,
             staged=[] if is_published else [rows for task in tasks for rows in task.staged],
         )
 

@@ -9,7 +9,7 @@ whoever runs the plan again begins anew.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from streamlog.assignors import TopicPartition as Partition
 from streamlog.history.finished import FinishedTask
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.readers import LogReader
-from streamlog.history.stage_task import Attempt, OpenStore, StageTask
+from streamlog.history.stage_task import Attempt, OpenStore, Shuffled, StageTask
 from streamlog.history.staging import Shuffle, ShuffleWriter
 from streamlog.history.task_run import Arrival, Arrivals, Feed, OnRead, PartitionReader, unheard
 from streamlog.processing.global_tables import GlobalTables
@@ -50,6 +50,8 @@ class LocalRun:
 
     def __init__(self, plan: Plan, surroundings: Surroundings) -> None:
         self._plan = plan
+        self._stages = plan.stages
+        """That are run, in order."""
         self._with = surroundings
         self._shuffles = {
             topic: Shuffle.of(
@@ -72,7 +74,7 @@ class LocalRun:
             load_global_tables(self._global_tables, self._plan, self._with.reader)
             return [
                 self._run_task(stage, partition)
-                for stage in self._plan.stages
+                for stage in self._stages
                 for partition in range(stage.tasks)
             ]
         finally:
@@ -92,9 +94,12 @@ class LocalRun:
             on_read=self._with.on_read,
         )
         writer = ShuffleWriter(self._shuffles)
-        finished = StageTask(attempt, list(self._feeds(stage, partition)), writer).run()
+        finished = self._task(attempt, list(self._feeds(stage, partition)), writer).run()
         writer.finish()
         return finished
+
+    def _task(self, attempt: Attempt, feeds: Sequence[Feed], shuffled: Shuffled) -> StageTask:
+        return StageTask(attempt, feeds, shuffled)
 
     def _feeds(self, stage: Stage, partition: int) -> Iterator[Feed]:
         for topic in stage.subtopology.inputs:

@@ -22,6 +22,7 @@ from streamlog.durations import moment
 from streamlog.errors import TopologyError
 from streamlog.history.lowering import Lower, Lowering, lowering_of
 from streamlog.processing.cut_input import TimeSpan
+from streamlog.snapshots.manifest import Manifest
 from streamlog.topology import (
     AsyncMapValues,
     Entry,
@@ -95,6 +96,11 @@ class Plan:
         """FAR_MS: as far as the log goes."""
         return min((span.until_ms for span in self.spans.values()), default=FAR_MS)
 
+    @property
+    def since_ms(self) -> int:
+        """UNKNOWN_MS: from the beginning of the log."""
+        return max((span.since_ms for span in self.spans.values()), default=UNKNOWN_MS)
+
     def explain(self) -> str:
         """What runs how, and what it will be equal to, as text for people."""
         lines = [f"history of {self.topology.app_id}, engine {self.engine}: {self._times()}"]
@@ -108,8 +114,8 @@ class Plan:
         return "\n".join(lines)
 
     def _times(self) -> str:
-        since_ms = max((span.since_ms for span in self.spans.values()), default=UNKNOWN_MS)
-        since = "the beginning" if since_ms == UNKNOWN_MS else moment(since_ms).isoformat()
+        is_whole = self.since_ms == UNKNOWN_MS
+        since = "the beginning" if is_whole else moment(self.since_ms).isoformat()
         until = "the end of the log"
         if self.until_ms < FAR_MS:
             until = f"the first record of each partition that has come to {_moment(self.until_ms)}"
@@ -245,6 +251,23 @@ def _lowered(stage: Stage, topology: Topology, lower: Lower) -> Stage:
     if isinstance(found, str):
         return replace(stage, why_not=found)
     return replace(stage, lowering=found, how=_LOWERED)
+
+
+def planned_again(topology: Topology, counts: Mapping[str, int], manifest: Manifest) -> Plan | None:
+    """The plan of the history that has left a snapshot; None: it does not say where it began.
+
+    Raises:
+        TopologyError: the snapshot is of another program.
+    """
+    if not manifest.reads:
+        return None
+    manifest.check(topology, {})
+    until_ms = FAR_MS if manifest.cut_ms is None else manifest.cut_ms
+    span = TimeSpan(since_ms=manifest.since_ms, until_ms=until_ms)
+    counts = {spec.name: spec.partitions or 1 for spec in topology.topics.values()} | {**counts}
+    plan = planned(topology, counts | manifest.partitions, span=span)
+    ends = {(topic, at): (start, end) for topic, at, start, end in manifest.reads}
+    return replace(plan, ends=ends)
 
 
 def taken_by_tasks(plan: Plan, reason: str) -> Plan:

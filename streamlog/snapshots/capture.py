@@ -158,6 +158,8 @@ def finished(
     pending: Iterable[PendingRecords] = (),
     staged: Iterable[StagedRecords] = (),
     changelogs: Mapping[tuple[str, int], int] | None = None,
+    reads: Mapping[tuple[str, int], tuple[int, int]] | None = None,
+    since_ms: int = -1,
 ) -> Snapshot:
     """The snapshot made of these tasks; from now on it exists.
 
@@ -173,6 +175,8 @@ def finished(
         pending: records between two stages whose turn had not come, one file per partition.
         staged: rows for output topics that are to be published by the hand-over.
         changelogs: of a snapshot of live tasks, what of their changelogs it reflects.
+        reads: of a history, where it began in each partition, and up to where it was planned.
+        since_ms: of a history that begins at a time, that time.
 
     Raises:
         CorruptData: a task is missing, or is there twice.
@@ -200,6 +204,8 @@ def finished(
         pending=tuple(pending),
         staged=tuple(staged),
         changelogs=_rows(changelogs or {}),
+        reads=tuple((*at, *bounds) for at, bounds in sorted((reads or {}).items())),
+        since_ms=since_ms,
         versions={"streamlog": _version(), "python": platform.python_version()},
     )
     place.add(MANIFEST_FILE, manifest.encode())

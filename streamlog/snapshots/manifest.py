@@ -136,6 +136,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Several of one partition in their order."""
     changelogs: tuple[Row, ...] = ()
     """Of a snapshot of live tasks: the offsets of their changelogs that it reflects."""
+    reads: tuple[tuple[str, int, int, int], ...] = ()
+    """Of a history, per partition that it read from the log: topic, partition, where it began, and
+    the end that it was planned up to. By them it can be run again."""
+    since_ms: int = -1
+    """Of a history: older records of streams were left out; -1: none were."""
     versions: dict[str, str] = {}
     """Of streamlog and Python, for who looks into it."""
 

@@ -25,7 +25,7 @@ NO_MARKS = {"mark.quiet.ms": "-1"}
 class Till:
     """An app over orders, with a repartition and windows that close."""
 
-    def __init__(self, directory: Path, scale: int = 1) -> None:
+    def __init__(self, directory: Path, scale: int = 1, factor: int = 3) -> None:
         self.url = f"embedded:{directory / 'log'}"
         self.app = App(
             "till", log=self.url, state_dir=str(directory / "state"), commit_interval="20ms"
@@ -37,7 +37,7 @@ class Till:
         orders.map_values(lambda v: v * scale).to(self.scaled)
         by_digit = orders.group_by(lambda _, v: f"digit {v}", name="by-digit")
         windows = by_digit.windowed(tumbling("10s", grace="1s")).emit(Emit.CLOSE)
-        windows.reduce(lambda a, b: a * 3 + b, name="folded").changes().to(self.sums)
+        windows.reduce(lambda a, b: a * factor + b, name="folded").changes().to(self.sums)
 
     async def fill(self) -> None:
         names = {"orders": 3, "sums": 2, "scaled": 2}
@@ -111,6 +111,43 @@ def test_a_history_of_another_program_differs_and_says_where(till: Till, tmp_pat
     comparison = job.compare(till.scaled)
     assert not comparison
     assert "only in the history: 'shop" in str(comparison)
+    # The first record of shop 0 is 0, and twice that is the same.
+    first = "'shop0' = 6, 1970-01-01T00:16:40.750000+00:00"
+    led = "orders-0 at offset 1: 'shop0' = 3, 1970-01-01T00:16:40.750000+00:00"
+    assert f"    only in the history: {first}\n      from {led}\n" in str(comparison)
+    assert "only live: 'shop0' = 3, 1970-01-01T00:16:40.750000+00:00 at offset" in str(comparison)
+    plain = str(job.compare(till.scaled, inputs=False))
+    assert "only live" in plain
+    assert "from orders" not in plain
+    assert not [*(tmp_path / "state" / ".history" / "till").iterdir()]
+
+
+def test_a_row_of_a_window_is_shown_with_the_records_in_it(till: Till, tmp_path: Path) -> None:
+    till.app.backfill(outputs="publish", until=END).run()
+    job = Till(tmp_path, factor=5).app.backfill(outputs="stage", until=END)
+    job.run()
+    comparison = job.compare(till.sums)
+    differences = [each for p in comparison.partitions for each in p.differences]
+    assert {each.is_staged for each in differences} == {True, False}
+    for each in differences:
+        key, value = till.sums.spec.key.loads(each.row.key), int.from_bytes(each.row.value or b"")
+        start_ms = round(key.start.timestamp() * 1_000)
+        inside = [
+            (n % 3, n // 3, f"{key.key!r} = {digit}")
+            for n, (_, digit, at_ms) in enumerate(ORDERS)
+            if f"digit {digit}" == key.key and start_ms <= at_ms < start_ms + 10_000
+        ]
+        made = [line for line in each.inputs if line.startswith("from ")]
+        assert len(made) == min(len(inside), 4)
+        told = {f"from orders-{part} at {n}: {row}" for part, n, row in inside}
+        assert {line.rpartition(",")[0] for line in made} <= told
+        # A window is closed by a record that comes behind it.
+        closing = [line for line in each.inputs if line not in made]
+        assert len(closing) == each.is_staged
+        assert all(line.startswith("came with orders-") for line in closing)
+        factor = 5 if each.is_staged else 3
+        first = int(key.key.removeprefix("digit "))
+        assert value == sum(first * factor**power for power in range(len(inside)))
 
 
 def test_now_is_where_all_streams_have_come_to(till: Till) -> None:

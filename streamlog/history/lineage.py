@@ -1,0 +1,376 @@
+"""Lineage: which records have led to some rows of a history, found by running it once more.
+
+The tasks that write the topic are given their inputs record by record, and watched. When a row
+that is asked for comes out, the records of its key that were taken before it (of its window, if it
+has one) are what it was made of, as far as that can be known of functions; if the record that made
+it come out is none of these, it is told as well. What came through a repartition topic is told by
+where it came from. Rules of the file: nothing is written but to files that go again; of each row a
+few records are kept, however long the history. Not done here: which rows are asked for
+(`comparison`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from streamlog.durations import moment, when_ms
+from streamlog.history.comparison import Fields, Inputs
+from streamlog.history.local import LocalRun, Surroundings
+from streamlog.history.plan import Plan, Stage
+from streamlog.history.readers import LogReader
+from streamlog.history.stage_task import Attempt, Shuffled, StageTask
+from streamlog.history.task_run import Arrival, Arrivals, Effects, Feed, TaskRun
+from streamlog.processing.calls import Call, CallResult
+from streamlog.processing.outbox import SinkBatch
+from streamlog.processing.provenance import (
+    MARK,
+    PROVENANCE,
+    RECORD_BYTES,
+    Mark,
+    source_of,
+    unpack_record,
+)
+from streamlog.processing.record_queue import TopicPartition
+from streamlog.processing.task import Task
+from streamlog.record import Windowed
+from streamlog.records.batch import Record
+from streamlog.records.columns import RecordColumns
+from streamlog.serdes import Serde
+from streamlog.snapshots import SnapshotPlace
+from streamlog.tables.rocksdb import RocksBudget, RocksStore
+from streamlog.tables.store import Change
+from streamlog.topology import TopicSpec
+from streamlog.windows.counted import Counted
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
+from streamlog.windows.sessions import Sessions
+from streamlog.windows.sliding import Sliding
+from streamlog.worker.program import Program
+
+INPUTS_MAX: Final = 4
+"""Records that are told of each row, the last ones."""
+
+
+class Taken(NamedTuple):
+    """A record that a task has taken."""
+
+    place: TopicPartition
+    record: Record
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A row whose inputs are looked for."""
+
+    since_ms: int
+    until_ms: int
+    """Records of other times are none of its inputs; both inclusive."""
+    inputs: deque[Taken]
+    cause: Taken | None = None
+    """The record with which it came, if that is none of its inputs."""
+    is_found: bool = False
+
+
+class Lineage(LocalRun):
+    """A history that is run to see where rows of one topic come from."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        surroundings: Surroundings,
+        topic: TopicSpec,
+        *,
+        staged: Collection[Fields],
+        missing: Collection[Fields],
+    ) -> None:
+        """A run that has not begun.
+
+        Args:
+            plan: of the history.
+            surroundings: whose place is of no snapshot: what is written there goes again.
+            topic: that the rows are of.
+            staged: rows of it that the history has.
+            missing: rows of it that the history does not have.
+        """
+        stages = _above(plan, topic.name)
+        super().__init__(replace(plan, outputs="discard"), surroundings)
+        self._stages = stages
+        self._topic = topic
+        self._inputs_max = INPUTS_MAX if any(_remembers(s, topic.name) for s in stages) else 1
+        self._is_end_in = any(map(_ends_with_a_record, stages))
+        self._asked: dict[Fields, _Asked] = {}
+        self._by_key: dict[object, list[_Asked]] = {}
+        for fields in dict.fromkeys(staged):
+            self._ask(fields, FAR_MS)
+        for fields in dict.fromkeys(missing):
+            self._ask(fields, fields[2])
+
+    def inputs(self) -> Mapping[Fields, Sequence[str]]:
+        """Run; per row the records that have led to it, as text, the last one last.
+
+        Raises:
+            ProcessingError: a record can't be read, or a function failed on it.
+            StreamlogError: the log can't be read, or the disk refused.
+        """
+        self.run()
+        return {fields: [*self._told(asked)] for fields, asked in self._asked.items()}
+
+    def on_taken(self, taken: Sequence[Taken]) -> None:
+        """A task that writes the topic has taken these."""
+        for each in taken:
+            spec = self._plan.topology.topics[each.place[0]]
+            for asked in self._by_key.get(_comparable(_loaded(spec.key, each.record.key)), ()):
+                at_ms = _time_of(spec, each.record)
+                if not asked.is_found and asked.since_ms <= at_ms <= asked.until_ms:
+                    asked.inputs.append(each)
+
+    def on_rows(self, batches: Sequence[SinkBatch], taken: Sequence[Taken]) -> None:
+        """A task has written these after it has taken those."""
+        for batch in batches:
+            if batch.topic != self._topic.name:
+                continue
+            headers = repeat(()) if batch.headers is None else batch.headers
+            rows = zip(batch.keys, batch.values, batch.timestamps, headers, strict=False)
+            for key, value, timestamp_ms, others in rows:
+                asked = self._asked.get((key, value, timestamp_ms, tuple(others)))
+                if asked is None or asked.is_found:
+                    continue
+                asked.is_found = True
+                if taken and not any(each in asked.inputs for each in taken):
+                    asked.cause = taken[-1]
+
+    def _task(self, attempt: Attempt, feeds: Sequence[Feed], shuffled: Shuffled) -> StageTask:
+        if self._topic.name not in _written(attempt.stage):
+            return super()._task(attempt, feeds, shuffled)
+        return _WatchedTask(attempt, feeds, shuffled, self)
+
+    def _ask(self, fields: Fields, until_ms: int) -> None:
+        key: Any = _loaded(self._topic.key, fields[0])
+        span = (UNKNOWN_MS, until_ms)
+        if isinstance(key, Windowed):
+            last_ms = when_ms(key.end) - (not self._is_end_in)
+            span, key = (when_ms(key.start), last_ms), key.key
+        asked = _Asked(*span, deque(maxlen=self._inputs_max))
+        self._asked[fields] = asked
+        self._by_key.setdefault(_comparable(key), []).append(asked)
+
+    def _told(self, asked: _Asked) -> Iterator[str]:
+        for each in asked.inputs:
+            yield f"from {self._text(each)}"
+        if asked.cause is not None:
+            yield f"came with {self._text(asked.cause)}"
+
+    def _text(self, taken: Taken) -> str:
+        (topic, partition), record = taken
+        spec = self._plan.topology.topics[topic]
+        origin = f"{topic}-{partition} at offset {record.offset}"
+        for name, data in record.headers:
+            if name == PROVENANCE and data is not None:
+                _, _, position, _ = unpack_record(data)
+                source, number = source_of(data[RECORD_BYTES:])
+                origin = f"{source}-{number} at {position}"
+        key, value = _loaded(spec.key, record.key), _loaded(spec.value, record.value)
+        return f"{origin}: {key!r} = {value!r}, {moment(_time_of(spec, record)).isoformat()}"
+
+
+def inputs_by(
+    plan: Plan, reader: LogReader, topic: TopicSpec, program: Program, *, now_ms: int
+) -> Inputs:
+    """What runs a history once more, to see where rows of a topic come from.
+
+    Args:
+        plan: of the history; whatever engine has run it, this one is run in this process.
+        reader: of the log.
+        topic: that the rows are of.
+        program: of the app, whose directory is used meanwhile.
+        now_ms: the time on the wall.
+    """
+
+    def inputs(
+        staged: Collection[Fields], missing: Collection[Fields]
+    ) -> Mapping[Fields, Sequence[str]]:
+        directory = Path(program.state_dir) / ".history" / program.app_id / f"lineage-{uuid4().hex}"
+        budget = RocksBudget(program.state_memory_bytes)
+        surroundings = Surroundings(
+            reader=reader,
+            directory=directory / "run",
+            place=SnapshotPlace(str(directory / "left")),
+            now_ms=now_ms,
+            open_store=lambda path: RocksStore.open(path, budget=budget),
+        )
+        try:
+            return Lineage(plan, surroundings, topic, staged=staged, missing=missing).inputs()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    return inputs
+
+
+class _WatchedTask(StageTask):
+    """A task whose records and rows are told."""
+
+    def __init__(
+        self, attempt: Attempt, feeds: Sequence[Feed], shuffled: Shuffled, lineage: Lineage
+    ) -> None:
+        super().__init__(attempt, feeds, shuffled)
+        self._given, self._going, self._lineage = feeds, attempt, lineage
+
+    def run_of(self, task: Task, effects: Effects) -> TaskRun:
+        """Record by record."""
+        watch = _Watch(task, self._lineage)
+        for feed in self._given:
+            feed.arrivals = watch.one_by_one(feed.arrivals)
+        return _WatchedRun(
+            task,
+            self._given,
+            _WatchedEffects(effects, watch),
+            until_ms=self._going.plan.until_ms,
+            now_ms=self._going.now_ms,
+        ).watched_by(watch)
+
+
+class _Watch:
+    """What a task has been given and has not taken, and what it took in the step at hand."""
+
+    def __init__(self, task: Task, lineage: Lineage) -> None:
+        self._task = task
+        self._lineage = lineage
+        self._given: dict[TopicPartition, deque[Record]] = {}
+        self._taken: list[Taken] = []
+
+    def one_by_one(self, arrivals: Arrivals) -> Arrivals:
+        with closing(arrivals):
+            for place, arrival in chain.from_iterable(found.items() for found in arrivals):
+                yield from self._single(place, arrival)
+
+    def _single(self, place: TopicPartition, arrival: Arrival) -> Arrivals:
+        given = self._given.setdefault(place, deque())
+        columns, marks = arrival.records, deque(arrival.marks)
+        for number, record in enumerate(columns):
+            before = []
+            while marks and marks[0].offset < record.offset:
+                before.append(marks.popleft())
+            given.append(record)
+            yield {place: Arrival(columns[number : number + 1], before)}
+        if marks or arrival.is_last:
+            yield {place: Arrival(RecordColumns(), [*marks], arrival.is_last)}
+
+    def on_rows(self, batches: Sequence[SinkBatch]) -> None:
+        self._settle()
+        self._lineage.on_rows(batches, self._taken)
+
+    def on_step(self) -> None:
+        self._settle()
+        self._taken = []
+
+    def _settle(self) -> None:
+        """See what was taken."""
+        positions, fresh = self._task.positions, list[Taken]()
+        for place, given in self._given.items():
+            while given and given[0].offset < positions.get(place, 0):
+                record = given.popleft()
+                if not any(name == MARK for name, _ in record.headers):
+                    fresh.append(Taken(place, record))
+        self._lineage.on_taken(fresh)
+        self._taken += fresh
+
+
+class _WatchedRun(TaskRun):
+    """Tells where a step ends."""
+
+    _watch: _Watch
+
+    def watched_by(self, watch: _Watch) -> _WatchedRun:
+        self._watch = watch
+        return self
+
+    def steps(self) -> Iterator[None]:
+        for _ in super().steps():
+            self._watch.on_step()
+            yield
+
+
+class _WatchedEffects:
+    """Tells which rows were written."""
+
+    def __init__(self, effects: Effects, watch: _Watch) -> None:
+        self._effects = effects
+        self._watch = watch
+
+    def write(self, batches: Sequence[SinkBatch]) -> None:
+        self._watch.on_rows(batches)
+        self._effects.write(batches)
+
+    def commit(self, task: Task, changes: Sequence[Change]) -> None:
+        self._effects.commit(task, changes)
+
+    def tell(self, source: Source, mark: Mark) -> None:
+        self._effects.tell(source, mark)
+
+    def answers(self, calls: Sequence[Call]) -> list[CallResult]:
+        return self._effects.answers(calls)
+
+
+def _above(plan: Plan, topic: str) -> tuple[Stage, ...]:
+    """The stages that a topic depends on, in order."""
+    wanted: list[Stage] = []
+    read: set[str] = {topic}
+    for stage in reversed(plan.stages):
+        if read & _written(stage):
+            wanted.insert(0, stage)
+            read |= {*stage.subtopology.inputs}
+    return tuple(wanted)
+
+
+def _written(stage: Stage) -> set[str]:
+    return {topic.name for node in stage.subtopology.nodes for topic in node.writes}
+
+
+def _remembers(stage: Stage, topic: str) -> bool:
+    """Whether rows that it writes to the topic are made of more than one record."""
+    sub = stage.subtopology
+    sinks = [node for node in sub.nodes if topic in (each.name for each in node.writes)]
+    return any(
+        each.specs or each.looks_into for sink in sinks for each in (sink, *sub.ancestors(sink))
+    )
+
+
+def _ends_with_a_record(stage: Stage) -> bool:
+    """Whether it has windows whose end is the time of their last record."""
+    windows = (getattr(node, "windows", None) for node in stage.subtopology.nodes)
+    return any(isinstance(each, Counted | Sessions | Sliding) for each in windows)
+
+
+def _time_of(spec: TopicSpec, record: Record) -> int:
+    if spec.timestamp is None or record.value is None:
+        return record.timestamp_ms
+    try:
+        return when_ms(spec.timestamp(spec.value.loads(record.value)))
+    except Exception:  # noqa: BLE001 - functions of the user: what becomes of it is for the task
+        return record.timestamp_ms
+
+
+def _loaded(serde: Serde[Any], data: bytes | None) -> object:
+    if data is None:
+        return None
+    try:
+        found: object = serde.loads(data)
+    except Exception:  # noqa: BLE001 - a serde of the user: shown as it is
+        return data
+    return found
+
+
+def _comparable(key: object) -> object:
+    """A key that can be looked up: structs may be no hashable things."""
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)
+    return key
