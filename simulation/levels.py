@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from simulation import echo
+from simulation import echo, isr
 from simulation.life import Level
 
 LEVELS: dict[str, Level] = {
     "echo": echo.simulate,
+    "isr": isr.simulate,
 }
