@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from simulation.disk import SimulatedDisk
 from streamlog.broker.storage.files import (
     Files,
     directory_error,
@@ -24,10 +26,14 @@ from streamlog.errors import LogDirectoryFailed, LogDirectoryLost
 Place = tuple[Files, str]
 
 
-@pytest.fixture(params=["os", "memory"])
+@pytest.fixture(params=["os", "memory", "simulated"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """The files, and a directory in them."""
-    files: Files = OsFiles() if request.param == "os" else MemoryFiles()
+    files: Files = MemoryFiles()
+    if request.param == "os":
+        files = OsFiles()
+    elif request.param == "simulated":
+        files = SimulatedDisk(Random(0))
     files.make_directory(str(tmp_path))
     return files, str(tmp_path)
 

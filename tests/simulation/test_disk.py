@@ -1,0 +1,174 @@
+"""What the simulated disk may leave after a power cut, a kill and a refused sync, and what not."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from simulation.disk import SimulatedDisk
+from simulation.process import ProcessEnded
+from streamlog.broker.storage.files import make_durable_directory, read_file, replace_file
+
+LIVES = 200
+
+
+def disk(seed: int = 0) -> SimulatedDisk:
+    made = SimulatedDisk(Random(seed))
+    make_durable_directory(made, "d")
+    return made
+
+
+def write(files: SimulatedDisk, path: str, data: bytes, *, at: int = 0, sync: bool = False) -> None:
+    file = files.open(path, writable=True)
+    assert file.write(data, at) == len(data)
+    if sync:
+        file.sync()
+    file.close()
+
+
+def left(prepare: Callable[[SimulatedDisk], None], path: str = "d/a") -> set[bytes | None]:
+    """What many power cuts have left of a file; None: it is not there."""
+    found: set[bytes | None] = set()
+    for seed in range(LIVES):
+        files = disk(seed)
+        prepare(files)
+        files.cut()
+        name = path.rpartition("/")[2]
+        found.add(read_file(files, path) if name in files.list("d") else None)
+    return found
+
+
+def test_what_was_synced_with_its_name_is_there() -> None:
+    def prepare(files: SimulatedDisk) -> None:
+        write(files, "d/a", b"kept", sync=True)
+        files.sync_directory("d")
+
+    assert left(prepare) == {b"kept"}
+
+
+def test_a_name_that_was_not_synced_may_be_gone_and_a_file_be_empty() -> None:
+    def prepare(files: SimulatedDisk) -> None:
+        write(files, "d/a", b"new")
+
+    found = left(prepare)
+    assert {None, b"", b"new"} <= found
+    assert found <= {None, b"", b"n", b"ne", b"new", bytes(3)}
+
+
+def test_a_synced_file_without_its_name_may_be_gone() -> None:
+    assert left(lambda files: write(files, "d/a", b"kept", sync=True)) == {None, b"kept"}
+
+
+def test_pages_behind_what_was_synced_get_there_in_any_order() -> None:
+    def prepare(files: SimulatedDisk) -> None:
+        write(files, "d/a", b"s" * 512, sync=True)
+        files.sync_directory("d")
+        write(files, "d/a", b"1" * 512 + b"2" * 512, at=512)
+
+    found = left(prepare)
+    assert all(each is not None and each.startswith(b"s" * 512) for each in found)
+    assert b"s" * 512 + bytes(512) + b"2" * 512 in found
+    assert len(found) > 10
+
+
+def test_a_rename_is_whole_or_has_not_been() -> None:
+    def prepare(files: SimulatedDisk) -> None:
+        write(files, "d/a", b"old", sync=True)
+        write(files, "d/b", b"new", sync=True)
+        files.sync_directory("d")
+        files.rename("d/b", "d/a")
+
+    assert left(prepare) == {b"old", b"new"}
+
+
+def test_a_rename_without_a_sync_of_the_file_leaves_it_empty() -> None:
+    def prepare(files: SimulatedDisk) -> None:
+        write(files, "d/b", b"new")
+        files.rename("d/b", "d/a")
+        files.sync_directory("d")
+
+    assert b"" in left(prepare)
+
+
+def test_a_rename_to_another_directory_loses_nothing() -> None:
+    for seed in range(LIVES):
+        files = disk(seed)
+        make_durable_directory(files, "e")
+        write(files, "d/a", b"kept", sync=True)
+        files.sync_directory("d")
+        files.rename("d/a", "e/a")
+        if seed % 3 == 0:
+            files.sync_directory("d")
+        elif seed % 3 == 1:
+            files.sync_directory("e")
+        files.cut()
+        assert files.list("d") + files.list("e") == ["a"]
+
+
+def test_a_file_is_replaced_all_or_nothing() -> None:
+    def prepare(files: SimulatedDisk) -> None:
+        replace_file(files, "d/a", b"old")
+        files.trap(files.steps % 7 + 1, lambda: None)
+        with suppress(ProcessEnded):
+            for _ in range(9):
+                replace_file(files, "d/a", b"new")
+
+    assert left(prepare) <= {b"old", b"new"}
+
+
+def test_a_kill_takes_nothing_that_was_written_and_files_of_before_are_closed() -> None:
+    files = disk()
+    file = files.open("d/a", writable=True)
+    held = files.lock("d/lock")
+    assert held is not None
+    assert files.lock("d/lock") is None
+    file.write(b"written", 0)
+    files.kill()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.write(b"x", 0)
+    assert read_file(files, "d/a") == b"written"
+    assert files.lock("d/lock") is not None
+
+
+def test_after_a_refused_sync_no_other_one_brings_these_pages_to_disk() -> None:
+    files = disk()
+    file = files.open("d/a", writable=True)
+    file.write(b"1" * 512, 0)
+    files.sync_directory("d")
+    files.refuse_syncs()
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    file.write(b"2" * 512, 512)
+    file.sync()
+    assert read_file(files, "d/a") == b"1" * 512 + b"2" * 512
+    files.cut()
+    assert read_file(files, "d/a") == bytes(512) + b"2" * 512
+
+
+def test_a_full_disk_takes_a_part_and_then_nothing() -> None:
+    files = disk()
+    files.capacity_bytes = 10
+    file = files.open("d/a", writable=True)
+    assert file.write(b"x" * 8, 0) == 8
+    assert file.write(b"x" * 8, 8) == 2
+    with pytest.raises(OSError, match="No space") as full:
+        file.write(b"x", 10)
+    assert full.value.errno == errno.ENOSPC
+    files.capacity_bytes = None
+    assert file.write(b"x", 10) == 1
+
+
+def test_a_trap_ends_the_process_in_the_middle_of_a_write() -> None:
+    found = set()
+    for seed in range(LIVES):
+        files = disk(seed)
+        file = files.open("d/a", writable=True)
+        files.trap(1, files.kill)
+        with pytest.raises(ProcessEnded):
+            file.write(b"abc", 0)
+        found.add(read_file(files, "d/a"))
+    assert found == {b"", b"a", b"ab", b"abc"}
