@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from simulation import echo, isr
+from simulation import echo, isr, raft
 from simulation.life import Level
 
 LEVELS: dict[str, Level] = {
     "echo": echo.simulate,
     "isr": isr.simulate,
+    "raft": raft.simulate,
 }

@@ -1,0 +1,77 @@
+"""The quorum's machine lives through faults, and every planted bug is found."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from functools import cache
+
+import pytest
+
+from simulation.raft import simulate
+from streamlog.broker.quorum.raft_state import Rules
+
+THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
+LIVES = 500 if THOROUGH else 12
+BUDGET = 12_000 if THOROUGH else 300
+FOUND = {
+    "vote_not_persisted": (9, "Q4"),
+    "no_log_check": (0, "Q2"),
+    "count_unflushed": (2, "Q6"),
+    "fetch_before_flush": (0, "Q6"),
+    "no_divergence_check": (0, "Q6"),
+    "accept_any_answer": (0, "Q5"),
+    "rejoin_at_once": (11, "Q2"),
+}
+"""Where each was first found, searching from seed 0, and by what at that seed."""
+RARE = {"commit_old_epoch", "no_begin_fence", "trust_leader_hint"}
+"""Too rare, or too slow, for a short search: each has a directed test, too."""
+COVERED = {"no_flush_generation"}
+"""Another rule covers it: see its directed test."""
+
+
+live = cache(simulate)
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_a_quorum_lives_through_everything(seed: int) -> None:
+    life = live(seed)
+    assert life.violations == (), life.story
+    assert life.counts["acknowledged"] > 0
+
+
+def test_what_is_to_be_lived_through_does_happen() -> None:
+    counts: dict[str, int] = {}
+    for seed in range(LIVES):
+        for what, often in live(seed).counts.items():
+            counts[what] = counts.get(what, 0) + often
+    for what in ("crashes", "elections", "partitions", "pauses", "truncations", "snapshots",
+                 "snapshots installed", "wipes"):  # fmt: skip
+        assert counts.get(what, 0) > 2, f"{what}: {counts}"
+
+
+def test_a_seed_is_a_life() -> None:
+    assert simulate(3).trace == live(3).trace != live(4).trace
+
+
+@pytest.mark.parametrize("bug", FOUND)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    first, check = FOUND[bug]
+    rules = Rules(**{bug: True})
+    violations = simulate(first, rules).violations
+    assert violations[0].startswith(check), violations
+    assert not THOROUGH or first == next(
+        seed for seed in range(BUDGET) if simulate(seed, rules).violations
+    )
+
+
+@pytest.mark.skipif(not THOROUGH, reason="a search of minutes")
+@pytest.mark.parametrize("bug", RARE)
+def test_a_rare_bug_is_found(bug: str) -> None:
+    rules = Rules(**{bug: True})
+    found = next((each for each in range(BUDGET) if simulate(each, rules).violations), None)
+    assert found is not None
+
+
+def test_every_bug_has_its_test() -> None:
+    assert {each.name for each in fields(Rules)} == {*FOUND, *RARE, *COVERED}
