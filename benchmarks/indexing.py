@@ -89,7 +89,7 @@ def starts(path: str) -> None:
     """1,000 partitions: filled, closed, opened; opened after a kill."""
     before = resident_mib()
     directory = LogDirectory.open(path)
-    logs = directory.create_topic("many", PARTITIONS).partitions
+    logs = list(directory.create_topic("many", PARTITIONS).partitions.values())
     print(f"made     reserved for indexes {reserved_mib(path, 'index'):8.1f} MiB")
     for log in logs:
         for _ in range(BATCHES):
@@ -101,11 +101,11 @@ def starts(path: str) -> None:
     seconds, opened = timed(lambda: LogDirectory.open(path))
     print(f"clean start         {seconds * 1e3:8.0f} ms")
     print(f"resident since then {resident_mib() - before:8.1f} MiB")
-    for log in opened.topics["many"].partitions:
+    for log in opened.topics["many"].partitions.values():
         log.append(BATCH, now_ms=0)
         log.range(240, max_bytes=1)
     print(f"read from each      {resident_mib() - before:8.1f} MiB")
-    indexes = [log._segments.active._offsets for log in opened.topics["many"].partitions]  # noqa: SLF001
+    indexes = [log._segments.active._offsets for log in opened.topics["many"].partitions.values()]  # noqa: SLF001
     turns = lookup_us(lambda number: indexes[number % PARTITIONS].floor(100), [*range(LOOKUPS)])
     print(f"index lookup in one after the other {turns:8.1f} us")
     opened._discard()  # noqa: SLF001 - as a kill does

@@ -394,7 +394,7 @@ class AdminRequests:
                     replica_nodes=node,
                     isr_nodes=node,
                 )
-                for index, log in enumerate(state.partitions)
+                for index, log in sorted(state.partitions.items())
             ],
         )
 

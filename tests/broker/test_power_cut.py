@@ -110,11 +110,12 @@ def indexes(files: MemoryFiles, kept: Kept) -> dict[str, bytes]:
     topic = directory.topics["t"]
     there = {
         (partition, offset): value
-        for partition, log in enumerate(topic.partitions)
+        for partition, log in topic.partitions.items()
         for offset, value in values(log)
     }
     assert {place: there.get(place) for place in kept} == kept
-    whole = {f"p-{topic.topic_id.hex()}-{i}" for i, log in enumerate(topic.partitions) if log.whole}
+    logs = topic.partitions.items()
+    whole = {f"p-{topic.topic_id.hex()}-{number}" for number, log in logs if log.whole}
     directory.close()
     return {
         f"{name}/{each}": read_file(files, f"data/{name}/{each}")

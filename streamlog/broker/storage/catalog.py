@@ -1,7 +1,8 @@
 """Catalog: the small files of a data directory, beside the partitions.
 
     meta.properties   which log this is: cluster, node, directory (names as in Kafka)
-    topics.json       topics with id, partitions and settings, and ids being deleted
+    topics.json       topics with id, the partitions that are here and settings, and ids being
+                      deleted
     checkpoints       per partition folder the offset before which everything is synced, and
                       the one before which everything was deleted
     broker.json       the broker's settings that were altered while it ran, and quotas of clients
@@ -70,7 +71,8 @@ class TopicEntry:
 
     name: str
     topic_id: bytes
-    partitions: int
+    partitions: tuple[int, ...]
+    """The numbers of those that are here."""
     configs: Mapping[str, str]
 
 
@@ -158,7 +160,7 @@ class Catalog:
             {
                 "name": topic.name,
                 "topic_id": topic.topic_id.hex(),
-                "partitions": topic.partitions,
+                "partitions": _told(topic.partitions),
                 "configs": dict(topic.configs),
             }
             for topic in topics
@@ -358,10 +360,25 @@ def _ends(content: dict[str, Any]) -> dict[str, SegmentEnd]:
     return {str(folder): SegmentEnd(*map(int, end)) for folder, end in found}
 
 
+def _told(partitions: tuple[int, ...]) -> int | list[int]:
+    """How many, if none is missing."""
+    count = len(partitions)
+    return count if partitions == tuple(range(count)) else list(partitions)
+
+
+def _numbers(told: object) -> tuple[int, ...]:
+    if isinstance(told, list):
+        found = tuple(sorted(map(int, told)))
+        if not found or found[0] < 0 or found[-1] >= PARTITIONS_MAX:
+            raise ValueError(f"a topic of partitions {told}")
+        return found
+    if not isinstance(told, int) or not 1 <= told <= PARTITIONS_MAX:
+        raise ValueError(f"a topic of {told} partitions")
+    return tuple(range(told))
+
+
 def _topic(entry: dict[str, Any]) -> TopicEntry:
-    partitions = int(entry["partitions"])
-    if not 1 <= partitions <= PARTITIONS_MAX:
-        raise ValueError(f"a topic of {partitions} partitions")
+    partitions = _numbers(entry["partitions"])
     return TopicEntry(
         name=str(entry["name"]),
         topic_id=_topic_id(entry["topic_id"]),

@@ -59,7 +59,7 @@ class Checkpoints:
         folders = (
             partition_folder(topic.topic_id, number)
             for topic in topics
-            for number in range(topic.partitions)
+            for number in topic.partitions
         )
         return {each: Checkpoint(points.get(each, 0), starts.get(each, 0)) for each in folders}
 

@@ -127,7 +127,7 @@ class Cleaner:
     def _look_and_clean(self) -> Steps[None]:
         dirtiest: _Candidate | None = None
         for topic in list(self._directory.topics.values()):
-            for number, log in enumerate(topic.partitions):
+            for number, log in list(topic.partitions.items()):
                 if not log.config.compacts or self._rests(log):
                     continue
                 found = yield from self._candidate(topic.name, number, log)

@@ -94,7 +94,7 @@ class Inspection:
             points = self.catalog.recovery_points()
             starts = self.catalog.log_start_offsets()
         for entry in sorted(entries, key=lambda each: each.name):
-            for number in range(entry.partitions):
+            for number in entry.partitions:
                 folder = _folder(entry, number)
                 point, start = points.get(folder, START_OFFSET), starts.get(folder, START_OFFSET)
                 yield self._stored(entry, number, recovery_point=point, log_start_offset=start)

@@ -174,7 +174,7 @@ class LogDirectory:
         return tuple(
             place
             for topic in self._topics.values()
-            for log in topic.partitions
+            for log in topic.partitions.values()
             for place in log.damage
         )
 
@@ -187,11 +187,13 @@ class LogDirectory:
         state = self._topics.get(topic)
         if state is None:
             raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
-        if not 0 <= partition < len(state.partitions):
+        log = state.partitions.get(partition)
+        if log is None:
+            there = ", ".join(map(str, state.partitions)) or "none"
             raise UnknownTopicOrPartition(
-                f"topic {topic!r} has partitions 0 to {len(state.partitions) - 1}, not {partition}"
+                f"topic {topic!r} has partitions {there} here, not {partition}"
             )
-        return state.partitions[partition]
+        return log
 
     def create_topic(
         self,
@@ -217,9 +219,9 @@ class LogDirectory:
         config = self._config.topic.overridden(given)
         topic_id = new_topic_id() if topic_id is None else topic_id
         topic = TopicState(
-            name=name, topic_id=topic_id, partitions=[], configs=given, config=config
+            name=name, topic_id=topic_id, partitions={}, configs=given, config=config
         )
-        return self._grown(topic, partitions)
+        return self._grown(topic, range(partitions))
 
     def add_partitions(self, name: str, partitions: int) -> TopicState:
         """Give a topic so many partitions; it has them, durably, when this returns.
@@ -234,32 +236,26 @@ class LogDirectory:
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         check_partition_count(name, partitions, least=len(topic.partitions) + 1)
-        return self._grown(topic, partitions)
+        return self._grown(topic, range(len(topic.partitions), partitions))
 
-    def _grown(self, topic: TopicState, partitions: int) -> TopicState:
-        """The topic with new partitions up to so many."""
-        logs: list[PartitionLog] = []
+    def _grown(self, topic: TopicState, numbers: Iterable[int]) -> TopicState:
+        """The topic with these partitions besides."""
+        logs: dict[int, PartitionLog] = {}
         with self._disk():
             try:
-                for number in range(len(topic.partitions), partitions):
+                for number in numbers:
                     folder = f"{self.path}/{partition_folder(topic.topic_id, number)}"
                     label = f"{topic.name}-{number}"
-                    logs.append(
-                        PartitionLog.create(
-                            self._files,
-                            folder,
-                            name=label,
-                            config=topic.config,
-                            rolls=self.rolls,
-                        )
+                    logs[number] = PartitionLog.create(
+                        self._files, folder, name=label, config=topic.config, rolls=self.rolls
                     )
                 self._files.sync_directory(self.path)
-                grown = replace(topic, partitions=[*topic.partitions, *logs])
+                grown = replace(topic, partitions={**topic.partitions, **logs})
                 self._write_topics([*{**self._topics, topic.name: grown}.values()])
             except (OSError, LogDirectoryError):
                 # The folders stay behind, empty: they are used by the next attempt, or if there
                 # is no such topic removed by the next opening.
-                for log in logs:
+                for log in logs.values():
                     log.discard()
                 raise
         self._topics[topic.name] = grown
@@ -299,7 +295,7 @@ class LogDirectory:
                 self._deleting.discard(topic.topic_id)
                 raise
             del self._topics[name]
-            for log in topic.partitions:
+            for log in topic.partitions.values():
                 log.discard()
             self._finish_deletions()
 
@@ -339,7 +335,7 @@ class LogDirectory:
 
     def _take_topic(self, topic: TopicState) -> None:
         self._topics[topic.name] = topic
-        for log in topic.partitions:
+        for log in topic.partitions.values():
             log.configure(topic.config)
 
     def look_again(self, topic: str, partition: int) -> PartitionLog:
@@ -433,9 +429,8 @@ class LogDirectory:
             LogDirectoryError: the disk refused.
         """
         self._check_writable()
-        for topic in self._topics.values():
-            for log in topic.partitions:
-                log.flush()
+        for log in self._logs().values():
+            log.flush()
         self.write_checkpoints()
 
     def write_checkpoints(self, *, if_changed: bool = False) -> None:
@@ -466,9 +461,8 @@ class LogDirectory:
     def fail(self, failure: LogDirectoryError) -> None:
         """Take nothing more: a sync has failed, and nobody knows what the disk has."""
         self._failure = failure
-        for topic in self._topics.values():
-            for log in topic.partitions:
-                log.fail(failure)
+        for log in self._logs().values():
+            log.fail(failure)
 
     def check(self) -> None:
         """Whether it can still be used: a log that nobody writes to would not notice.
@@ -495,7 +489,7 @@ class LogDirectory:
         if self._closed:
             return
         failures: list[StreamlogError] = []
-        logs = [log for topic in self._topics.values() for log in topic.partitions]
+        logs = list(self._logs().values())
         try:
             for log in logs:
                 try:
@@ -519,9 +513,8 @@ class LogDirectory:
 
     def _discard(self) -> None:
         self._closed = True
-        for topic in self._topics.values():
-            for log in topic.partitions:
-                log.discard()
+        for log in self._logs().values():
+            log.discard()
         if self._lock is not None:
             self._lock.close()
 
@@ -557,12 +550,12 @@ class LogDirectory:
             self._folders.check_owned()
         entries, _ = self._catalog.topics()
         for entry in entries:
-            logs = [self._read_only_log(entry, number) for number in range(entry.partitions)]
+            logs = {number: self._read_only_log(entry, number) for number in entry.partitions}
             self._topics[entry.name] = topic_state(entry, logs, self._config.topic)
         # Read last: a log may have been cut since, but what it begins with was there.
         starts = self._catalog.log_start_offsets()
         for topic in self._topics.values():
-            for number, log in enumerate(topic.partitions):
+            for number, log in topic.partitions.items():
                 start = starts.get(partition_folder(topic.topic_id, number), 0)
                 log.advance_start(min(start, log.log_end_offset))
 
@@ -603,9 +596,9 @@ class LogDirectory:
         ends: Mapping[str, SegmentEnd] | None,
     ) -> None:
         config = self._config.topic.overridden(entry.configs)
-        logs: list[PartitionLog] = []
+        logs: dict[int, PartitionLog] = {}
         self._topics[entry.name] = topic_state(entry, logs, config)
-        for number in range(entry.partitions):
+        for number in entry.partitions:
             folder = partition_folder(entry.topic_id, number)
             point, start = checkpoints[folder]
             end = None if ends is None else ends.get(folder)
@@ -613,18 +606,16 @@ class LogDirectory:
                 # It was there before the topic was. That it ends before offset 1 is damage.
                 self._files.make_directory(f"{self.path}/{folder}")
                 point, end = max(point, 1), None
-            logs.append(
-                PartitionLog.open(
-                    self._files,
-                    f"{self.path}/{folder}",
-                    name=f"{entry.name}-{number}",
-                    config=config,
-                    clean=ends is not None,
-                    end=end,
-                    recovery_point=point,
-                    log_start_offset=start,
-                    rolls=self.rolls,
-                )
+            logs[number] = PartitionLog.open(
+                self._files,
+                f"{self.path}/{folder}",
+                name=f"{entry.name}-{number}",
+                config=config,
+                clean=ends is not None,
+                end=end,
+                recovery_point=point,
+                log_start_offset=start,
+                rolls=self.rolls,
             )
 
     def _check_writable(self) -> None:
@@ -640,7 +631,7 @@ class LogDirectory:
             TopicEntry(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partitions=len(topic.partitions),
+                partitions=tuple(sorted(topic.partitions)),
                 configs=topic.configs,
             )
             for topic in topics
@@ -652,7 +643,7 @@ class LogDirectory:
         return {
             partition_folder(topic.topic_id, number): log
             for topic in self._topics.values()
-            for number, log in enumerate(topic.partitions)
+            for number, log in topic.partitions.items()
         }
 
     def _finish_deletions(self) -> None:

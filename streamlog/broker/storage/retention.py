@@ -98,7 +98,7 @@ class Retention:
             self._round.extend(
                 (topic.name, number)
                 for topic in self._directory.topics.values()
-                for number in range(len(topic.partitions))
+                for number in topic.partitions
             )
         self._check(now_ms, steady_ms)
         due: list[str] = []
@@ -117,9 +117,9 @@ class Retention:
         for _ in range(min(LOGS_AT_ONCE, len(self._round))):
             name, number = self._round.popleft()
             topic = self._directory.topics.get(name)
-            if topic is None or number >= len(topic.partitions):
+            log = None if topic is None else topic.partitions.get(number)
+            if topic is None or log is None:
                 continue  # It was deleted since the round began.
-            log = topic.partitions[number]
             if self._expire(name, number, now_ms=now_ms, wall_ms=wall_ms):
                 due_ms = now_ms + topic.config.file_delete_delay_ms
                 over.append(_Over(log, log.log_start_offset, due_ms))

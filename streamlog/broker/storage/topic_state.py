@@ -26,7 +26,8 @@ class TopicState:
     name: str
     topic_id: bytes
     """16 bytes, new whenever a topic is made."""
-    partitions: list[PartitionLog]
+    partitions: dict[int, PartitionLog]
+    """Those that are here; others may be on other brokers."""
     configs: dict[str, str]
     """The settings that were given for the topic, by Kafka's names."""
     config: TopicConfig
@@ -59,7 +60,9 @@ def check_partition_count(name: str, partitions: int, *, least: int) -> None:
         )
 
 
-def topic_state(entry: TopicEntry, logs: list[PartitionLog], config: TopicConfig) -> TopicState:
+def topic_state(
+    entry: TopicEntry, logs: dict[int, PartitionLog], config: TopicConfig
+) -> TopicState:
     """The topic that was written down so, with these logs and settings."""
     return TopicState(
         name=entry.name,

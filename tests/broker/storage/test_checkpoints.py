@@ -62,7 +62,7 @@ def test_what_was_taken_later_stays() -> None:
 def test_a_thread_that_is_slow_is_waited_for_and_does_not_undo() -> None:
     files = SlowFiles()
     directory = LogDirectory.open("data", files=files)
-    (log,) = directory.create_topic("t", 1).partitions
+    (log,) = directory.create_topic("t", 1).partitions.values()
     log.append(batch(10), now_ms=0)
     log.advance_start(3)
     slow = directory.begin_checkpoints()

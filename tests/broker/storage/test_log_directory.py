@@ -79,7 +79,7 @@ def test_topics_outlive_a_restart(files: MemoryFiles) -> None:
     assert topic.configs == {"cleanup.policy": "compact"}
     assert topic.config.cleanup_policy == "compact"
     assert topic.config.segment_bytes == 1024
-    assert [log.log_end_offset for log in topic.partitions] == [0, 0, 2]
+    assert [log.log_end_offset for log in topic.partitions.values()] == [0, 0, 2]
 
 
 def test_a_given_topic_id_is_kept_and_another_is_new(directory: LogDirectory) -> None:

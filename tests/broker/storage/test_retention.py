@@ -308,7 +308,7 @@ def test_a_round_is_told_in_one_line(
     directory = opened(files)
     directory.create_topic("over", 2 * LOGS_AT_ONCE, {"retention.ms": "1000"})
     directory.create_topic("stays", 2 * LOGS_AT_ONCE)
-    for log in directory.topics["over"].partitions:
+    for log in directory.topics["over"].partitions.values():
         log.append(batch(timestamp_ms=START_MS), now_ms=0)
     later: list[Kept] = []
     time = Time(directory)
@@ -335,7 +335,7 @@ def test_a_round_is_made_in_portions(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("t", 2 * LOGS_AT_ONCE + 1, {"retention.ms": "1000"})
     directory.create_topic("gone", 1, {"retention.ms": "1000"})
-    every = [*directory.topics["t"].partitions, directory.log("gone", 0)]
+    every = [*directory.topics["t"].partitions.values(), directory.log("gone", 0)]
     for log in every:
         log.append(batch(timestamp_ms=START_MS), now_ms=0)
     time = Time(directory)

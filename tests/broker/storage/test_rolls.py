@@ -145,7 +145,7 @@ def test_a_topic_that_is_deleted_under_a_sync_is_no_trouble_of_the_disk() -> Non
 def test_of_many_logs_that_are_due_some_roll_now_and_the_others_soon() -> None:
     directory = LogDirectory.open("data", files=MemoryFiles(), config=BrokerConfig())
     directory.create_topic("t", PARTITIONS, {"segment.ms": "1000"})
-    logs = directory.topics["t"].partitions
+    logs = list(directory.topics["t"].partitions.values())
 
     def segments() -> int:
         return sum(log.active_base_offset > 0 for log in logs)

@@ -43,7 +43,7 @@ class CountingFiles(MemoryFiles):
 def filled() -> tuple[CountingFiles, LogDirectory]:
     files = CountingFiles()
     directory = LogDirectory.open("data", files=files, config=CONFIG)
-    for log in directory.create_topic("t", PARTITIONS).partitions:
+    for log in directory.create_topic("t", PARTITIONS).partitions.values():
         for number in range(20):
             data = batch(2, timestamp_ms=number, value=bytes(100), producer=(7, 0, 2 * number))
             log.append(data, now_ms=0)
@@ -58,10 +58,10 @@ def reopened(files: CountingFiles) -> LogDirectory:
 
 def test_a_clean_start_reads_no_log_and_goes_on() -> None:
     files, directory = filled()
-    ends = [log.end for log in directory.topics["t"].partitions]
+    ends = [log.end for log in directory.topics["t"].partitions.values()]
     directory.close()
     again = reopened(files)
-    logs = again.topics["t"].partitions
+    logs = list(again.topics["t"].partitions.values())
     assert files.read_bytes == 0
     assert [log.end for log in logs] == ends
     assert all(log.recovery_point == log.log_end_offset == 40 for log in logs)
@@ -101,7 +101,8 @@ def test_an_end_that_is_not_as_it_was_left_is_looked_at() -> None:
     newest = max(name for name in files.list(f"data/{folder}") if name.endswith(LOG_SUFFIX))
     overwrite(files, f"data/{folder}/{newest}", b"cut")
     again = reopened(files)
-    damaged = [log for topic in again.topics.values() for log in topic.partitions if log.damage]
+    logs = [log for topic in again.topics.values() for log in topic.partitions.values()]
+    damaged = [log for log in logs if log.damage]
     assert len(damaged) == 1
 
 
@@ -118,4 +119,5 @@ def test_a_mark_that_can_not_be_read_costs_a_recovery() -> None:
 def test_partitions_that_nobody_writes_to_hold_no_file_open() -> None:
     files, directory = filled()
     directory.close()
-    assert all(log._segments.active._file is None for log in reopened(files).topics["t"].partitions)
+    logs = reopened(files).topics["t"].partitions.values()
+    assert all(log._segments.active._file is None for log in logs)
