@@ -12,7 +12,7 @@ anew of their headers; a new epoch begins then, for nobody knows what else the f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from streamlog.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.files import Files
+    from streamlog.records.batch import RecordBatch
 
 EPOCHS = "leader-epoch-checkpoint"
 EPOCH_MAX = 2**31 - 2
@@ -82,6 +83,41 @@ class LeaderEpochs:
         """
         if self.current > (self._entries[-1][0] if self._entries else 0):
             self._write([*self._entries, (self.current, offset)])
+
+    def begin(self, epoch: int) -> None:
+        """What is appended from now on is of `epoch`, as the controller has said.
+
+        An epoch that is older than what the log has is no controller's: it is not gone back to.
+        """
+        self.current = max(epoch, self._entries[-1][0] if self._entries else 0)
+
+    def note_copies(self, batches: Sequence[RecordBatch]) -> None:
+        """Batches of another log, with their epochs, are about to be written.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        entries = list(self._entries)
+        for batch in batches:
+            if batch.leader_epoch > (entries[-1][0] if entries else 0):
+                entries.append((batch.leader_epoch, batch.base_offset))
+        if len(entries) > len(self._entries):
+            self._write(entries)
+        self.current = entries[-1][0] if entries else 0
+
+    def truncate(self, end_offset: int) -> None:
+        """The log ends at `end_offset` now.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        kept = [entry for entry in self._entries if entry[1] < end_offset]
+        if len(kept) < len(self._entries):
+            self._write(kept)
+
+    def start_after(self, epoch: int) -> int | None:
+        """Where the first epoch after `epoch` begins; None if there is none."""
+        return min((start for each, start in self._entries if each > epoch), default=None)
 
     def at(self, offset: int) -> int:
         """The epoch that wrote `offset`."""

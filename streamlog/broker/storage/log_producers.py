@@ -28,11 +28,16 @@ class LogProducers:
         self._snapshots = ProducerSnapshots(files, directory)
         self._segments = segments
 
-    def restore(self) -> None:
+    def restore(self, *, forget: bool = False) -> None:
         """As of the end of the log: the newest good snapshot, and a replay.
 
-        The replay begins further back where aborted transactions have to be found again.
+        The replay begins further back where aborted transactions have to be found again. With
+        `forget` nothing is known any more: the log is another one.
         """
+        if forget:
+            self._snapshots.forget()
+            self.states = ProducerStates()
+            return
         end_offset = self._segments.active.next_offset
         distrusted = self._segments.distrusted_offset
         self.states, offset = self._snapshots.take(end_offset if distrusted is None else distrusted)

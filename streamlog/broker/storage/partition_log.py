@@ -35,6 +35,7 @@ from streamlog.broker.storage.segment import Segment, SegmentEnd
 from streamlog.broker.storage.segments import Segments
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
 from streamlog.broker.storage.transactions import Decided
+from streamlog.broker.storage.truncation import Truncation
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
@@ -86,6 +87,7 @@ class PartitionLog:
         )
         self._start_offset = START_OFFSET
         self._producers = LogProducers(files, directory, self._segments)
+        self.truncation = Truncation(self, self._segments, self._producers, self._disk)
         self._dirty = False
         self._closed = False
 
@@ -267,6 +269,8 @@ class PartitionLog:
                 batches = admission.timed(placed, batches, self._config, wall_ms=wall_ms)
         else:
             batches = admission.admit_copies(placed, next_offset=base_offset)
+            with self._disk.errors():
+                self.epochs.note_copies(batches)
         self._write(placed, batches, now_ms)
         offset = base_offset
         for batch in batches:
@@ -439,6 +443,10 @@ class PartitionLog:
             raise self._out_of_range(offset)
         self._start_offset = max(self._start_offset, offset)
 
+    def set_start(self, offset: int) -> None:
+        """The log is about to begin again at `offset`; see `Truncation.begin_restart`."""
+        self._start_offset = offset
+
     def expire(self, *, high_watermark: int, wall_ms: int, now_ms: int) -> None:
         """Delete the segments whose time is over by the topic's settings; see `advance_start`.
 
@@ -521,13 +529,15 @@ class PartitionLog:
                 files += segment.files_to_sync()
         names = self._segments.sync_names if self._segments.names_are_due else None
         self._segments.names_are_due = False
-        return PendingSync(end, tuple(self._segments.unsynced), tuple(files), names)
+        sealed, generation = tuple(self._segments.unsynced), self.truncation.generation
+        return PendingSync(end, sealed, tuple(files), names, generation)
 
     def end_sync(self, pending: PendingSync) -> None:
         """A sync has succeeded: everything up to its end is on disk."""
         unsynced = self._segments.unsynced
         self._segments.unsynced = [each for each in unsynced if each not in pending.sealed]
-        self.synced = max(self.synced, pending.end)
+        if pending.generation == self.truncation.generation:
+            self.synced = max(self.synced, pending.end)
 
     def check_open(self) -> None:
         """Whether it takes anything.

@@ -98,10 +98,33 @@ class Segments:
 
     def begin_again(self, offset: int) -> None:
         """Remove all of them, and go on with an empty one at `offset`."""
-        for segment in self._chain:
+        for segment in reversed(self._chain):
             segment.remove()
-        self._chain, self._bases = [], []
+        self._chain, self._bases, self.unsynced = [], [], []
         self.add(offset)
+
+    def truncate(self, offset: int) -> None:
+        """Take everything from the batch with `offset` in it on away, durably; the newest first."""
+        kept = max(bisect_left(self._bases, offset), 1)
+        last = self._loaded(kept - 1)
+        while len(self._chain) > kept:
+            self._chain[-1].remove()
+            self._take(self._chain[:-1])
+        if offset < last.next_offset:
+            end = last.position_of(offset) if offset > last.base_offset else 0
+            last.close()
+            last.rescan(end)
+            last.aborted.distrust()
+            last.cut()
+        last.unseal()
+        last.linked()
+        for segment in self.unsynced:
+            if segment in self._chain[:-1]:
+                segment.sync()
+        last.sync()
+        self.unsynced = []
+        self.sync_names()
+        self.names_are_due = False
 
     # Growing and shrinking.
 

@@ -61,6 +61,12 @@ class ProducerSnapshots:
                 self._files.remove(path)
         return ProducerStates(), None
 
+    def forget(self) -> None:
+        """Remove all of them."""
+        for offset in self._offsets():
+            self._files.remove(self._path(offset))
+        self.newest_offset = None
+
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{offset:0{NAME_DIGITS}d}{SNAPSHOT_SUFFIX}"
 

@@ -41,6 +41,8 @@ class PendingSync:
     files: tuple[File, ...]
     names: Callable[[], None] | None = None
     """Brings the names of segments that were begun to disk, if any were."""
+    generation: int = 0
+    """Which it was of the log, that is, how often it had been cut."""
 
     def run(self) -> None:
         """Bring the bytes to disk; callable from any thread, once.
