@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from streamlog.app_settings import (
     Guarantee,
@@ -26,7 +26,7 @@ from streamlog.app_settings import (
 )
 from streamlog.dsl.access import GlobalAccess, TableAccess
 from streamlog.dsl.declarations import Declarations
-from streamlog.dsl.topic import Asker
+from streamlog.dsl.topic import Asker, Topic
 from streamlog.dsl.writable import built
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import ConfigError
@@ -37,6 +37,7 @@ from streamlog.topology import ErrorPolicy, Topology, on_error
 if TYPE_CHECKING:
     from streamlog.client.producer import Producer
     from streamlog.history.job import BackfillJob
+    from streamlog.history.live_comparison import LiveComparison
     from streamlog.snapshots.snapshot import Snapshot
     from streamlog.testing import Rehearsal, Simulation, TestDriver
     from streamlog.transport.security import Security
@@ -299,6 +300,46 @@ class App(Declarations):
             mode=mode,
             rewind=rewind,
         )
+
+    def compare(
+        self,
+        topic: Topic[Any, Any],
+        *,
+        version: str,
+        since: When | None = None,
+        patience: Dur = "30s",
+    ) -> LiveComparison:
+        """What a version beside the app has published to a topic, against what the app has.
+
+        Both may run on: who is behind is waited for, and what is published meanwhile is left out.
+
+        Args:
+            topic: that both write, as the app calls it.
+            version: its name.
+            since: rows with earlier times are left out; by default those from before the version
+                began. Text is in UTC if it names no time zone.
+            patience: so long whoever is behind is waited for.
+
+        Raises:
+            UsageError: there is no such version, it does not write this topic, or one of both does
+                not come to where the other one is; or this is called by code that runs on an event
+                loop.
+            StreamlogError: the log can't be read.
+        """
+        from streamlog.clock import SystemClock  # noqa: PLC0415 - the same
+        from streamlog.history.live_comparison import compared_live  # noqa: PLC0415 - the same
+        from streamlog.history.readers import LogReader  # noqa: PLC0415 - brings the log in
+
+        with LogReader(self.log, self.security) as reader:
+            return compared_live(
+                topic,
+                version,
+                self.program(),
+                reader,
+                clock=SystemClock(),
+                patience_ms=duration_ms(patience),
+                since_ms=None if since is None else when_ms(since),
+            )
 
     def _rehearsal(self, start: When, partitions: int | None, default: int) -> Rehearsal:
         from streamlog.client.partitioner import partition_of_key  # noqa: PLC0415 - for tests only

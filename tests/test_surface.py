@@ -56,7 +56,7 @@ NAMES = [
 
 METHODS = {
     App: [
-        "agent", "agents", "backfill", "command", "commands", "crontab", "crontabs",
+        "agent", "agents", "backfill", "command", "commands", "compare", "crontab", "crontabs",
         "global_table", "hand_over", "main", "page", "pages", "program", "simulate", "stream",
         "table", "task", "tasks", "test", "timer", "timers", "topic", "topics", "topology",
     ],

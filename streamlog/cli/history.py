@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +16,9 @@ from streamlog.errors import TopologyError, UsageError
 
 if TYPE_CHECKING:
     from streamlog.app import App
-    from streamlog.history.comparison import Inputs
+    from streamlog.dsl.topic import Topic
+    from streamlog.history.comparison import Comparison, Inputs
+    from streamlog.history.live_comparison import LiveComparison
     from streamlog.history.readers import LogReader
     from streamlog.snapshots.snapshot import Snapshot
     from streamlog.topology import TopicSpec
@@ -27,6 +29,15 @@ BRIDGE = "spark_bridge"
 """By name: Spark is an extra that knows this package, and not the other way round."""
 SnapshotArgument = Annotated[
     str, typer.Argument(metavar="SNAPSHOT", help="Its id, or the path or URL of its directory.")
+]
+
+
+PlaceOption = Annotated[
+    str | None, typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept.")
+]
+InputsOption = Annotated[
+    bool,
+    typer.Option(help="Show the records that led to rows that differ: runs the history once more."),
 ]
 
 
@@ -84,10 +95,7 @@ def backfill(
     job_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Of the job and its snapshot.")
     ] = None,
-    directory: Annotated[
-        str | None,
-        typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
-    ] = None,
+    directory: PlaceOption = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Only say what would be run, and how.")
     ] = False,
@@ -119,37 +127,73 @@ def backfill(
 
 def compare(
     context: typer.Context,
-    snapshot: SnapshotArgument,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="That the app writes.")],
-    *,
-    directory: Annotated[
-        str | None,
-        typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
-    ] = None,
-    inputs: Annotated[
-        bool,
-        typer.Option(
-            help="Show the records that led to rows that differ: runs the history once more."
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[SNAPSHOT] TOPIC",
+            help="A snapshot, unless --version, and what the app writes.",
         ),
-    ] = True,
+    ],
+    *,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            "--version", metavar="NAME", help="That runs beside the app, instead of a snapshot."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="With --version: earlier rows are left out."),
+    ] = None,
+    patience: Annotated[
+        str,
+        typer.Option(
+            "--patience", metavar="TIME", help="With --version: how long who is behind may take."
+        ),
+    ] = "30s",
+    directory: PlaceOption = None,
+    inputs: InputsOption = True,
     log: LogOption = None,
 ) -> None:
-    """Hold the rows that a history has staged against those in the log; 1: they differ."""
-    from streamlog.dsl.topic import Topic  # noqa: PLC0415 - other commands start faster
-    from streamlog.history.comparison import compared  # noqa: PLC0415 - the same
-    from streamlog.history.readers import LogReader  # noqa: PLC0415 - the same
+    """Hold staged rows of a history, or rows of a version, against those of the app.
 
+    Exits with 1 if they differ.
+    """
+    *snapshot, topic = given
+    if len(snapshot) != (version is None):
+        raise UsageError(
+            "compare takes SNAPSHOT TOPIC, for a history, or TOPIC --version NAME, for a version "
+            "that runs beside the app"
+        )
     app = _app_of(context, log)
     spec = app.topics.get(topic)
     if spec is None:
         raise UsageError(f"app {app.id!r} has no topic {topic!r}: it has {', '.join(app.topics)}")
-    found = _snapshot(app, snapshot, directory)
-    with LogReader(app.log, app.security) as reader:
-        led = _inputs_of(app, found, spec, reader) if inputs else None
-        comparison = compared(Topic(spec, app.outlet), found, reader, led)
+    comparison: Comparison | LiveComparison
+    if version is None:
+        comparison = _staged(app, spec, _snapshot(app, snapshot[0], directory), inputs=inputs)
+    else:
+        found = _topic(app, spec)
+        with warnings_logged():
+            comparison = app.compare(found, version=version, since=since, patience=patience)
     typer.echo(str(comparison))
     if not comparison:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _staged(app: App, spec: TopicSpec, snapshot: Snapshot, *, inputs: bool) -> Comparison:
+    from streamlog.history.comparison import compared  # noqa: PLC0415 - other commands start faster
+    from streamlog.history.readers import LogReader  # noqa: PLC0415 - the same
+
+    with LogReader(app.log, app.security) as reader:
+        led = _inputs_of(app, snapshot, spec, reader) if inputs else None
+        return compared(_topic(app, spec), snapshot, reader, led)
+
+
+def _topic(app: App, spec: TopicSpec) -> Topic[Any, Any]:
+    from streamlog.dsl.topic import Topic  # noqa: PLC0415 - other commands start faster
+
+    return Topic(spec, app.outlet)
 
 
 def _inputs_of(app: App, snapshot: Snapshot, topic: TopicSpec, reader: LogReader) -> Inputs | None:
@@ -184,10 +228,7 @@ def hand_over(
         bool,
         typer.Option("--rewind", help="Though the app has gone further, and writes rows again."),
     ] = False,
-    directory: Annotated[
-        str | None,
-        typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
-    ] = None,
+    directory: PlaceOption = None,
     log: LogOption = None,
 ) -> None:
     """Let the app's workers, which are stopped, begin with a snapshot; may be repeated."""
@@ -248,10 +289,7 @@ def promote(
             "--patience", metavar="TIME", help="How long the app's workers are waited for."
         ),
     ] = "10m",
-    directory: Annotated[
-        str | None,
-        typer.Option("--at", metavar="DIR|URL", help="Where snapshots are kept."),
-    ] = None,
+    directory: PlaceOption = None,
     log: LogOption = None,
 ) -> None:
     """Let a version become the app, at one cut; its workers and the app's stand still for it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -51,22 +51,29 @@ class HaltLog:
 
     async def say(self, app_id: str, word: Word) -> None:
         """Say something to an app's workers."""
+        if not await self._log.admin().find_topics([topic_of(app_id)]):
+            await self._make(topic_of(app_id))
+        await (await self._sent(app_id, word))
+
+    async def _sent(self, app_id: str, word: Word) -> Awaitable[object]:
+        """What says it is on its way; done when it is in the log."""
         if self._producer is None:
             producer = self._log.producer(linger_ms=0)
             self._producer = await self._stack.enter_async_context(producer)
-        if not await self._log.admin().find_topics([topic_of(app_id)]):
-            await self._make(topic_of(app_id))
-        await (await self._producer.send(topic_of(app_id), encoded(word), partition=0))
+        return await self._producer.send(topic_of(app_id), encoded(word), partition=0)
 
     async def lift(self, halt_id: str, outcome: Outcome, told: str) -> bool:
         """Say to all that a halt is over, where it is not; whether it was there."""
-        found = False
+        found: list[str] = []
         for app_id in self._watches:
             halt = await self.last(app_id)
             if halt is not None and halt.id == halt_id and halt.lifted is None:
-                await self.say(app_id, Lifted(id=halt_id, outcome=outcome, told=told))
-                found = True
-        return found
+                found.append(app_id)
+        word = Lifted(id=halt_id, outcome=outcome, told=told)
+        # All at once: a worker that hears of it may end, and an embedded log with it.
+        for each in [await self._sent(app_id, word) for app_id in found]:
+            await each
+        return bool(found)
 
     async def members(self, app_id: str) -> int:
         """How many workers of an app are in its group."""

@@ -103,6 +103,10 @@ class Case:
         """What there is when a worker has come to the end."""
         return asyncio.run(lived(program or self.program, self.url, self.expected))
 
+    def rows_of(self, topic: Topic[Any, Any]) -> int:
+        """How many there are in one uninterrupted run."""
+        return self.expected[self.program.outputs.index(topic)].total()
+
     def check(self, found: Results, expected: Results | None = None) -> None:
         """History and live rows are those of one run."""
         for at, rows in (expected or self.expected).items():
@@ -112,6 +116,12 @@ class Case:
                 f"{missing.total()} missing {list(missing)[:3]}, "
                 f"{more.total()} too many {list(more)[:3]}"
             )
+
+
+async def written(url: str, topic: str, row: tuple[bytes | None, bytes | None]) -> None:
+    """One more row in a topic."""
+    async with Log.open(url) as log, log.producer() as producer:
+        await (await producer.send(topic, row[1], key=row[0], partition=0))
 
 
 @pytest.mark.parametrize("seed", CUTS)
@@ -136,7 +146,22 @@ def test_a_version_goes_on_beside_the_app(tmp_path: Path) -> None:
         for topic in case.program.outputs
     ]
     beside = replace(case.program, outputs=outputs)
+    topic: Topic[Any, Any] = max(case.program.outputs, key=case.rows_of)
+    with pytest.raises(UsageError, match="'eq17-driver-v2' has not come to offset"):
+        case.program.app.compare(topic, version="v2", patience="0s")
     case.check(asyncio.run(lived(beside, case.url, case.expected, version)))
+    compared = case.program.app.compare(topic, version="v2")
+    assert compared, str(compared)
+    assert sum(each.equal for each in compared.partitions) == case.rows_of(topic)
+    # One row that only the version has.
+    asyncio.run(written(case.url, f"{topic.name}-v2", topic.encoded("more", 7)))
+    compared = case.program.app.compare(topic, version="v2")
+    assert not compared
+    assert "1 only of the version, 0 later, 0 earlier\n    only of the version: 'more' = 7" in (
+        str(compared)
+    )
+    with pytest.raises(UsageError, match="has no topic of its own for"):
+        case.program.app.compare(topic, version="v9")
     # And it has changed nothing for the app.
     case.check(asyncio.run(_read(Log.open(case.url), case.program)))
 

@@ -1,0 +1,132 @@
+"""A version beside an app by commands: compared with it, promoted, taken back; in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from streamlog import App
+from streamlog.cli import history
+from streamlog.cli.session import Session
+from streamlog.errors import UsageError
+from streamlog.log import Log
+from streamlog.worker import halting, promotion, substitute
+from streamlog.worker.worker import Worker
+
+Say = Callable[..., tuple[int, str]]
+BEGIN_MS = 1_000_000
+
+
+def shop(directory: Path, factor: int) -> App:
+    """A program of which there are two."""
+    url, state = f"embedded:{directory / 'log'}", str(directory / "state")
+    app = App("shop", log=url, state_dir=state, commit_interval="20ms")
+    sales = app.topic("sales", key=str, value=int, partitions=2)
+    totals = app.topic("totals", key=str, value=int, partitions=1)
+    app.stream(sales).group_by_key().reduce(lambda a, b: a * factor + b, name="sums").changes().to(
+        totals
+    )
+    return app
+
+
+def says(app: App) -> Say:
+    """Runs a command with this program: its exit code, and what it prints."""
+    room = typer.Typer()
+    for command in (history.backfill, history.compare, history.hand_over, history.promote):
+        room.command()(command)
+
+    def say(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(
+            room, list(arguments), obj=Session(app=app), catch_exceptions=False
+        )
+        return done.exit_code, done.output
+
+    return say
+
+
+async def feed(app: App, first: int, count: int) -> None:
+    sales = app.topics["sales"]
+    async with Log.open(app.log) as log, log.producer() as producer:
+        for n in range(first, first + count):
+            key, value = sales.key.dumps("ab"[n % 2]), sales.value.dumps(n)
+            await producer.send("sales", value, key=key, timestamp_ms=BEGIN_MS + n * 1_000)
+        await producer.flush()
+
+
+@contextmanager
+def at_work(app: App) -> Iterator[list[str]]:
+    """A worker in a thread of its own, until it is told to end; filled with what it says then."""
+    told: list[str] = []
+    started = Event()
+
+    async def work() -> None:
+        stop = asyncio.Event()
+        stops.append(lambda: loop.call_soon_threadsafe(stop.set))
+        loop = asyncio.get_running_loop()
+        try:
+            await Worker(app.program(), log_url=app.log, announce=lambda _: started.set()).run(stop)
+        except UsageError as error:
+            told.append(str(error))
+
+    stops: list[Callable[[], object]] = []
+    thread = Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    assert started.wait(60)
+    try:
+        yield told
+    except BaseException:
+        stops[0]()
+        raise
+    finally:
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halting, "LOOK_MS", 100)
+    monkeypatch.setattr(halting, "HALTED_LOOK_MS", 50)
+    monkeypatch.setattr(promotion, "LOOK_MS", 50)
+    monkeypatch.setattr(substitute, "ALONE_MS", 200)
+
+
+def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
+    former, latter = shop(tmp_path, 1), shop(tmp_path, 2)
+    by_former, by_latter = says(former), says(latter)
+    with at_work(former) as told:
+        asyncio.run(feed(former, 0, 6))
+        code, said = by_latter("backfill", "--id", "one", "--lower", "off")
+        assert (code, "5 staged rows" in said) == (0, True), said
+        code, said = by_latter("hand-over", "one", "--version", "v2")
+        assert (code, "shop-v2 goes on from snapshot one" in said) == (0, True), said
+        with pytest.raises(UsageError, match="'shop-v2' has not come to offset"):
+            by_latter("compare", "totals", "--version", "v2", "--patience", "0s")
+        code, said = by_latter("promote", "v2")
+        assert (code, "version 'v2' is app 'shop' from 1970-01-01T00:16:45" in said) == (0, True)
+    assert "end the workers of the program before" in told[0]
+    code, said = by_latter("compare", "totals", "--version", "v2")
+    assert code == history.EXIT_DIFFERENT, said
+    assert "only of the app: 'b' = 4, " in said
+    assert "only of the version: 'b' = 5, " in said
+    with at_work(latter) as told:
+        asyncio.run(feed(former, 6, 2))
+        code, said = by_former("promote", "--undo")
+        assert (code, "version 'before-v2' is app 'shop'" in said) == (0, True), said
+    assert "end the workers of the program before" in told[0]
+    assert by_former("promote", "--cancel") == (0, "no promotion is under way\n")
+
+
+def test_what_does_not_go_together_is_told(tmp_path: Path) -> None:
+    by_command = says(shop(tmp_path, 1))
+    with pytest.raises(UsageError, match="one of VERSION, --undo and --cancel"):
+        by_command("promote", "v2", "--undo")
+    with pytest.raises(UsageError, match="SNAPSHOT TOPIC, for a history, or TOPIC --version"):
+        by_command("compare", "one", "totals", "--version", "v2")
+    with pytest.raises(UsageError, match="SNAPSHOT TOPIC, for a history, or TOPIC --version"):
+        by_command("compare", "totals")
