@@ -163,7 +163,8 @@ def _rows(task: Task) -> Iterator[tuple[Windowed[str], Total]]:
 def _commit(task: Task, number: int) -> None:
     changes = task.checkpoint()
     columns = FieldColumns()
-    columns.extend_pairs(START_MS, changes, (("epoch", b"12345678"),))
+    keys, values = changes.row_keys, changes.row_values
+    columns.extend_alike(START_MS, keys, values, (("epoch", b"12345678"),))
     encode_columns(columns)
     task.committed(changes, next_offset=(number + 1) * 1_000_000)
 

@@ -31,7 +31,7 @@ from streamlog.processing.task import Task, TaskId
 from streamlog.snapshots import PendingRecords, SnapshotPlace, StagedRecords
 from streamlog.snapshots.capture import capture
 from streamlog.tables.changelog import Progress
-from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.store import Changes, KeyValueStore
 from streamlog.windows.emit import Source
 
 MERGE_BUFFER_BYTES = 1 << 40
@@ -226,7 +226,7 @@ class _TaskEffects:
         """A mark for those behind all repartition topics that hear of this source."""
         self._shuffled.tell(source, mark)
 
-    def commit(self, task: Task, changes: Sequence[Change]) -> None:
+    def commit(self, task: Task, changes: Changes) -> None:
         """Changes of state."""
         self._changes += len(changes)
         task.committed(changes, next_offset=self._changes)

@@ -22,7 +22,7 @@ from streamlog.processing.record_queue import TopicPartition
 from streamlog.processing.task import Task
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
-from streamlog.tables.store import Change
+from streamlog.tables.store import Changes
 from streamlog.windows.emit import Source
 
 COMMIT_BYTES = 8 * 1024 * 1024
@@ -65,7 +65,7 @@ class Effects(Protocol):
     def write(self, batches: Sequence[SinkBatch]) -> None:
         """Rows for topics, repartition topics included, in order."""
 
-    def commit(self, task: Task, changes: Sequence[Change]) -> None:
+    def commit(self, task: Task, changes: Changes) -> None:
         """Changes of state."""
 
     def tell(self, source: Source, mark: Mark) -> None:

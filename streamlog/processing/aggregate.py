@@ -19,10 +19,10 @@ from typing import Any, cast
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
-from streamlog.records.columns import has_none
+from streamlog.records.columns import has_none, total_bytes
 from streamlog.serdes import Serde
-from streamlog.tables.folding import Row, cleaned, keyed, weight_bytes, written
-from streamlog.tables.store import KeyValueStore, prefix_end
+from streamlog.tables.folding import Row, write_down, written
+from streamlog.tables.store import Changes, KeyValueStore, prefix_end
 from streamlog.topology import (
     Aggregate,
     Aggregation,
@@ -37,6 +37,10 @@ ROW_BYTES = 400
 """What a row costs beyond its key and state: objects' heads, and a slot in a dict."""
 STATE_TIMES = 8
 """How many times as much a state takes as an object as it does written down."""
+KEY_TIMES = 2
+"""A row is known by its own key, and keeps the one that it has in the store."""
+SAMPLE = 16
+"""One in so many is looked at for its size."""
 
 UNCHANGING = frozenset({int, float, str, bytes, bool})
 """States of these types can't be changed in place."""
@@ -77,6 +81,25 @@ class RowFormat:
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
             return [self.dumps(row) for row in rows]
 
+    def write_down(
+        self, rows: list[Row], head: bytes, keys: list[bytes], values: list[bytes | None]
+    ) -> None:
+        """Add the rows to columns of changes; see `folding.write_down`.
+
+        Raises:
+            ProcessingError: as `dumps`.
+        """
+        before = len(values)
+        dumps = getattr(self._state, "pack", self._state.dumps)
+        try:
+            write_down(rows, head, dumps, keys, values)
+        except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
+            del keys[before:], values[before:]
+            values += [self.dumps(row) for row in rows]
+            keys += [head + row.raw for row in rows]
+            for row in rows:
+                row.dirty = False
+
     def loads(self, data: bytes | None, raw: bytes = b"") -> Row:
         """The row of a key in the bytes; a new one if there are none."""
         if data is None:
@@ -86,17 +109,18 @@ class RowFormat:
 
 
 class RowSizes:
-    """What rows take in memory, judged by those that were written down."""
+    """What rows take in memory, judged by some of those that were written down."""
 
     __slots__ = ("_bytes", "_rows")
 
     def __init__(self) -> None:
         self._bytes = self._rows = 0
 
-    def add(self, rows: list[Row], values: list[bytes]) -> None:
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """These were written down."""
-        self._rows += len(rows)
-        self._bytes += weight_bytes(rows, values, STATE_TIMES)
+        keys, values = keys[::SAMPLE], values[::SAMPLE]
+        self._rows += len(keys)
+        self._bytes += KEY_TIMES * total_bytes(keys) + STATE_TIMES * total_bytes(values)
 
     def bytes_of(self, count: int) -> int:
         """What so many rows take."""
@@ -219,12 +243,12 @@ class AggregateStep(Step):
 
     def flush(self) -> None:
         """Write changed states into the store."""
-        rows, prefix = self._dirty, self._prefix
-        values = self._format.dumps_all(rows)
-        self._store.write(zip(keyed(rows, prefix), values, strict=True))
-        cleaned(rows)
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        self._format.write_down(self._dirty, self._prefix, keys, values)
         self._dirty = []
-        self._sizes.add(rows, values)
+        self._store.write(Changes(keys, values))
+        self._sizes.add(keys, values)
         if self._sizes.bytes_of(len(self._rows)) > ROWS_BYTES_MAX:
             self._rows.clear()
 

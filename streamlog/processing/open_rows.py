@@ -19,6 +19,7 @@ from streamlog.processing.aggregate import RowFormat, RowSizes
 from streamlog.serdes import windowed_bytes
 from streamlog.tables.folding import Row
 from streamlog.tables.store import (
+    Changes,
     KeyValueStore,
     prefix_end,
     split_window_key,
@@ -196,8 +197,8 @@ class OpenRows:
     def _write(self, windows: list[OpenWindow]) -> None:
         values = self._format.dumps_all([window.row for window in windows])
         keys = [self._prefix + window.key for window in windows]
-        self._store.write(zip(keys, values, strict=True))
-        self._sizes.add([window.row for window in windows], values)
+        self._store.write(Changes(keys, values))
+        self._sizes.add(keys, values)
         for window in windows:
             window.is_stored = True
 

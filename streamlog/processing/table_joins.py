@@ -160,13 +160,13 @@ class TableTableJoinStep(Step):
             for pair in kept
         ]
         self._store.write((self._prefix + pair.raw, None) for pair in gone)
-        rows = zip([self._prefix + pair.raw for pair in kept], datas, strict=True)
-        self._store.write(rows)
+        keys = [self._prefix + pair.raw for pair in kept]
+        self._store.write(zip(keys, datas, strict=True))
         for pair in dirty:
             pair.dirty = False
         for pair in gone:
             self._pairs.pop(pair.raw, None)
-        self._sizes.add([], datas)
+        self._sizes.add(keys, datas)
         if self._sizes.bytes_of(len(self._pairs)) > ROWS_BYTES_MAX:
             self._pairs.clear()
         self._expire()

@@ -46,7 +46,7 @@ from streamlog.tables.changelog import (
     stored_progress,
 )
 from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.store import Changes, KeyValueStore
 from streamlog.tables.transaction import StoreTransaction
 from streamlog.topology import (
     Entry,
@@ -380,7 +380,7 @@ class Task:
         self._has_news = True
         return self._collector.take()
 
-    def checkpoint(self) -> list[Change]:
+    def checkpoint(self) -> Changes:
         """Everything that has changed since the last one, to be sent as ONE record batch.
 
         Empty if nothing has, or if the task has no state. The last record is the progress.
@@ -390,14 +390,14 @@ class Task:
             ProcessingError: the state of a user's aggregation can't be written.
         """
         if self.subtopology.changelog_topic is None:
-            return []
+            return Changes()
         if self.has_waiting:
             raise UsageError(f"task {self.id} has rows that wait for a commit: `emit` comes first")
         for step in self._flushing:
             step.flush()
         changes = self._store.changes()
         if not changes and not self._has_news:
-            return []
+            return Changes()
         self._has_news = False
         return checkpoint(changes, self.progress)
 
@@ -406,7 +406,7 @@ class Task:
         """What its state has taken in, as of the last checkpoint if nothing came since."""
         return Progress(offsets=self.positions, sections=self._sections())
 
-    def committed(self, records: Sequence[Change], *, next_offset: int) -> None:
+    def committed(self, records: Changes, *, next_offset: int) -> None:
         """The changelog has taken the `records` of a checkpoint: bring them into the store.
 
         Args:

@@ -49,8 +49,9 @@ from streamlog.processing.window_fold import (
 )
 from streamlog.processing.window_time import WindowTime
 from streamlog.record import Windowed
-from streamlog.tables.folding import Row, cleaned, keyed
+from streamlog.tables.folding import Row
 from streamlog.tables.store import (
+    Changes,
     NamedStore,
     prefix_end,
     split_window_key,
@@ -290,17 +291,18 @@ class WindowedAggregateStep(Step):
     def flush(self) -> None:
         """Write changed rows into the store."""
         count = 0
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
         for window in self._windows.values():
             rows = window.dirty
             head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
-            values = self._format.dumps_all(rows)
-            self._store.write(zip(keyed(rows, head), values, strict=True))
+            self._format.write_down(rows, head, keys, values)
             if self._early is not None:
                 self._early.mark(window, rows)
-            cleaned(rows)
             window.dirty = []
-            self._sizes.add(rows, values)
             count += len(window.rows)
+        self._store.write(Changes(keys, values))
+        self._sizes.add(keys, values)
         if self._sizes.bytes_of(count) > ROWS_BYTES_MAX and not self.has_waiting:
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows

@@ -34,8 +34,6 @@ cdef class FieldColumns:
         self, object timestamp_ms, object key, object value, object headers
     ) except -1
 
-    cpdef int extend_pairs(self, object timestamp_ms, object pairs, object headers) except -1
-
     @cython.locals(part=FieldColumns)
     cpdef FieldColumns part(self, Py_ssize_t start, Py_ssize_t stop)
 

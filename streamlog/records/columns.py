@@ -221,15 +221,20 @@ class FieldColumns:
         self.keys.extend(keys)
         self.values.extend(values)
 
-    def extend_pairs(
+    def extend_alike(
         self,
         timestamp_ms: int,
-        pairs: Iterable[tuple[bytes, bytes | None]],
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
         headers: Sequence[tuple[str, bytes | None]],
     ) -> None:
-        """Many records more, of keys and values, all of one time and with the same headers."""
-        for key, value in pairs:
-            self.append(timestamp_ms, key, value, headers)
+        """Many records more, of keys and values, all of one time and with the same headers.
+
+        Raises:
+            ValueError: the columns are not of one length.
+        """
+        count = len(keys)
+        self.extend([timestamp_ms] * count, keys, values, [headers] * count if headers else None)
 
     def part(self, start: int, stop: int) -> FieldColumns:
         """The records from `start` up to but not including `stop`."""

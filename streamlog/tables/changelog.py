@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from streamlog.errors import CorruptData
-from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.store import Change, Changes, KeyValueStore
 
 Offsets: TypeAlias = Mapping[tuple[str, int], int]
 """Topic and partition to an offset."""
@@ -96,9 +96,9 @@ class Progress:
         return cls(offsets=offsets, sections=wire.sections)
 
 
-def checkpoint(changes: Iterable[Change], progress: Progress) -> list[Change]:
+def checkpoint(changes: Changes, progress: Progress) -> Changes:
     """The records of one commit, in the order in which they are sent and applied."""
-    return [*changes, (PROGRESS_KEY, progress.encode())]
+    return changes.followed_by(PROGRESS_KEY, progress.encode())
 
 
 def apply_records(store: KeyValueStore, records: Iterable[Change], *, next_offset: int) -> None:
@@ -107,10 +107,18 @@ def apply_records(store: KeyValueStore, records: Iterable[Change], *, next_offse
     Written in slices. After a crash between two of them the store holds a part of the
     records with the old offset, and replaying from there gives the same state.
     """
+    offset = store_offset(next_offset)
+    if isinstance(records, Changes):
+        start = 0
+        while len(records) - start >= WRITE_KEYS_MAX:
+            store.write(records.part(start, start + WRITE_KEYS_MAX))
+            start += WRITE_KEYS_MAX
+        store.write(records.part(start, len(records)).followed_by(*offset))
+        return
     remaining = iter(records)
     while len(head := list(islice(remaining, WRITE_KEYS_MAX))) == WRITE_KEYS_MAX:
         store.write(head)
-    store.write([*head, store_offset(next_offset)])
+    store.write([*head, offset])
 
 
 def changelog_offset(store: KeyValueStore) -> int:

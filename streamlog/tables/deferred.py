@@ -18,10 +18,11 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
+from streamlog.records.columns import total_bytes
 from streamlog.tables.changelog import OFFSET_KEY, WRITE_KEYS_MAX
 from streamlog.tables.scans import Scans
 from streamlog.tables.sorted_keys import SortedKeys
-from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.store import Change, Changes, KeyValueStore
 from streamlog.tables.transaction import ENTRY_BYTES, overlaid
 
 WAITING_BYTES = 48 * 1024 * 1024
@@ -110,7 +111,7 @@ class DeferredStore:
 
     def write(self, changes: Iterable[Change]) -> None:
         """Take in the changes; if they end a commit, the store may be written."""
-        fresh = list(changes)
+        fresh = Changes.of(changes)
         waiting = self._waiting
         if self._scans.are_open:
             self._scans.settle()
@@ -119,10 +120,10 @@ class DeferredStore:
         # A dictionary has at its end what is new in it: nobody looks each key up to know that.
         self._keys.add_all(islice(reversed(waiting), len(waiting) - before))
         self._records += len(fresh)
-        self._count(fresh[::SAMPLE])
+        self._count(fresh.row_keys[::SAMPLE], fresh.row_values[::SAMPLE])
         is_much = self._budget.used_bytes > self._budget.bound_bytes
         is_long = self._records >= REPLAY_RECORDS_MAX
-        if fresh and fresh[-1][0] == OFFSET_KEY and (is_much or is_long):
+        if fresh and fresh.row_keys[-1] == OFFSET_KEY and (is_much or is_long):
             self.flush()
 
     def flush(self) -> None:
@@ -146,10 +147,10 @@ class DeferredStore:
             self._forget()
             self._store.close()
 
-    def _count(self, sample: Sequence[Change]) -> None:
+    def _count(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """What waits in memory, as if all were like those looked at."""
-        self._sampled += len(sample)
-        self._sampled_bytes += sum(len(key) + len(value or b"") for key, value in sample)
+        self._sampled += len(keys)
+        self._sampled_bytes += total_bytes(keys) + total_bytes(values)
         mean_bytes = ENTRY_BYTES + self._sampled_bytes // max(self._sampled, 1)
         size_bytes = len(self._waiting) * mean_bytes
         self._budget.used_bytes += size_bytes - self._size_bytes

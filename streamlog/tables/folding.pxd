@@ -12,6 +12,7 @@ cdef class Row:
     cdef public object state
     cdef public long long timestamp_ms
     cdef public bytes raw
+    cdef public bytes key
     cdef public bint dirty
     cdef public bint touched
     cdef public long long number
@@ -20,14 +21,8 @@ cdef class Row:
 @cython.locals(at=cython.Py_ssize_t, found=list, row=Row)
 cpdef list written(list rows, object dumps)
 
-@cython.locals(found=list, row=Row)
-cpdef list keyed(list rows, bytes head)
-
-@cython.locals(row=Row)
-cpdef int cleaned(list rows) except -1
-
-@cython.locals(found=cython.longlong, row=Row, value=bytes)
-cpdef long long weight_bytes(list rows, list values, long long times) except -1
+@cython.locals(at=cython.Py_ssize_t, key=bytes, row=Row)
+cpdef int write_down(list rows, bytes head, object dumps, list keys, list values) except -1
 
 @cython.final
 cdef class Column:

@@ -24,9 +24,7 @@ __all__ = [
     "Columns",
     "Fold",
     "Row",
-    "cleaned",
-    "keyed",
-    "weight_bytes",
+    "write_down",
     "written",
 ]
 
@@ -58,13 +56,15 @@ class Fold(Protocol):
 class Row:
     """The state of one key (and window): what has been folded, and the largest timestamp."""
 
-    __slots__ = ("dirty", "number", "raw", "state", "time_ms", "timestamp_ms", "touched")
+    __slots__ = ("dirty", "key", "number", "raw", "state", "time_ms", "timestamp_ms", "touched")
 
     def __init__(self, state: object, timestamp_ms: int, raw: bytes = b"") -> None:
         self.state: Any = state
         self.timestamp_ms = timestamp_ms
         self.raw = raw
         """Its key."""
+        self.key: bytes | None = None
+        """That in the store of its task, once it has been written there."""
         self.dirty = False
         """Whether the store does not have it as it is."""
         self.touched = False
@@ -84,28 +84,27 @@ def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
     return found
 
 
-def keyed(rows: list[Row], head: bytes) -> list[bytes]:
-    """The keys of the rows, each behind the same head."""
-    found: list[bytes] = []
-    for row in rows:
-        found.append(packing.joined(head, row.raw))  # noqa: PERF401 - compiled, it is no slower
-    return found
+def write_down(
+    rows: list[Row],
+    head: bytes,
+    dumps: Callable[[Any], bytes],
+    keys: list[bytes],
+    values: list[bytes | None],
+) -> None:
+    """Add each row's key in the store and its bytes, see `written`, to columns of changes.
 
-
-def cleaned(rows: list[Row]) -> None:
-    """The store has the rows as they are."""
-    for row in rows:
+    In the store its own key comes behind a head, which has to be the same for a row each time.
+    What is added is not dirty any more.
+    """
+    for at, row in enumerate(rows):
+        if at % _AHEAD == 0:
+            warming.warm_rows(rows, at)
+        values.append(packing.stamped(row.timestamp_ms, dumps(row.state)))
+        key = row.key
+        if key is None:
+            key = row.key = packing.joined(head, row.raw)
+        keys.append(key)
         row.dirty = False
-
-
-def weight_bytes(rows: list[Row], values: list[bytes], times: int) -> int:
-    """What the rows' keys take, and so many times what they take written down."""
-    found = 0
-    for row in rows:
-        found += len(row.raw)
-    for value in values:
-        found += times * len(value)
-    return found
 
 
 class Column:

@@ -11,7 +11,7 @@ record (see `changelog`). Not done here: caching and rollback (`transaction`), v
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -25,6 +25,48 @@ STORE_NAME_BYTES_MAX = 255
 
 _SPAN = struct.Struct(">QQ")
 _END = struct.Struct(">Q")
+
+
+class Changes:
+    """Changes as columns, each key once; iterated over, it gives each as a `Change`.
+
+    A commit of many rows hands on two lists instead of a tuple for each row.
+    """
+
+    __slots__ = ("head", "row_keys", "row_values")
+
+    def __init__(
+        self,
+        keys: Sequence[bytes] = (),
+        values: Sequence[bytes | None] = (),
+        head: Changes | None = None,
+    ) -> None:
+        self.row_keys = keys
+        self.row_values = values
+        self.head = head
+        """The changes that these begin with, if they are others and one more."""
+
+    @classmethod
+    def of(cls, changes: Iterable[Change]) -> Changes:
+        """The changes as columns, of each key the last one; columns are given back as they are."""
+        if isinstance(changes, Changes):
+            return changes
+        found = dict(changes)
+        return cls(list(found), list(found.values()))
+
+    def __len__(self) -> int:
+        return len(self.row_keys)
+
+    def __iter__(self) -> Iterator[Change]:
+        return zip(self.row_keys, self.row_values, strict=True)
+
+    def part(self, start: int, stop: int) -> Changes:
+        """Those from `start` up to but not including `stop`."""
+        return Changes(self.row_keys[start:stop], self.row_values[start:stop])
+
+    def followed_by(self, key: bytes, value: bytes | None) -> Changes:
+        """These and one more."""
+        return Changes([*self.row_keys, key], [*self.row_values, value], head=self)
 
 
 class KeyValueStore(Protocol):

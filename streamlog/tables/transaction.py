@@ -12,7 +12,7 @@ done here: sending, and deciding when to commit (`size_bytes` is there to decide
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from itertools import chain
 from typing import Final, Literal, TypeAlias
@@ -22,7 +22,7 @@ from streamlog.tables.cache_budget import CacheBudget
 from streamlog.tables.changelog import apply_records
 from streamlog.tables.scans import Scans
 from streamlog.tables.sorted_keys import SortedKeys
-from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.store import Change, Changes, KeyValueStore
 
 CACHE_BYTES = 16 * 1024 * 1024
 """Default bound of the cache of one task: enough for some 80,000 small aggregates."""
@@ -45,7 +45,8 @@ class StoreTransaction:
     """A KeyValueStore whose writes stay pending until they are committed or rolled back."""
 
     __slots__ = (
-        "_budget", "_cache", "_given", "_keys", "_pending", "_scans", "_store", "size_bytes",
+        "_budget", "_cache", "_fresh", "_given", "_keys", "_pending", "_scans", "_store",
+        "size_bytes",
     )  # fmt: skip
 
     size_bytes: int
@@ -64,7 +65,9 @@ class StoreTransaction:
         """
         self._store = store
         self._pending: dict[bytes, bytes | None] = {}
-        self._given: list[Change] | None = None
+        self._fresh: Changes | None = None
+        """Changes that are pending as they came, and all there are: nobody has looked for one."""
+        self._given: Changes | None = None
         """What `changes` gave last, as long as nothing has been changed since."""
         self._keys = SortedKeys()
         self._scans: Scans[bytes | None] = Scans()
@@ -76,6 +79,8 @@ class StoreTransaction:
 
     def get(self, key: bytes) -> bytes | None:
         """The value as this transaction sees it."""
+        if self._fresh is not None:
+            self._index()
         found: _Found = self._pending.get(key, _MISSING)
         if found is _MISSING:
             found = self._cache.get(key)
@@ -92,7 +97,15 @@ class StoreTransaction:
         """Remove one key, pending, whether it is there or not."""
         self._change(key, None)
 
+    def _index(self) -> None:
+        """Let changes that came as columns be found by their keys."""
+        if self._fresh is not None:
+            fresh, self._fresh = self._fresh, None
+            self._pending = dict(fresh)
+            self._keys.add_all(self._pending)
+
     def _change(self, key: bytes, value: bytes | None) -> None:
+        self._index()
         if self._scans.are_open:
             self._scans.settle()
         self._given = None
@@ -108,6 +121,7 @@ class StoreTransaction:
 
     def range(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `low` up to but not including `high`, in order, pending changes included."""
+        self._index()
         changed = self._scans.begin(self._keys.range(low, high), self._pending)
         return overlaid(self._store.range(low, high), changed)
 
@@ -131,19 +145,25 @@ class StoreTransaction:
 
     def write(self, changes: Iterable[Change]) -> None:
         """Take in the changes in their order, pending."""
-        fresh = dict(changes)
+        self._index()
         if self._scans.are_open:
             self._scans.settle()
         self._given = None
+        if isinstance(changes, Changes) and not self._pending:
+            if changes:
+                self._fresh = changes
+                self.size_bytes += _size_bytes(changes.row_keys, changes.row_values)
+            return
+        fresh = dict(changes)
         if not self._pending:
             self._pending = fresh
             self._keys.add_all(fresh)
-            self.size_bytes += _size_bytes(fresh)
+            self.size_bytes += _size_bytes(fresh.keys(), fresh.values())
             return
         if self._pending.keys().isdisjoint(fresh):
             self._pending.update(fresh)
             self._keys.add_all(fresh)
-            self.size_bytes += _size_bytes(fresh)
+            self.size_bytes += _size_bytes(fresh.keys(), fresh.values())
             return
         for key, value in fresh.items():
             self._change(key, value)
@@ -156,12 +176,13 @@ class StoreTransaction:
         self._cache = _Cache(0)
         self._store.close()
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> Changes:
         """The pending changes, in no order of keys; they stay pending until `commit`."""
-        self._given = list(self._pending.items())
+        pending = self._pending
+        self._given = self._fresh or Changes(list(pending), list(pending.values()))
         return self._given
 
-    def commit(self, records: Sequence[Change], *, next_offset: int) -> None:
+    def commit(self, records: Changes, *, next_offset: int) -> None:
         """The changelog has taken `records` and goes on at `next_offset`: store them.
 
         `records` are earlier `changes()` with the progress behind them, just as they were
@@ -170,9 +191,11 @@ class StoreTransaction:
         self._scans.settle()
         apply_records(self._store, records, next_offset=next_offset)
         self._cache.renew(records)
-        if self._are_given(records):
-            self.rollback()
+        given = self._given
+        if given is not None and (records is given or records.head is given):
+            self.rollback()  # They are all that is pending.
             return
+        self._index()
         pending = self._pending
         # Identity: an equal value written since is another change, but to the same value.
         for key, value in records:
@@ -181,13 +204,6 @@ class StoreTransaction:
                 self.size_bytes -= ENTRY_BYTES + len(key) + len(value or b"")
         self._keys = SortedKeys(pending)
 
-    def _are_given(self, records: Sequence[Change]) -> bool:
-        """Whether these are all that is pending: told by the first of what was given last."""
-        given = self._given
-        if given is None or len(given) > len(records):
-            return False
-        return not given or given[0] is records[0]
-
     def rollback(self) -> None:
         """Forget the pending changes.
 
@@ -195,15 +211,15 @@ class StoreTransaction:
         for a restoration to find out.
         """
         self._scans.settle()
-        self._given = None
+        self._given = self._fresh = None
         self._pending.clear()
         self._keys.clear()
         self.size_bytes = 0
 
 
-def _size_bytes(changes: Mapping[bytes, bytes | None]) -> int:
+def _size_bytes(keys: Collection[bytes], values: Iterable[bytes | None]) -> int:
     """What changes take in memory, by estimate."""
-    return ENTRY_BYTES * len(changes) + total_bytes(changes.keys()) + total_bytes(changes.values())
+    return ENTRY_BYTES * len(keys) + total_bytes(keys) + total_bytes(values)
 
 
 def overlaid(

@@ -31,7 +31,7 @@ from streamlog.processing.task import Task
 from streamlog.records.batch import Record
 from streamlog.records.columns import FieldColumns
 from streamlog.records.packed import PackedRecords
-from streamlog.tables.store import Change
+from streamlog.tables.store import Changes
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.following import STALL_MS
 from streamlog.worker.restore import Fences, TaskState, epoch_headers, write_again
@@ -211,10 +211,11 @@ def packed(packs: list[PackedRecords], columns: FieldColumns) -> int:
     return done_bytes + sum(pack.size_bytes() for pack in packs[-1:]) - before
 
 
-def sendable(changes: Sequence[Change], state: TaskState, *, wall_ms: int) -> FieldColumns:
+def sendable(changes: Changes, state: TaskState, *, wall_ms: int) -> FieldColumns:
     """A checkpoint as records of its changelog."""
     records = FieldColumns()
-    records.extend_pairs(wall_ms, changes, epoch_headers(state.epoch))
+    keys, values = changes.row_keys, changes.row_values
+    records.extend_alike(wall_ms, keys, values, epoch_headers(state.epoch))
     return records
 
 
@@ -252,7 +253,7 @@ class Checkpoints:
         first_offset = sent.offset - len(batch) + 1
         if first_offset != state.next_offset:
             late = await self._late_keys(state, first_offset)
-            late -= {key for key, _ in changes}
+            late -= {*changes.row_keys}
             # Before the store remembers to have passed them: see `restore`.
             await write_again(
                 self._producer,

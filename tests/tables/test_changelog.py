@@ -21,7 +21,7 @@ from streamlog.tables.changelog import (
     stored_progress,
 )
 from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import Change
+from streamlog.tables.store import Change, Changes
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text(max_size=5),
@@ -73,7 +73,7 @@ def log_of(batches: list[list[Change]]) -> list[Change]:
     """The changelog after these commits; its offsets are its indexes."""
     log: list[Change] = []
     for number, changes in enumerate(batches):
-        ordered = sorted(dict(changes).items())
+        ordered = Changes.of(sorted(dict(changes).items()))
         log += checkpoint(ordered, Progress(offsets={("t", 0): number}))
     return log
 
@@ -118,7 +118,7 @@ def test_a_large_commit_is_written_in_slices_with_the_offset_last() -> None:
             super().write(writes[-1])
 
     store = Watched()
-    records: list[Change] = [(number.to_bytes(4), b"v") for number in range(2_500)]
+    records = Changes.of([(number.to_bytes(4), b"v") for number in range(2_500)])
     apply_records(store, checkpoint(records, Progress()), next_offset=2_501)
     assert [len(write) for write in writes] == [WRITE_KEYS_MAX, WRITE_KEYS_MAX, 502]
     assert [key for key, _ in writes[-1][-2:]] == [PROGRESS_KEY, OFFSET_KEY]
@@ -143,7 +143,7 @@ def test_a_new_store_starts_where_the_log_starts() -> None:
 @pytest.mark.parametrize(("start", "end"), [(8, 20), (0, 6)])
 def test_a_store_the_log_cannot_continue_is_built_anew(start: int, end: int) -> None:
     store = MemoryStore()
-    stale: list[Change] = [(b"\x01sold", b"1")]
+    stale = Changes([b"\x01sold"], [b"1"])
     apply_records(store, checkpoint(stale, Progress(offsets={("t", 0): 3})), next_offset=7)
     restoration = Restoration(store, start_offset=start, end_offset=end)
     assert (restoration.position, restoration.rebuilt) == (start, True)

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from streamlog.tables.folding import Column, Columns, Row, cleaned, keyed, weight_bytes, written
+from streamlog.tables.folding import Column, Columns, Row, write_down, written
 
 
 def rows(count: int) -> list[Row]:
@@ -22,14 +22,17 @@ def test_what_a_serde_gives_has_to_be_bytes() -> None:
         written(rows(1), lambda _: "text")  # type: ignore[arg-type, return-value]
 
 
-def test_rows_are_keyed_weighed_and_cleaned() -> None:
-    some = rows(3)
-    for row in some:
-        row.dirty = True
-    assert keyed(some, b"p/") == [b"p/k0", b"p/k1", b"p/k2"]
-    assert weight_bytes(some, [b"", b"12", b"3"], 8) == 6 + 8 * 3
-    cleaned(some)
-    assert not any(row.dirty for row in some)
+@pytest.mark.parametrize("count", [0, 1, 32, 100])
+def test_rows_are_written_down_as_changes(count: int) -> None:
+    some = rows(count)
+    for _ in range(2):
+        for row in some:
+            row.dirty = True
+        keys, values = [b"before"], list[bytes | None]([None])
+        write_down(some, b"p/", lambda state: b"%d" % state[0], keys, values)
+        assert keys == [b"before", *(b"p/k%d" % at for at in range(count))]
+        assert values == [None, *written(some, lambda state: b"%d" % state[0])]
+        assert not any(row.dirty for row in some)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])

@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parent.parent.parent
 _SIZES = struct.Struct(">ii")
 
 
-def encoded(records: list[Change]) -> bytes:
+def encoded(records: Collection[Change]) -> bytes:
     body = b"".join(
         _SIZES.pack(len(key), -1 if value is None else len(value)) + key + (value or b"")
         for key, value in records

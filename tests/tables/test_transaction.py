@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from streamlog.tables.changelog import Progress, changelog_offset, checkpoint, stored_progress
 from streamlog.tables.memory import MemoryStore
-from streamlog.tables.store import Change
+from streamlog.tables.store import Change, Changes
 from streamlog.tables.transaction import ENTRY_BYTES, StoreTransaction
 
 keys = st.sampled_from([bytes([n]) for n in range(1, 6)]) | st.binary(max_size=2).map(
@@ -30,7 +30,7 @@ class Model(RuleBasedStateMachine):
         self.transaction = StoreTransaction(self.store, cache_bytes=self.cache_bytes)
         self.stored: dict[bytes, bytes] = {}
         self.seen: dict[bytes, bytes] = {}
-        self.sent: list[Change] | None = None
+        self.sent: Changes | None = None
         self.offset = 0
 
     @rule(key=keys, value=values)
@@ -45,6 +45,14 @@ class Model(RuleBasedStateMachine):
             if value is None:
                 self.seen.pop(key, None)
             else:
+                self.seen[key] = value
+
+    @rule(changes=st.dictionaries(keys, st.none() | values, max_size=6).map(lambda d: [*d.items()]))
+    def write_columns(self, changes: list[Change]) -> None:
+        self.transaction.write(Changes.of(changes))
+        for key, value in changes:
+            self.seen.pop(key, None)
+            if value is not None:
                 self.seen[key] = value
 
     @rule(key=keys)
@@ -79,7 +87,7 @@ class Model(RuleBasedStateMachine):
     def commit(self) -> None:
         assert self.sent is not None
         self.transaction.commit(self.sent, next_offset=self.offset)
-        for key, value in self.sent[:-1]:
+        for key, value in list(self.sent)[:-1]:
             if value is None:
                 self.stored.pop(key, None)
             else:
@@ -93,7 +101,7 @@ class Model(RuleBasedStateMachine):
     def rollback(self) -> None:
         self.transaction.rollback()
         self.seen = dict(self.stored)
-        assert self.transaction.changes() == []
+        assert not self.transaction.changes()
 
     @invariant()
     def nothing_reaches_the_store_before_its_commit(self) -> None:
@@ -183,7 +191,7 @@ def test_what_is_written_while_a_commit_is_under_way_stays_pending() -> None:
     transaction.put(b"a", b"2")
     transaction.delete(b"b")
     transaction.commit(sent, next_offset=4)
-    assert transaction.changes() == [(b"a", b"2"), (b"b", None)]
+    assert list(transaction.changes()) == [(b"a", b"2"), (b"b", None)]
     transaction.rollback()
     assert [transaction.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"1", b"1"]
 
