@@ -20,6 +20,7 @@ from streamlog.broker.settings import (
     fraction,
     replaced,
     texts_of,
+    truth,
     unknown,
     whole,
     words,
@@ -39,6 +40,10 @@ CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
 AS_PRODUCED = "producer"
 UNCOMPRESSED = "uncompressed"
+BY_REPLICAS = 0
+"""A number of replicas that follows from how many there are."""
+INSYNC_USUAL = 2
+"""Of three replicas or more: any one of them can be lost."""
 FLUSH_NEVER = 2**63 - 1
 """`flush.messages` and `flush.ms` that leave it to the operating system."""
 
@@ -294,6 +299,27 @@ class TopicConfig:
         ),
     )
 
+    min_insync_replicas: int = whole(
+        BY_REPLICAS,
+        Named(
+            "min.insync.replicas",
+            "How many replicas have a record before it counts: with fewer in sync acks=all is"
+            " refused, and consumers see nothing new. Never more than there are replicas; 0: 2 of 3"
+            " or more, else 1.",
+            broker_name="min.insync.replicas",
+        ),
+        most=INT_MAX,
+    )
+    unclean_leader_election: bool = truth(
+        Named(
+            "unclean.leader.election.enable",
+            "Whether a replica that may lack acknowledged records leads if no other one lives:"
+            " records are lost for the sake of new ones.",
+            broker_name="unclean.leader.election.enable",
+        ),
+        default=False,
+    )
+
     def __post_init__(self) -> None:
         check_table(self)
 
@@ -318,6 +344,11 @@ class TopicConfig:
         if not self.compacts:
             return self.segment_ms
         return min(self.segment_ms, self.max_compaction_lag_ms)
+
+    def min_insync(self, replication_factor: int) -> int:
+        """How many replicas of a partition with so many have to be in sync."""
+        usual = INSYNC_USUAL if replication_factor > INSYNC_USUAL else 1
+        return max(1, min(self.min_insync_replicas or usual, replication_factor))
 
     def overridden(self, configs: Mapping[str, str]) -> TopicConfig:
         """These settings with some replaced, given by Kafka's names and as text.

@@ -144,6 +144,11 @@ class PartitionRegistration:
     """The last leader epoch that somebody began who may have lacked acknowledged records."""
 
     @property
+    def replication_factor(self) -> int:
+        """How many replicas it has, those not counted that are still being added."""
+        return len(self.replicas) - len(self.adding)
+
+    @property
     def is_reassigning(self) -> bool:
         """Whether it is on its way to other brokers."""
         return bool(self.adding or self.removing)

@@ -1,0 +1,233 @@
+"""ConfigControl: the settings of topics and brokers are altered.
+
+A change is checked as a whole against what would then hold: a broker's settings together with those
+of every topic that inherits from them. A refused resource is that one's answer and says what would
+be taken instead. What is described of settings is each broker's (`config_requests`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamlog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
+from streamlog.broker.quorum.decision import MIN_INSYNC, Decision, Realm, answered
+from streamlog.broker.quorum.metadata import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
+from streamlog.broker.quorum.metadata_records import MetadataRecord
+from streamlog.broker.settings import Operation, Setting, Source, altered
+from streamlog.errors import ConfigError, LogError, UnknownTopicOrPartition
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.admin import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from streamlog.protocol.messages.metadata_log import ConfigRecord, PartitionChangeRecord
+from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
+
+ADVERTISED = "advertised.listeners"
+
+Place = tuple[int, str]
+"""Type and name of a resource."""
+Change = tuple[str, Operation, str | None]
+Asked = tuple[Place, list[tuple[str, int, str | None]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resource:
+    """What can be altered."""
+
+    settings: Mapping[str, Setting]
+    own: Mapping[str, str]
+    """The layer that changes go to."""
+    effective: Mapping[str, str]
+    check: Callable[[Mapping[str, str]], object]
+
+
+class ConfigControl:
+    """Settings, for the active controller."""
+
+    def __init__(self, realm: Realm) -> None:
+        self._realm = realm
+
+    def handlers(self) -> Mapping[Any, Any]:
+        """Who decides what."""
+        return {IncrementalAlterConfigsRequest: self.alter, AlterConfigsRequest: self.replace}
+
+    def alter(self, request: IncrementalAlterConfigsRequest, _: int, __: int) -> Decision:
+        """Make changes; those to one resource are made together or not at all."""
+        asked: list[Asked] = [
+            (
+                (each.resource_type, each.resource_name),
+                [(config.name, config.config_operation, config.value) for config in each.configs],
+            )
+            for each in request.resources
+        ]
+        responses, records = self._altered(asked, replacing=False)
+        response = IncrementalAlterConfigsResponse(responses=responses)
+        return answered(response, () if request.validate_only else records)
+
+    def replace(self, request: AlterConfigsRequest, _: int, __: int) -> Decision:
+        """Give resources these settings, and their defaults to all others."""
+        asked: list[Asked] = [
+            (
+                (each.resource_type, each.resource_name),
+                [(config.name, int(Operation.SET), config.value) for config in each.configs],
+            )
+            for each in request.resources
+        ]
+        responses, records = self._altered(asked, replacing=True)
+        response = AlterConfigsResponse(responses=responses)
+        return answered(response, () if request.validate_only else records)
+
+    def _altered(
+        self, asked: Sequence[Asked], *, replacing: bool
+    ) -> tuple[list[AlterConfigsResourceResponse], list[MetadataRecord]]:
+        counts = Counter(place for place, _ in asked)
+        records: list[MetadataRecord] = []
+        responses = []
+        for place, changes in asked:
+            kind, name = place
+            response = AlterConfigsResourceResponse(
+                error_message=None, resource_type=kind, resource_name=name
+            )
+            try:
+                _refuse_repeated(f"resource {name!r}", counts[place])
+                resource = self._resource(kind, name)
+                after = _after(resource, changes, replacing=replacing)
+            except ConfigError as error:
+                response.error_code, response.error_message = ErrorCode.INVALID_CONFIG, str(error)
+            except LogError as error:
+                response.error_code, response.error_message = error.code, str(error)
+            else:
+                records += self._records(place, resource.own, after)
+            responses.append(response)
+        return responses, records
+
+    def _records(
+        self, place: Place, before: Mapping[str, str], after: Mapping[str, str]
+    ) -> Iterator[MetadataRecord]:
+        kind, resource = place
+        for name in sorted({*before, *after}):
+            if before.get(name) != after.get(name):
+                yield ConfigRecord(
+                    resource_type=kind, resource_name=resource, name=name, value=after.get(name)
+                )
+        if before.get(MIN_INSYNC) != after.get(MIN_INSYNC):
+            yield from self._without_eligible(None if kind == BROKER_RESOURCE else resource)
+
+    def _without_eligible(self, topic: str | None) -> Iterator[MetadataRecord]:
+        """Whoever was eligible may not be by another `min.insync.replicas`.
+
+        With fewer required, records are committed from now on that the eligible leader replicas of
+        before may lack: a leader that learns of the setting learns in the same batch that there
+        are none.
+        """
+        for each, number, partition in self._realm.metadata.partitions():
+            if partition.elr and topic in (None, each.name):
+                yield PartitionChangeRecord(
+                    partition_id=number, topic_id=each.topic_id, eligible_leader_replicas=[]
+                )
+
+    def _resource(self, kind: int, name: str) -> _Resource:
+        metadata = self._realm.metadata
+        if kind == TOPIC_RESOURCE:
+            return self._topic(name)
+        brokers = {str(broker_id) for broker_id in metadata.brokers} | {str(self._realm.node_id)}
+        if kind == BROKER_RESOURCE and (name == ALL_BROKERS or name in brokers):
+            return self._broker(name)
+        known = sorted(brokers, key=int)
+        raise error_for(
+            ErrorCode.INVALID_REQUEST,
+            f"no settings of {name!r} (type {kind}): there are topics (type 2) and"
+            f" broker{'' if len(known) == 1 else 's'} {', '.join(known)} (type 4; without a name:"
+            " all brokers)",
+        )
+
+    def _topic(self, name: str) -> _Resource:
+        if self._realm.metadata.topic(name) is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        config = self._realm.node_config().topic
+        own = self._realm.metadata.config(TOPIC_RESOURCE, name)
+        return _Resource(
+            settings=TOPIC_SETTINGS,
+            own=own,
+            effective=config.overridden(own).described(),
+            check=config.overridden,
+        )
+
+    def _broker(self, name: str) -> _Resource:
+        config = self._realm.config
+        own = self._realm.metadata.config(BROKER_RESOURCE, name)
+        default = self._realm.metadata.config(BROKER_RESOURCE, ALL_BROKERS)
+
+        def with_own(texts: Mapping[str, str]) -> BrokerConfig:
+            if name == ALL_BROKERS:
+                return config.overridden(texts)
+            return config.overridden(default).overridden(texts)
+
+        return _Resource(
+            settings=BROKER_SETTINGS,
+            own=own,
+            effective=with_own(own).described(),
+            check=lambda texts: self._check_topics(with_own(texts)),
+        )
+
+    def _check_topics(self, config: BrokerConfig) -> None:
+        metadata = self._realm.metadata
+        for name in metadata.topic_names():
+            config.topic.overridden(metadata.config(TOPIC_RESOURCE, name))
+
+
+def inherited_source(realm: Realm, topic_setting: str) -> Source:
+    """Where a topic that says nothing about a setting has its value from."""
+    name = TOPIC_SETTINGS[topic_setting].broker_name
+    setting = BROKER_SETTINGS[name]
+    for resource, source in ((str(realm.node_id), Source.BROKER), ("", Source.ALL_BROKERS)):
+        if name in realm.metadata.config(BROKER_RESOURCE, resource):
+            return source
+    given = realm.config.described()[name]
+    return Source.DEFAULT if given == setting.text(setting.default) else Source.STATIC
+
+
+def _after(
+    resource: _Resource, changes: Iterable[tuple[str, int, str | None]], *, replacing: bool
+) -> dict[str, str]:
+    """The resource's own settings as they shall be."""
+    named = [(name, _operation(operation), text) for name, operation, text in changes]
+    for name, count in Counter(name for name, _, _ in named).items():
+        _refuse_repeated(name, count)
+    if replacing:
+        # Whoever reads all, changes one and writes all back writes what can't be changed, too.
+        named = [each for each in named if not _is_fixed_as_it_is(resource, each)]
+    own: Mapping[str, str] = {} if replacing else resource.own
+    after = altered(resource.settings, own, resource.effective, named)
+    resource.check(after)
+    return after
+
+
+def _is_fixed_as_it_is(resource: _Resource, change: Change) -> bool:
+    name, _, text = change
+    setting = resource.settings.get(name)
+    if setting is None or setting.is_dynamic:
+        return False
+    # Of a secret nothing is shown, and what is shown of this depends on who asks.
+    is_unlike = (setting.is_secret and text is None) or name == ADVERTISED
+    return is_unlike or resource.effective[name] == text
+
+
+def _operation(number: int) -> Operation:
+    try:
+        return Operation(number)
+    except ValueError:
+        raise error_for(
+            ErrorCode.INVALID_REQUEST,
+            f"operation {number} is none of set (0), delete (1), append (2), subtract (3)",
+        ) from None
+
+
+def _refuse_repeated(what: str, count: int) -> None:
+    if count > 1:
+        raise error_for(ErrorCode.INVALID_REQUEST, f"{what} is {count} times in")

@@ -1,0 +1,252 @@
+"""A controller whose decisions are committed at once: what it is asked, and what comes of it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, TypeVar
+
+from streamlog.broker.cluster_config import ClusterConfig
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.quorum.controller import Controller
+from streamlog.broker.quorum.decision import Decision, Realm
+from streamlog.broker.quorum.metadata import ClusterMetadata
+from streamlog.broker.quorum.metadata_records import (
+    MetadataRecord,
+    decode_record,
+    encode_record,
+)
+from streamlog.broker.quorum.registrations import PartitionRegistration
+from streamlog.protocol.messages.admin import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from streamlog.protocol.messages.brokers import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    BrokerState,
+    DamagedTopic,
+    Listener,
+    ProposedPartition,
+    ProposedTopic,
+)
+from streamlog.protocol.schema import Message
+
+CLUSTER_ID = "cluster"
+CONTROLLER = 100
+"""A node that is no broker."""
+NEWEST = 99
+INTERNAL = "__consumer_offsets"
+
+R = TypeVar("R", bound=Message)
+
+
+class Deciding:
+    """A controller, its log and its clock."""
+
+    def __init__(
+        self,
+        *,
+        cluster: ClusterConfig | None = None,
+        config: BrokerConfig | None = None,
+        node_id: int = CONTROLLER,
+        seed: int = 0,
+    ) -> None:
+        self.now_ms = 1_000_000
+        self.log: list[bytes] = []
+        self.incarnations: dict[int, int] = {}
+        self.realm = Realm(
+            metadata=ClusterMetadata(),
+            cluster_id=CLUSTER_ID,
+            node_id=node_id,
+            chance=Random(seed),
+            config=config or BrokerConfig(),
+            cluster=cluster or ClusterConfig(),
+            internal_topics=frozenset({INTERNAL}),
+        )
+        self.controller = Controller(self.realm)
+        self.commit(self.controller.on_active(self.now_ms))
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        return self.realm.metadata
+
+    def commit(self, decision: Decision | None) -> list[MetadataRecord]:
+        """The records as they come out of the log."""
+        records = []
+        for record in () if decision is None else decision.records:
+            value = encode_record(record)
+            records.append(decode_record(value))
+            self.metadata.replay(records[-1], len(self.log))
+            self.log.append(value)
+        return records
+
+    def ask(self, request: Message, response: type[R], version: int = NEWEST) -> R:
+        decision = self.controller.decide(request, version, self.now_ms)
+        self.commit(decision)
+        assert decision.answer is not None
+        answer = decision.answer()
+        assert isinstance(answer, response)
+        return answer
+
+    def tick(self, ms: int = 0) -> list[MetadataRecord]:
+        """Time passes, and everything that is due is decided."""
+        self.now_ms += ms
+        records = []
+        while (decision := self.controller.on_tick(self.now_ms)) is not None:
+            records += self.commit(decision)
+        return records
+
+    def replayed(self) -> ClusterMetadata:
+        """The metadata of a node that starts now."""
+        image = ClusterMetadata()
+        for offset, value in enumerate(self.log):
+            image.replay(decode_record(value), offset)
+        return image
+
+    def take_over(self) -> None:
+        """Another node becomes the active controller."""
+        self.realm.metadata = self.replayed()
+        self.controller = Controller(self.realm)
+        self.commit(self.controller.on_active(self.now_ms))
+
+    # ---- brokers ----
+
+    def register(
+        self,
+        broker: int,
+        *,
+        directory: int = 0,
+        previous_epoch: int = -1,
+        rack: str | None = None,
+        damaged: dict[bytes, list[int]] | None = None,
+        cluster_id: str = CLUSTER_ID,
+    ) -> BrokerRegistrationResponse:
+        """A new process of a broker."""
+        self.incarnations[broker] = self.incarnations.get(broker, 0) + 1
+        request = BrokerRegistrationRequest(
+            broker_id=broker,
+            cluster_id=cluster_id,
+            incarnation_id=bytes([broker, self.incarnations[broker], *bytes(14)]),
+            listeners=[Listener(name="PLAINTEXT", host=f"b{broker}", port=9092)],
+            rack=rack,
+            log_dirs=[directory_id(broker, directory)],
+            previous_broker_epoch=previous_epoch,
+            damaged=_damaged(damaged),
+        )
+        return self.ask(request, BrokerRegistrationResponse)
+
+    def heartbeat(
+        self,
+        broker: int,
+        *,
+        offset: int | None = None,
+        epoch: int | None = None,
+        damaged: dict[bytes, list[int]] | None = None,
+        **wants: bool,
+    ) -> BrokerHeartbeatResponse:
+        """A broker that has applied everything, if it is not said."""
+        known = self.metadata.brokers.get(broker)
+        request = BrokerHeartbeatRequest(
+            broker_id=broker,
+            broker_epoch=(-1 if known is None else known.epoch) if epoch is None else epoch,
+            current_metadata_offset=self.metadata.offset if offset is None else offset,
+            damaged=_damaged(damaged),
+            **wants,
+        )
+        return self.ask(request, BrokerHeartbeatResponse)
+
+    def start(self, *brokers: int, **said: Any) -> None:
+        """Brokers register and are unfenced."""
+        for broker in brokers:
+            assert self.register(broker, **said).error_code == 0
+            assert not self.heartbeat(broker).is_fenced
+
+    def silence(self, *brokers: int) -> None:
+        """Time passes in which all brokers that live but these are heard of."""
+        others = self.realm.active() - {*brokers}
+        for _ in range(2):
+            self.now_ms += self.realm.cluster.session_timeout_ms // 2 + 1
+            for broker in sorted(others):
+                self.heartbeat(broker)
+        self.tick()
+
+    # ---- topics ----
+
+    def create(
+        self,
+        name: str = "t",
+        *,
+        partitions: int = 1,
+        replicas: list[list[int]] | None = None,
+        copies: int = -1,
+        configs: dict[str, str] | None = None,
+    ) -> bytes:
+        """A topic's id."""
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions if replicas is None else -1,
+            replication_factor=copies,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=number, broker_ids=brokers)
+                for number, brokers in enumerate(replicas or ())
+            ],
+            configs=[
+                CreatableTopicConfig(name=key, value=value)
+                for key, value in (configs or {}).items()
+            ],
+        )
+        answer = self.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse)
+        assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+        return answer.topics[0].topic_id
+
+    def partition(self, name: str = "t", number: int = 0) -> PartitionRegistration:
+        topic = self.metadata.topic(name)
+        assert topic is not None
+        return topic.partitions[number]
+
+    def propose(self, isr: list[int], name: str = "t", number: int = 0, **other: Any) -> int:
+        """The leader's proposal, against what there is if it is not said; the error code."""
+        topic = self.metadata.topic(name)
+        assert topic is not None
+        partition = topic.partitions[number]
+        leader = other.get("leader", partition.leader)
+        states = [
+            BrokerState(broker_id=each, broker_epoch=self._epoch(each, other)) for each in isr
+        ]
+        proposed = ProposedPartition(
+            partition_index=number,
+            leader_epoch=other.get("leader_epoch", partition.leader_epoch),
+            partition_epoch=other.get("partition_epoch", partition.partition_epoch),
+            new_isr_with_epochs=states,
+        )
+        request = AlterPartitionRequest(
+            broker_id=leader,
+            broker_epoch=self._epoch(leader, {}),
+            topics=[ProposedTopic(topic_id=topic.topic_id, partitions=[proposed])],
+        )
+        answer = self.ask(request, AlterPartitionResponse, version=3)
+        assert answer.error_code == 0
+        return answer.topics[0].partitions[0].error_code
+
+    def _epoch(self, broker: int, other: dict[str, Any]) -> int:
+        known = self.metadata.brokers.get(broker)
+        said: dict[int, int] = other.get("epochs", {})
+        return said.get(broker, -1 if known is None else known.epoch)
+
+
+def directory_id(broker: int, directory: int) -> bytes:
+    return bytes([broker, directory, 7, *bytes(13)])
+
+
+def _damaged(places: dict[bytes, list[int]] | None) -> list[DamagedTopic]:
+    return [
+        DamagedTopic(topic_id=topic_id, partitions=numbers)
+        for topic_id, numbers in (places or {}).items()
+    ]

@@ -1,0 +1,208 @@
+"""Brokers register, live, fall silent and leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.broker.quorum.registrations import NO_LEADER
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.brokers import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from tests.broker.quorum.deciding import Deciding
+
+
+@pytest.fixture
+def three() -> Deciding:
+    cluster = Deciding()
+    cluster.start(1, 2, 3)
+    return cluster
+
+
+def test_a_broker_is_fenced_until_it_knows_of_its_own_registration() -> None:
+    cluster = Deciding()
+    epoch = cluster.register(1).broker_epoch
+    assert epoch == cluster.metadata.offset
+    early = cluster.heartbeat(1, offset=epoch - 1)
+    assert (early.is_fenced, early.is_caught_up) == (True, False)
+    late = cluster.heartbeat(1, offset=epoch)
+    assert (late.is_fenced, late.is_caught_up) == (False, True)
+
+
+def test_a_registration_whose_answer_was_lost_is_the_same_one() -> None:
+    cluster = Deciding()
+    first = cluster.register(1)
+    cluster.incarnations[1] -= 1
+    written = len(cluster.log)
+    assert cluster.register(1).broker_epoch == first.broker_epoch
+    assert len(cluster.log) == written
+
+
+def test_a_broker_of_another_cluster_is_refused() -> None:
+    cluster = Deciding()
+    answer = cluster.register(1, cluster_id="other")
+    assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert cluster.metadata.brokers == {}
+
+
+def test_an_id_that_is_taken_is_refused_until_its_owner_has_been_silent(three: Deciding) -> None:
+    taken = three.register(1, directory=1)
+    assert taken.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    three.silence(1)
+    assert three.register(1, directory=1).error_code == 0
+
+
+def test_a_process_with_the_same_directory_follows_a_dead_one_at_once(three: Deciding) -> None:
+    before = three.metadata.brokers[1].epoch
+    assert three.register(1).broker_epoch > before
+
+
+def test_a_silent_broker_is_fenced_and_others_take_over(three: Deciding) -> None:
+    three.create(replicas=[[1, 2, 3]])
+    three.silence(1)
+    partition = three.partition()
+    assert three.metadata.brokers[1].is_fenced
+    assert (partition.leader, partition.leader_epoch) == (2, 1)
+    assert partition.isr == (2, 3)
+
+
+def test_silent_brokers_are_fenced_one_by_one(three: Deciding) -> None:
+    three.create(replicas=[[1, 2, 3]])
+    three.now_ms += three.realm.cluster.session_timeout_ms + 1
+    for left in (2, 1, 0):
+        three.commit(three.controller.on_tick(three.now_ms))
+        assert sum(not each.is_fenced for each in three.metadata.brokers.values()) == left
+    partition = three.partition()
+    assert partition.leader == NO_LEADER
+    assert partition.isr == (3,)
+    assert three.controller.on_tick(three.now_ms) is None
+
+
+def test_a_controller_that_takes_over_waits_for_a_whole_session(three: Deciding) -> None:
+    three.now_ms += three.realm.cluster.session_timeout_ms
+    three.take_over()
+    assert three.tick(three.realm.cluster.session_timeout_ms) == []
+    assert three.controller.next_deadline_ms() == three.now_ms + 1
+    assert three.tick(1) != []
+
+
+def test_a_heartbeat_of_a_process_that_is_no_more_is_stale(three: Deciding) -> None:
+    old = three.metadata.brokers[1].epoch
+    three.register(1)
+    assert three.heartbeat(1, epoch=old).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert three.heartbeat(9).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_a_restart_gives_every_partition_that_was_led_another_epoch(three: Deciding) -> None:
+    three.create(replicas=[[1], [2]])
+    three.create("u", replicas=[[1, 2]])
+    three.start(1)
+    assert (three.partition("t", 0).leader, three.partition("t", 0).leader_epoch) == (1, 2)
+    assert three.partition("t", 1).leader_epoch == 0
+    assert (three.partition("u", 0).leader, three.partition("u", 0).leader_epoch) == (2, 1)
+
+
+def test_the_last_in_sync_stays_it_through_a_restart(three: Deciding) -> None:
+    three.create(replicas=[[1, 2, 3]], configs={})
+    three.silence(2)
+    three.silence(3)
+    three.register(1)
+    assert three.partition().isr == (1,)
+    assert three.partition().leader == NO_LEADER
+    three.heartbeat(1)
+    assert three.partition().leader == 1
+
+
+def test_another_directory_has_lost_everything(three: Deciding) -> None:
+    three.create(replicas=[[1]])
+    three.silence(1)
+    three.start(1, directory=1)
+    assert three.partition().isr == ()
+    assert three.partition().leader == NO_LEADER
+    # It is where the replica is now: the next process has lost nothing more.
+    three.commit(None)
+    assert three.partition().directory(1) == three.realm.directory(1)
+
+
+def test_another_directory_leaves_what_others_have_to_them(three: Deciding) -> None:
+    three.create(replicas=[[1, 2, 3]])
+    three.silence(1)
+    three.silence(2)  # 3 alone is in sync; 2 was when it took two to commit.
+    assert (three.partition().isr, three.partition().elr) == ((3,), (2,))
+    three.silence(3)
+    three.start(3, directory=1)
+    assert three.partition().leader == NO_LEADER
+    assert (three.partition().isr, three.partition().elr) == ((), (2,))
+    three.start(2, previous_epoch=three.metadata.brokers[2].epoch)
+    assert (three.partition().leader, three.partition().isr) == (2, (2,))
+
+
+def test_one_that_was_not_shut_down_in_order_is_not_eligible(three: Deciding) -> None:
+    three.create(replicas=[[1, 2, 3]])
+    three.silence(1)
+    three.silence(2)
+    three.register(2)
+    assert (three.partition().isr, three.partition().elr) == ((3,), ())
+
+
+def test_damage_is_worse_than_having_no_leader(three: Deciding) -> None:
+    alone = three.create("u", replicas=[[1]])
+    topic = three.create(replicas=[[1, 2]])
+    three.heartbeat(1, damaged={topic: [0], alone: [0]})
+    assert (three.partition("u").isr, three.partition("u").leader) == ((), NO_LEADER)
+    assert (three.partition().isr, three.partition().leader) == ((2,), 2)
+    three.register(2, damaged={topic: [0]})
+    assert (three.partition().isr, three.partition().leader) == ((), NO_LEADER)
+
+
+def test_one_that_shuts_down_gives_its_partitions_away_and_waits_for_the_others(
+    three: Deciding,
+) -> None:
+    three.create(replicas=[[1, 2, 3], [2, 1, 3]])
+    asked = three.heartbeat(1, want_shut_down=True)
+    assert three.partition("t", 0).leader == 2
+    assert three.partition("t", 0).isr == (2, 3)
+    assert not asked.should_shut_down
+    three.heartbeat(2)
+    assert not three.heartbeat(1, want_shut_down=True).should_shut_down
+    three.heartbeat(3)
+    assert three.heartbeat(1, want_shut_down=True).should_shut_down
+    three.silence(1)
+    three.start(1, previous_epoch=three.metadata.brokers[1].epoch)
+    assert three.metadata.brokers[1].is_active
+
+
+def test_one_alone_may_go_at_once() -> None:
+    cluster = Deciding()
+    cluster.start(1)
+    cluster.create(replicas=[[1]])
+    assert cluster.heartbeat(1, want_shut_down=True).should_shut_down
+    assert (cluster.partition().leader, cluster.partition().isr) == (NO_LEADER, (1,))
+    cluster.start(1, previous_epoch=cluster.metadata.brokers[1].epoch)
+    assert cluster.partition().leader == 1
+
+
+def test_a_broker_can_ask_to_be_fenced(three: Deciding) -> None:
+    three.create(replicas=[[1, 2]])
+    assert three.heartbeat(1, want_fence=True).is_fenced
+    assert three.partition().leader == 2
+    assert three.heartbeat(1, want_fence=True).is_fenced
+    assert not three.heartbeat(1).is_fenced
+
+
+def test_one_that_is_gone_for_good_is_in_sync_with_nobody(three: Deciding) -> None:
+    three.create(replicas=[[1, 2]])
+    answer = three.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse)
+    assert answer.error_code == 0
+    assert 1 not in three.metadata.brokers
+    assert (three.partition().leader, three.partition().isr) == (2, (2,))
+    again = three.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse)
+    assert again.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_the_controllers_own_broker_need_not_wait_for_the_one_before() -> None:
+    alone = Deciding(node_id=1)
+    alone.start(1)
+    alone.take_over()
+    assert alone.register(1, directory=1).error_code == 0

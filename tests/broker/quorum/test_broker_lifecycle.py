@@ -1,0 +1,159 @@
+"""A broker process keeps in touch with the controller, from start to end."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.broker.quorum.broker_lifecycle import (
+    NO_EPOCH,
+    REQUEST_MS,
+    RETRY_MS,
+    SHUTDOWN_MS,
+    BrokerLifecycle,
+    Send,
+    State,
+)
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    DamagedTopic,
+)
+
+INTERVAL_MS = 2000
+
+
+@pytest.fixture
+def broker() -> BrokerLifecycle:
+    registration = BrokerRegistrationRequest(broker_id=1)
+    return BrokerLifecycle(registration=registration, heartbeat_interval_ms=INTERVAL_MS)
+
+
+def sent(broker: BrokerLifecycle, now_ms: int = 0, offset: int = 99) -> Send:
+    send = broker.on_tick(now_ms, offset)
+    assert send is not None
+    return send
+
+
+def registered(broker: BrokerLifecycle, epoch: int = 7) -> None:
+    broker.on_registered(BrokerRegistrationResponse(broker_epoch=epoch), sent(broker).number, 0)
+
+
+def running(broker: BrokerLifecycle) -> None:
+    registered(broker)
+    heard = BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True)
+    broker.on_heard(heard, sent(broker).number, 0)
+    assert broker.state is State.RUNNING
+
+
+def test_it_registers_then_catches_up_then_runs(broker: BrokerLifecycle) -> None:
+    assert not broker.may_act(99)
+    assert isinstance(sent(broker).request, BrokerRegistrationRequest)
+    assert broker.on_tick(0, 0) is None
+    broker.on_registered(BrokerRegistrationResponse(broker_epoch=7), 1, 10)
+    assert (broker.state, broker.may_act(6), broker.may_act(7)) == (State.RECOVERING, False, True)
+    first = sent(broker, 10, 5)
+    request = first.request
+    assert isinstance(request, BrokerHeartbeatRequest)
+    assert (request.broker_epoch, request.current_metadata_offset) == (7, 5)
+    broker.on_heard(BrokerHeartbeatResponse(is_fenced=True), first.number, 20)
+    assert broker.next_deadline_ms() == 20 + RETRY_MS
+    second = sent(broker, 20 + RETRY_MS, 7)
+    heard = BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True)
+    broker.on_heard(heard, second.number, 300)
+    assert broker.state is State.RUNNING
+    assert broker.next_deadline_ms() == 300 + INTERVAL_MS
+
+
+def test_it_tries_again_until_it_is_taken(broker: BrokerLifecycle) -> None:
+    refused = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+    code = broker.on_registered(refused, sent(broker).number, 0)
+    assert code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert broker.on_tick(RETRY_MS - 1, 0) is None
+    broker.on_lost(sent(broker, RETRY_MS).number, RETRY_MS)
+    registered_at = 2 * RETRY_MS
+    assert isinstance(sent(broker, registered_at).request, BrokerRegistrationRequest)
+
+
+def test_an_answer_that_comes_too_late_does_not_count(broker: BrokerLifecycle) -> None:
+    first = sent(broker)
+    second = sent(broker, REQUEST_MS)
+    assert second.number != first.number
+    broker.on_registered(BrokerRegistrationResponse(broker_epoch=7), first.number, REQUEST_MS)
+    broker.on_lost(first.number, REQUEST_MS)
+    assert broker.state is State.STARTING
+    broker.on_registered(BrokerRegistrationResponse(broker_epoch=8), second.number, REQUEST_MS)
+    assert broker.epoch == 8
+
+
+def test_one_that_was_fenced_recovers(broker: BrokerLifecycle) -> None:
+    running(broker)
+    fenced = BrokerHeartbeatResponse(is_fenced=True, is_caught_up=True)
+    broker.on_heard(fenced, sent(broker, INTERVAL_MS).number, INTERVAL_MS)
+    assert broker.state is State.RECOVERING
+
+
+def test_one_that_the_controller_does_not_know_registers_anew(broker: BrokerLifecycle) -> None:
+    running(broker)
+    stale = BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    code = broker.on_heard(stale, sent(broker, INTERVAL_MS).number, INTERVAL_MS)
+    assert code is ErrorCode.STALE_BROKER_EPOCH
+    assert (broker.state, broker.may_act(99)) == (State.STARTING, False)
+    again = sent(broker, INTERVAL_MS + RETRY_MS)
+    assert isinstance(again.request, BrokerRegistrationRequest)
+
+
+def test_another_controller_is_asked_if_one_does_not_decide(broker: BrokerLifecycle) -> None:
+    running(broker)
+    other = BrokerHeartbeatResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    broker.on_heard(other, sent(broker, INTERVAL_MS).number, INTERVAL_MS)
+    assert broker.state is State.RUNNING
+    assert broker.next_deadline_ms() == INTERVAL_MS + RETRY_MS
+
+
+def test_damage_is_reported_until_it_has_been_heard(broker: BrokerLifecycle) -> None:
+    running(broker)
+    topic = bytes(16)
+    broker.on_damage([(topic, 2), (topic, 1)])
+    first = sent(broker, 1)
+    assert first.request.damaged == [DamagedTopic(topic_id=topic, partitions=[1, 2])]
+    broker.on_lost(first.number, 1)
+    second = sent(broker, 1 + RETRY_MS)
+    assert second.request.damaged == first.request.damaged
+    broker.on_damage([(topic, 3)])
+    heard = BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True)
+    broker.on_heard(heard, second.number, 500)
+    third = sent(broker, 500 + INTERVAL_MS)
+    assert third.request.damaged == [DamagedTopic(topic_id=topic, partitions=[3])]
+
+
+def test_it_leaves_when_it_may(broker: BrokerLifecycle) -> None:
+    running(broker)
+    broker.on_stop(100)
+    asked = sent(broker, 100)
+    assert isinstance(asked.request, BrokerHeartbeatRequest)
+    assert asked.request.want_shut_down
+    not_yet = BrokerHeartbeatResponse(is_fenced=False)
+    broker.on_heard(not_yet, asked.number, 110)
+    assert broker.next_deadline_ms() == 110 + RETRY_MS
+    now = BrokerHeartbeatResponse(is_fenced=False, should_shut_down=True)
+    broker.on_heard(now, sent(broker, 110 + RETRY_MS).number, 400)
+    assert (broker.state, broker.epoch) == (State.NOT_RUNNING, 7)
+    assert broker.next_deadline_ms() is None
+    assert broker.on_tick(10_000, 0) is None
+
+
+def test_it_does_not_wait_for_ever_to_leave(broker: BrokerLifecycle) -> None:
+    running(broker)
+    broker.on_stop(100)
+    broker.on_stop(200)
+    sent(broker, 200)
+    assert broker.on_tick(100 + SHUTDOWN_MS, 0) is None
+    assert broker.state is State.NOT_RUNNING
+
+
+def test_one_that_was_never_registered_just_goes(broker: BrokerLifecycle) -> None:
+    broker.on_stop(0)
+    assert (broker.state, broker.epoch) == (State.NOT_RUNNING, NO_EPOCH)
