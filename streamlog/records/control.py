@@ -22,6 +22,10 @@ from streamlog.records.batch import RecordBatch, encode_batch
 ABORT = 0
 """Type of a control record: the producer's transaction was aborted."""
 COMMIT = 1
+LEADER_CHANGE = 2
+"""Of the controllers' quorum: a leader's first entry of its epoch (KIP-595)."""
+SNAPSHOT_HEADER = 3
+SNAPSHOT_FOOTER = 4
 MARKERS = frozenset({ABORT, COMMIT})
 TIME_MARK = 0x534C
 """Far from what Kafka numbers; "SL"."""
@@ -78,6 +82,22 @@ def encode_time_mark(elapsed_ms: int, *, timestamp_ms: int) -> bytes:
     key = _KEY.pack(_VERSION, TIME_MARK)
     value = _ELAPSED.pack(_VERSION, elapsed_ms)
     return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)
+
+
+def encode_control(kind: int, value: bytes, *, timestamp_ms: int) -> bytes:
+    """A control batch of the quorum, with base offset 0; it has no producer."""
+    key = _KEY.pack(_VERSION, kind)
+    return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)
+
+
+def control_kind(batch: RecordBatch) -> int | None:
+    """Of what type a control batch is; None if compaction has left it no record.
+
+    Raises:
+        CorruptData: it is malformed.
+    """
+    found = _record(batch)
+    return None if found is None else found[0]
 
 
 def _sealed(batch: bytearray, attributes: int) -> bytes:

@@ -13,6 +13,7 @@ from streamlog.protocol.schema import (
     Records,
     Struct,
     array,
+    boolean,
     int8,
     int16,
     int32,
@@ -118,6 +119,8 @@ class FetchPartition(Struct):
     `log_start_offset` is sent by replicas only; `last_fetched_epoch`, of the record before the
     offset, tells whether the log was cut meanwhile. `mark_after_ms` is ours, and unknown to
     brokers of Kafka: a reader at the end wants a time mark once nothing was appended for so long.
+    So are the last two, of members of the controllers' quorum: how far it has heard that the log
+    is committed, and that it has lost its disk (`quorum/raft`).
     """
 
     partition: int = int32("0+")
@@ -127,6 +130,8 @@ class FetchPartition(Struct):
     log_start_offset: int = int64("5+", default=-1)
     partition_max_bytes: int = int32("0+")
     mark_after_ms: int = int64("12+", default=-1, tag=OWN_TAG)
+    known_high_watermark: int = int64("12+", default=-1, tag=OWN_TAG + 1)
+    rejoin_id: int = int64("12+", tag=OWN_TAG + 2)
 
 
 class FetchTopic(Struct):
@@ -201,6 +206,7 @@ class PartitionData(Struct):
     reader. `records`: whole batches, the first one contains the offset asked for.
     Errors: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
     FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID, ...
+    `rejoined` is ours: a member of the quorum that has lost its disk may vote again.
     """
 
     partition_index: int = int32("0+")
@@ -211,6 +217,7 @@ class PartitionData(Struct):
     diverging_epoch: EpochEndOffset | None = struct(EpochEndOffset, "12+", tag=0)
     current_leader: LeaderIdAndEpoch | None = struct(LeaderIdAndEpoch, "12+", tag=1)
     snapshot_id: SnapshotId | None = struct(SnapshotId, "12+", tag=2)
+    rejoined: bool = boolean("12+", tag=OWN_TAG)
     aborted_transactions: list[AbortedTransaction] | None = array(
         AbortedTransaction, "4+", nullable="4+"
     )
