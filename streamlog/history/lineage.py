@@ -46,7 +46,7 @@ from streamlog.records.columns import RecordColumns
 from streamlog.serdes import Serde
 from streamlog.snapshots import SnapshotPlace
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
-from streamlog.tables.store import Change
+from streamlog.tables.store import Changes
 from streamlog.topology import TopicSpec
 from streamlog.windows.counted import Counted
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
@@ -308,7 +308,7 @@ class _WatchedEffects:
         self._watch.on_rows(batches)
         self._effects.write(batches)
 
-    def commit(self, task: Task, changes: Sequence[Change]) -> None:
+    def commit(self, task: Task, changes: Changes) -> None:
         self._effects.commit(task, changes)
 
     def tell(self, source: Source, mark: Mark) -> None:
