@@ -1,0 +1,136 @@
+"""Whoever makes a history, publishes it and hands it over is killed: no row is lost or there twice.
+
+For each of the hundred cuts: the process of the backfill, which serves the log as well, is killed
+before, during or after it counts, and the job is run again; then that of the hand-over is killed at
+one of its steps, and it is repeated; then a worker goes on. With session windows open, timers
+pending and joins half matched, as the random programs have them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from threading import Timer
+from typing import Any, Literal
+
+import pytest
+
+from streamlog import Snapshot
+from streamlog.client.admin import Admin
+from streamlog.history import job as job_module
+from streamlog.history import publication, stage_task
+from streamlog.history.job import BackfillJob
+from streamlog.worker.hand_over import handed_over
+from tests.equality.programs import Program, build
+from tests.worker.test_hand_over import DEADLINE_S, IS_THOROUGH, Case
+
+pytestmark = pytest.mark.skipif(not IS_THOROUGH, reason="STREAMLOG_PROFILE=thorough")
+
+spawned = multiprocessing.get_context("forkserver")
+
+SEEDS = range(100)
+STEPS = ("begun", "states written", "offsets sent", "noted", "committed")
+MOMENTS: dict[str, tuple[str, ...]] = {
+    "stage": ("task", "manifest", "done"),
+    "publish": ("task", "asked", "published", "done"),
+}
+PUBLISH_S_MAX = 0.1
+"""A publication takes about so long."""
+
+
+def job_of(program: Program, until_ms: int, outputs: Literal["stage", "publish"]) -> BackfillJob:
+    return program.app.backfill(until=until_ms, outputs=outputs, job_id="one", progress=False)
+
+
+def program_of(seed: int, directory: str) -> Program:
+    warnings.simplefilter("ignore", UserWarning)
+    return build(seed, "driver", log=f"embedded:{directory}/log", state_dir=f"{directory}/state")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after(count: int, work: Callable[..., Any]) -> Callable[..., Any]:
+    """Dies when that was done so often."""
+    left = [count]
+
+    def working(*args: Any, **options: Any) -> Any:
+        found = work(*args, **options)
+        left[0] -= 1
+        if left[0] <= 0:
+            die()
+        return found
+
+    return working
+
+
+def within(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
+    """Dies so long after it was begun."""
+
+    def working(*args: Any, **options: Any) -> Any:
+        Timer(seconds, die).start()
+        return work(*args, **options)
+
+    return working
+
+
+def backfill_and_die(
+    seed: int, directory: str, until_ms: int, outputs: Literal["stage", "publish"], moment: str
+) -> None:
+    """In a process of its own."""
+    rng = Random(f"{seed} {moment}")
+    match moment:
+        case "task":
+            stage_task.capture = after(rng.randint(1, 4), stage_task.capture)
+        case "manifest":
+            job_module.finished = within(0, job_module.finished)
+        case "asked":
+            Admin.publish = within(rng.uniform(0, PUBLISH_S_MAX), Admin.publish)  # type: ignore[method-assign]
+        case "published":
+            publication.published = after(1, publication.published)
+        case _:
+            pass
+    job_of(program_of(seed, directory), until_ms, outputs).run()
+    die()
+
+
+def hand_over_and_die(seed: int, directory: str, url: str, step: str) -> None:
+    """In a process of its own."""
+
+    def on_step(now: str) -> None:
+        if now == step:
+            die()
+
+    app = program_of(seed, directory).app
+    handed_over(app.program(), Snapshot.open(url), log_url=app.log, on_step=on_step)
+
+
+def killed(work: Callable[..., None], *arguments: object) -> None:
+    process = spawned.Process(target=work, args=arguments)
+    process.start()
+    process.join(DEADLINE_S)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_cut_with_everybody_killed(tmp_path: Path, seed: int) -> None:
+    case = Case(seed, tmp_path)
+    rng = Random(f"killed {seed}")
+    outputs: Literal["stage", "publish"] = rng.choice(["stage", "publish"])
+    moment, step = rng.choice(MOMENTS[outputs]), rng.choice(STEPS)
+    killed(backfill_and_die, seed, str(tmp_path), case.until_ms, outputs, moment)
+    snapshot = job_of(case.program, case.until_ms, outputs).run()
+    snapshot.verify()
+    killed(hand_over_and_die, seed, str(tmp_path), snapshot.url, step)
+    done = case.program.app.hand_over(snapshot)
+    assert done.is_repeated == (step == "committed"), (outputs, moment, step)
+    assert done.offsets == snapshot.offsets
+    case.check(case.live())
