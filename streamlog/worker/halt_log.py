@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Collection
 from contextlib import AsyncExitStack
@@ -14,6 +15,7 @@ from streamlog.clock import Clock
 from streamlog.errors import LogError, TopicExists
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.worker import halting
 from streamlog.worker.halting import HaltWatch
 from streamlog.worker.halts import Halt, Lifted, Outcome, Word, encoded, topic_of
 from streamlog.worker.topics import BROKER_DEFAULT
@@ -46,13 +48,21 @@ class HaltLog:
 
     async def last(self, app_id: str) -> Halt | None:
         """The last halt of an app, in force or not."""
-        await self._watches[app_id].look()
+        await self._watches[app_id].look(is_sure=True)
         return self._watches[app_id].halt
+
+    async def prepare(self) -> None:
+        """Let workers of apps that were never halted find out where to look for it.
+
+        They search for the topic now and then; so they all hear in time of what is said later.
+        """
+        made = [await self._made(topic_of(app_id)) for app_id in self._watches]
+        if any(made):
+            await asyncio.sleep(halting.SEARCH_LOOKS * halting.LOOK_MS / 1000)
 
     async def say(self, app_id: str, word: Word) -> None:
         """Say something to an app's workers."""
-        if not await self._log.admin().find_topics([topic_of(app_id)]):
-            await self._make(topic_of(app_id))
+        await self._made(topic_of(app_id))
         await (await self._sent(app_id, word))
 
     async def _sent(self, app_id: str, word: Word) -> Awaitable[object]:
@@ -85,10 +95,15 @@ class HaltLog:
             return 0
         return len(group.members)
 
-    async def _make(self, topic: str) -> None:
+    async def _made(self, topic: str) -> bool:
+        """Make a topic if it is not there; whether it was made."""
+        if await self._log.admin().find_topics([topic]):
+            return False
         try:
             await self._log.admin().create_topics(
                 [NewTopic(topic, 1, replication_factor=BROKER_DEFAULT, configs=CONFIGS)]
             )
         except TopicExists:
             logger.debug("topic %s is there", topic)
+            return False
+        return True

@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 
 LOOK_MS: Final = 1_000
 """How long a halt goes unnoticed."""
+SEARCH_LOOKS: Final = 5
+"""An app that was never halted has no topic for it; every so many looks it is searched for."""
+WAIT_MS: Final = 10_000
+"""So long a broker keeps the question whether something was said."""
 HALTED_LOOK_MS: Final = 200
 """The same while there is one."""
 POLL_MS: Final = 10
@@ -51,6 +55,8 @@ class HaltWatch:
         self._place = TopicPartition(topic_of(app_id), 0)
         self._clock = clock
         self._consumer: Consumer | None = None
+        self._searched_ms: int | None = None
+        self._has_read = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,31 +71,48 @@ class HaltWatch:
         if consumer is not None:
             await consumer.__aexit__(exc_type, exc, traceback)
 
-    async def look(self) -> Halt | None:
-        """Read what has been said since the last look; the halt that is in force, if one is.
+    async def look(self, *, is_sure: bool = False) -> Halt | None:
+        """Take in what has been said since the last look; the halt that is in force, if one is.
+
+        After the first look it costs no request as a rule: the broker tells when something is
+        said. `is_sure` asks it, and sees whatever was said before the call.
 
         Raises:
             CorruptData: something is not readable.
             StreamlogError: the log can't be read.
         """
-        if self._consumer is None and await self._log.admin().find_topics([self._place.topic]):
+        if self._consumer is None and await self._is_there(is_sure=is_sure):
             consumer = self._log.consumer(
-                auto_offset_reset="earliest", isolation_level="read_committed"
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+                fetch_max_wait_ms=WAIT_MS,
             )
             self._consumer = await consumer.__aenter__()
             consumer.assign([self._place])
         if self._consumer is not None:
-            await self._read(self._consumer)
+            await self._read(self._consumer, is_sure=is_sure or not self._has_read)
         is_in_force = self.halt is not None and self.halt.is_in_force(self._clock.wall_ms())
         return self.halt if is_in_force else None
 
-    async def _read(self, consumer: Consumer) -> None:
+    async def _is_there(self, *, is_sure: bool) -> bool:
+        """Whether anybody ever said something."""
+        now_ms, before_ms = self._clock.now_ms(), self._searched_ms
+        if not (is_sure or before_ms is None or now_ms - before_ms >= SEARCH_LOOKS * LOOK_MS):
+            return False
+        found = await self._log.admin().find_topics([self._place.topic])
+        self._searched_ms = now_ms
+        return bool(found)
+
+    async def _read(self, consumer: Consumer, *, is_sure: bool) -> None:
         place = self._place
-        end = (await consumer.end_offsets([place]))[place]
-        while await consumer.position(place) < end:
-            polled = await consumer.poll(timeout_ms=POLL_MS)
+        end = (await consumer.end_offsets([place]))[place] if is_sure else 0
+        while True:
+            polled = await consumer.poll(timeout_ms=POLL_MS if is_sure else 0)
             records = [(each.offset, each.value or b"") for each in polled.get(place, ())]
             self.halt = heard(records, self.halt)
+            if not records and (not is_sure or await consumer.position(place) >= end):
+                break
+        self._has_read = True
 
 
 async def obey(watch: HaltWatch, stop: asyncio.Event, work: Work) -> None:

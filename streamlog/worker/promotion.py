@@ -193,6 +193,7 @@ class _Promotion:
         try:
             async with self._substitute:
                 if cuts is None:
+                    await self._halts.prepare()
                     await self._catch_up()
                     cuts = await self._halt(halt_id)
                 await self._stand(cuts)

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_bridge.history import SparkRun
-from streamlog import App, Windowed, agg, tumbling
+from streamlog import App, Snapshot, Windowed, agg, tumbling
 from streamlog.history.finished import FinishedTask
 from streamlog.history.local import with_ends
 from streamlog.history.plan import Plan, Stage, planned
 from streamlog.history.readers import LogReader
 from streamlog.processing.cut_input import TimeSpan
 from streamlog.snapshots import SnapshotPlace
+from streamlog.snapshots.capture import finished
 from streamlog.tables.changelog import Progress
 from streamlog.tables.sorted_file import read_sorted
 from tests.equality.programs import Fed, Program
 from tests.equality.runs import driven
 from tests.history.test_local import NOW_MS, fill, rows_of, run_history
 from tests.spark_bridge import lowered
+from tests.worker.test_hand_over import lived
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +85,20 @@ def left_by(task: FinishedTask, directory: Path, *, has_places: bool) -> object:
     return taken, state, places, staged
 
 
+def snapshot_of(plan: Plan, tasks: list[FinishedTask], directory: Path) -> Snapshot:
+    """As a job makes it."""
+    return finished(
+        SnapshotPlace(str(directory / "snapshots" / "one")),
+        [task.entry for task in tasks],
+        topology=plan.topology,
+        partitions=plan.counts,
+        cut_ms=plan.until_ms,
+        created_ms=NOW_MS,
+        pending=[part for task in tasks for part in task.pending],
+        staged=[part for task in tasks for part in task.staged],
+    )
+
+
 def is_behind_windows(stage: Stage) -> bool:
     feeders = chain.from_iterable(stage.subtopology.feeders.values())
     return any(feeder.name.startswith("windows-") for feeder in feeders)
@@ -94,8 +110,10 @@ def test_what_spark_folds_is_what_tasks_fold(
 ) -> None:
     warnings.simplefilter("ignore", UserWarning)
     url = f"embedded:{tmp_path / 'log'}"
-    program = lowered.program(App("lowered"), seed, PIPELINES)
+    app = App("lowered", log=url, state_dir=str(tmp_path / "state"), commit_interval="50ms")
+    program = lowered.program(app, seed, PIPELINES)
     fed = lowered.history(program, seed)
+    expected = driven(lowered.program(App("lowered"), seed, PIPELINES), fed)
     asyncio.run(fill(url, program, fed))
     until_ms = lowered.BEGIN_MS + Random(seed).randrange(lowered.SPAN_MS)
     for span in (TimeSpan(), TimeSpan(until_ms=until_ms)):
@@ -111,8 +129,10 @@ def test_what_spark_folds_is_what_tasks_fold(
             wanted = left_by(ours, tmp_path / "local", has_places=has_places)
             assert found == wanted, f"seed {seed}, {span}"
         if span == TimeSpan():
-            expected = driven(lowered.program(App("lowered"), seed, PIPELINES), fed)
             assert rows_of(tasks, program, tmp_path) == expected, f"seed {seed}"
+    # And workers go on from there, with windows open.
+    app.hand_over(snapshot_of(run.plan, tasks, tmp_path))
+    assert asyncio.run(lived(program, url, expected)) == expected, f"seed {seed}, cut at {until_ms}"
 
 
 def test_sums_beyond_64_bits_are_left_to_the_tasks(

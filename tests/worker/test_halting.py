@@ -1,0 +1,72 @@
+"""What it costs to listen for halts, and that they are heard."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamlog.broker.embedded import EmbeddedTransport
+from streamlog.clock import ManualClock, SystemClock
+from streamlog.log import Log
+from streamlog.worker import halting
+from streamlog.worker.halt_log import HaltLog
+from streamlog.worker.halting import HaltWatch
+from streamlog.worker.halts import Hold
+from tests.worker.test_hand_over import Looks
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What clients of this process have asked."""
+    asked: list[str] = []
+    send = EmbeddedTransport.call
+
+    async def counted(self: EmbeddedTransport, request: Any, *args: Any, **options: Any) -> Any:
+        asked.append(type(request).__name__)
+        return await send(self, request, *args, **options)
+
+    monkeypatch.setattr(EmbeddedTransport, "call", counted)
+    return asked
+
+
+def test_listening_costs_hardly_any_request(tmp_path: Path, requests: list[str]) -> None:
+    asyncio.run(listening(f"embedded:{tmp_path / 'log'}", requests))
+
+
+async def listening(url: str, requests: list[str]) -> None:
+    clock = ManualClock()
+    hold = Hold(id="one", wall_ms=SystemClock().wall_ms(), reason="a test")
+    async with (
+        Log.open(url) as log,
+        HaltWatch(log, "shop", clock) as watch,
+        HaltLog(log, ["shop"], clock) as halts,
+    ):
+        assert await watch.look() is None
+        requests.clear()
+        for _ in range(halting.SEARCH_LOOKS - 1):
+            clock.advance(halting.LOOK_MS)
+            assert await watch.look() is None
+        assert requests == []
+        clock.advance(halting.LOOK_MS)
+        assert await watch.look() is None
+        assert requests == ["MetadataRequest"]
+        await halts.say("shop", hold)
+        clock.advance(halting.SEARCH_LOOKS * halting.LOOK_MS)
+        await watch.look()
+        assert watch.halt is not None
+        assert watch.halt.hold == hold
+        requests.clear()
+        for _ in range(20):
+            await watch.look()
+        # The one that waits at the broker.
+        assert {*requests} <= {"FetchRequest"}
+        assert len(requests) <= 2
+        await halts.say("shop", Hold(id="two", wall_ms=hold.wall_ms, reason="a test"))
+        looks = Looks()
+        while looks.more and watch.halt.id == "one":
+            await looks.next()
+            await watch.look()
+        assert watch.halt.id == "two"
