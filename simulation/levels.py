@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from simulation import echo, isr, raft
+from simulation import echo, isr, quorum, raft
 from simulation.life import Level
 
 LEVELS: dict[str, Level] = {
     "echo": echo.simulate,
     "isr": isr.simulate,
+    "quorum": quorum.simulate,
     "raft": raft.simulate,
 }

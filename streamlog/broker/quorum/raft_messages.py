@@ -67,7 +67,6 @@ class Refusal(StrEnum):
     """The request is of a newer epoch."""
     UNKNOWN_SNAPSHOT = "unknown snapshot"
     POSITION_OUT_OF_RANGE = "position out of range"
-    NOT_VOTER = "not a voter"
 
 
 # ---- requests and responses ----

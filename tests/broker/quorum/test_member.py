@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from simulation.loop import SimulatedLoop, live
+from simulation.quorum import OBSERVER, Cluster
+from streamlog.broker.quorum.decision import Realm
+from streamlog.broker.quorum.member import QuorumMember
+from streamlog.broker.quorum.metadata import ClusterMetadata
+from streamlog.broker.quorum.metadata_changes import ConfigChanged, MetadataChange
+from streamlog.broker.quorum.quorum_files import FOLDER
+from streamlog.broker.storage.files import read_file, write_whole
+from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.clock import ManualClock
+from streamlog.errors import CorruptData, LogDirectoryFailed, LogError
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.admin import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from streamlog.protocol.messages.quorum import VoteRequest
+
+
+def setting(value: str) -> IncrementalAlterConfigsRequest:
+    config = AlterableConfig(name="log.segment.bytes", config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[config])
+    return IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def sole(files: MemoryFiles) -> QuorumMember:
+    realm = Realm(metadata=ClusterMetadata(), cluster_id="c", node_id=1, chance=Random(1))
+    return QuorumMember.open(files, "data", realm, voters=[1], clock=ManualClock())
+
+
+def value_of(member: QuorumMember) -> str | None:
+    return member.metadata.config(4, "").get("log.segment.bytes")
+
+
+# ---- alone ----
+
+
+def test_alone_it_answers_at_once_and_remembers() -> None:
+    files = MemoryFiles()
+    member = sole(files)
+    assert (member.is_active, member.controller_id) == (True, 1)
+    answer = member.submit(setting("1000000"), 1)
+    assert isinstance(answer, IncrementalAlterConfigsResponse)
+    assert [each.error_code for each in answer.responses] == [0]
+    files.crash()
+    again = sole(files)
+    assert value_of(again) == "1000000"
+    assert again.epoch == member.epoch + 1
+
+
+def test_watchers_hear_before_the_answer_leaves() -> None:
+    member = sole(MemoryFiles())
+    heard: list[MetadataChange] = []
+    member.watch(heard.extend)
+    member.submit(setting("1000000"), 1)
+    assert heard == [ConfigChanged(4, "", "log.segment.bytes", "1000000")]
+
+
+def test_alone_it_begins_with_a_snapshot() -> None:
+    files = MemoryFiles()
+    member = sole(files)
+    member.submit(setting("1000000"), 1)
+    member.write_snapshot()
+    member.submit(setting("2000000"), 1)
+    digest = member.metadata.digest()
+    files.crash()
+    again = sole(files)
+    assert again.metadata.digest() == digest
+    assert f"{member.applied_offset - 1:020d}.log" in files.list(f"data/{FOLDER}")
+
+
+def test_a_disk_that_refuses_ends_it() -> None:
+    files = MemoryFiles()
+    member = sole(files)
+    files.fail_next_sync(errno.EIO)
+    with pytest.raises(LogDirectoryFailed):
+        member.submit(setting("1000000"), 1)
+    with pytest.raises(LogDirectoryFailed):
+        member.submit(setting("1000000"), 1)
+
+
+def test_alone_nobody_has_what_is_damaged() -> None:
+    files = MemoryFiles()
+    sole(files).close()
+    path = f"data/{FOLDER}/{0:020d}.log"
+    file = files.open(path, writable=True)
+    write_whole(file, bytes([read_file(files, path)[80] ^ 1]), 80)
+    with pytest.raises(CorruptData, match="the metadata log in data/__cluster_metadata-0"):
+        sole(files)
+
+
+def test_a_request_of_another_cluster_is_refused() -> None:
+    with pytest.raises(LogError, match="is meant for cluster x, this is c"):
+        sole(MemoryFiles()).handle(VoteRequest(cluster_id="x"))
+
+
+# ---- together ----
+
+Story = Callable[[Cluster], Awaitable[None]]
+
+
+def lived(story: Story, **options: object) -> None:
+    async def life(loop: SimulatedLoop) -> None:
+        cluster = Cluster(loop, **options)  # type: ignore[arg-type]
+        cluster.start()
+        await story(cluster)
+        assert cluster.failures == []
+        for node in cluster.nodes.values():
+            await node.stop()
+
+    assert live(life, 1).errors == ()
+
+
+def test_three_elect_one_and_all_know_what_it_decides() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        assert await cluster.put("log.segment.bytes", "1000000")
+        await cluster.agreed(leader.applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"1000000"}
+        assert {each.controller_id for each in cluster.members} == {leader.controller_id}
+        assert len({each.metadata.digest() for each in cluster.members}) == 1
+
+    lived(story, observers=(OBSERVER,))
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_another_leads_when_the_leader_is_gone(power: bool) -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        assert await cluster.put("log.segment.bytes", "1000000")
+        gone = cluster.nodes[leader.controller_id or 0]
+        await gone.kill(power=power)
+        assert await cluster.put("log.segment.bytes", "2000000")
+        second = await cluster.elected()
+        assert second.epoch > leader.epoch
+        gone.start()
+        await cluster.agreed(second.applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"2000000"}
+
+    lived(story)
+
+
+def test_who_leaves_in_good_order_is_not_waited_for() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        await cluster.agreed(leader.applied_offset)
+        began_s = cluster.loop.time()
+        await cluster.nodes[leader.controller_id or 0].stop()
+        second = await cluster.elected()
+        assert second.epoch > leader.epoch
+        assert cluster.loop.time() - began_s < 0.2, "no timeout has passed"
+
+    lived(story)
+
+
+def test_only_the_active_controller_decides() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        await cluster.agreed(leader.applied_offset)
+        other = next(each for each in cluster.members if not each.is_active)
+        with pytest.raises(LogError, match="is not the active controller: node") as refused:
+            other.submit(setting("1"), 1)
+        assert refused.value.code == ErrorCode.NOT_CONTROLLER
+
+    lived(story)
+
+
+def test_nothing_is_answered_without_a_majority() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        await cluster.agreed(leader.applied_offset)
+        own = leader.controller_id or 0
+        cluster.cut |= {(own, each) for each in cluster.voters} | {
+            (each, own) for each in cluster.voters
+        }
+        answer = leader.submit(setting("1000000"), 1)
+        assert isinstance(answer, asyncio.Future)
+        with pytest.raises(LogError) as refused:
+            await answer
+        assert refused.value.code == ErrorCode.NOT_CONTROLLER
+        assert value_of(leader) is None
+        cluster.cut.clear()
+        assert await cluster.put("log.segment.bytes", "2000000")
+        await cluster.agreed((await cluster.elected()).applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"2000000"}
+
+    lived(story)
+
+
+def test_who_was_away_for_long_is_sent_a_snapshot() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        await cluster.agreed(leader.applied_offset)
+        away = next(each for each in cluster.voters if each != leader.controller_id)
+        behind = cluster.nodes[away].member
+        assert behind is not None
+        heard: list[MetadataChange] = []
+        behind.watch(heard.extend)
+        cluster.cut |= {(away, each) for each in cluster.voters} | {
+            (each, away) for each in cluster.voters
+        }
+        for number in range(30):
+            assert await cluster.put("log.segment.bytes", str(1_000_000 + number))
+        leader.write_snapshot()
+        await asyncio.sleep(0.1)
+        cluster.cut.clear()
+        await cluster.agreed(leader.applied_offset)
+        assert value_of(behind) == "1000029"
+        assert ConfigChanged(4, "", "log.segment.bytes", "1000029") in heard
+        assert behind.metadata.digest() == leader.metadata.digest()
+
+    lived(story)
+
+
+def test_a_voter_with_a_new_disk_is_let_in_again() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        assert await cluster.put("log.segment.bytes", "1000000")
+        node = cluster.nodes[next(e for e in cluster.voters if e != leader.controller_id)]
+        await node.kill(power=True)
+        node.files = MemoryFiles()
+        member = node.start(rejoins=True)
+        assert member.is_rejoining
+        await cluster.agreed(leader.applied_offset)
+        assert not member.is_rejoining
+        assert value_of(member) == "1000000"
+
+    lived(story)
+
+
+def test_a_voter_with_a_damaged_log_is_let_in_again() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        assert await cluster.put("log.segment.bytes", "1000000")
+        await cluster.agreed(leader.applied_offset)
+        node = cluster.nodes[next(e for e in cluster.voters if e != leader.controller_id)]
+        await node.kill(power=False)
+        path = f"data/{FOLDER}/{0:020d}.log"
+        file = node.files.open(path, writable=True)
+        write_whole(file, bytes([read_file(node.files, path)[80] ^ 1]), 80)
+        member = node.start()
+        assert member.is_rejoining
+        await cluster.agreed(leader.applied_offset)
+        assert value_of(member) == "1000000"
+
+    lived(story)
+
+
+def test_a_disk_that_refuses_ends_the_node_alone() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        await cluster.agreed(leader.applied_offset)
+        node = cluster.nodes[leader.controller_id or 0]
+        node.files.fail_next_sync(errno.EIO)
+        await cluster.put("log.segment.bytes", "1000000")
+        while node.member is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert [each.split(":")[0] for each in cluster.failures] == [f"node {node.node_id}"]
+        cluster.failures.clear()
+        assert await cluster.put("log.segment.bytes", "2000000")
+
+    lived(story)

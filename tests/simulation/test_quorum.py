@@ -1,0 +1,18 @@
+"""Members with their files and controllers live through kills, power cuts and partitions."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from simulation.quorum import simulate
+
+LIVES = 200 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 2
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_what_was_answered_is_there(seed: int) -> None:
+    life = simulate(seed)
+    assert life.violations == (), life.story
+    assert life.counts["acknowledged"] > 20
