@@ -20,13 +20,17 @@ from streamlog.clock import Clock
 from streamlog.errors import ProcessingError
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.stacks import task_place, thread_place
-from streamlog.worker.watchdog import Sight, Watchdog
+from streamlog.worker.watchdog import Sight, Stall, Watchdog
 
 logger = logging.getLogger(__name__)
 
 LOOKS_PER_LIMIT = 5
 """So much later than its time a stall is told at most: a fifth."""
 LOOK_MS_MAX = 5_000
+TOLD_MAX = 3
+"""Of those that are found at one look, so many have a line each; the others share one."""
+NAMED_MAX = 20
+"""In that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +87,24 @@ class Watching:
         return self._watchdog.stalled(self._clock.now_ms())
 
     def _look(self) -> None:
-        for stall in self._watchdog.look(self._watched.sights(), self._clock.now_ms()):
-            text = f"{stall.told()}; {self._reason(stall.who)}"
+        stalls = self._watchdog.look(self._watched.sights(), self._clock.now_ms())
+        busy = self._engine.busy
+        at_work = None if busy is None else f"task {busy.task_id}"
+        # First those to whom the reason belongs: tasks that wait behind one are told in one line.
+        stalls.sort(key=lambda stall: stall.who != at_work)
+        for stall in stalls:
             if stall.is_over:
+                text = self._told(stall)
                 raise ProcessingError(f"{text}; the worker ends, so that another one may try")
-            logger.warning("%s", text)
+        for stall in stalls[:TOLD_MAX]:
+            logger.warning("%s", self._told(stall))
+        if also := [stall.who for stall in stalls[TOLD_MAX:]]:
+            names = ", ".join(also[:NAMED_MAX])
+            more = f" and {len(also) - NAMED_MAX} others" if len(also) > NAMED_MAX else ""
+            logger.warning("%d more have not moved either: %s%s", len(also), names, more)
+
+    def _told(self, stall: Stall) -> str:
+        return f"{stall.told()}; {self._reason(stall.who)}"
 
     def _reason(self, who: str) -> str:
         busy = self._engine.busy

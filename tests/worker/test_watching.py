@@ -13,7 +13,7 @@ import pytest
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
-from streamlog.clock import SystemClock
+from streamlog.clock import ManualClock, SystemClock
 from streamlog.log import Log
 from streamlog.processing.task import TaskId
 from streamlog.worker.engine import EngineThread
@@ -154,6 +154,34 @@ def test_who_waits_for_its_turn_is_not_blamed_for_the_work_of_another() -> None:
     line = asyncio.run(told_of_one_behind_another())
     assert line.startswith("task 1_0 has not moved for")
     assert "; it waits for its turn behind task 0_0, which is at work in " in line
+
+
+class Crowd(Waiting):
+    """Thirty tasks that are behind."""
+
+    def sights(self) -> Mapping[str, Sight]:
+        part = TopicPartition("ins", 0)
+        return {f"task 1_{at}": Sight({part: 1}, {part: 2}) for at in range(30)}
+
+
+async def looked_at_a_crowd() -> None:
+    clock = ManualClock()
+    with closing(EngineThread(clock)) as engine:
+        watching = Watching(Limits(tell_ms=50), Crowd(), engine, clock)
+        watching._look()
+        clock.advance(60)
+        watching._look()
+
+
+def test_a_crowd_behind_one_task_is_told_of_in_a_few_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(looked_at_a_crowd())
+    *alone, shared = [record.getMessage() for record in caplog.records]
+    assert [line.split(" has not moved")[0] for line in alone] == [f"task 1_{n}" for n in range(3)]
+    assert shared.startswith("27 more have not moved either: task 1_3, task 1_4, ")
+    assert shared.endswith(" and 7 others")
 
 
 def test_a_worker_that_hangs_for_too_long_ends_so_that_it_is_replaced(tmp_path: Path) -> None:
