@@ -90,9 +90,9 @@ class RowFormat:
             ProcessingError: as `dumps`.
         """
         before = len(values)
-        dumps = getattr(self._state, "pack", self._state.dumps)
+        pack = getattr(self._state, "pack", None)
         try:
-            write_down(rows, head, dumps, keys, values)
+            write_down(rows, head, pack or self._state.dumps, keys, values, packs=pack is not None)
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
             del keys[before:], values[before:]
             values += [self.dumps(row) for row in rows]

@@ -197,7 +197,7 @@ class OpenRows:
     def _write(self, windows: list[OpenWindow]) -> None:
         values = self._format.dumps_all([window.row for window in windows])
         keys = [self._prefix + window.key for window in windows]
-        self._store.write(Changes(keys, values))
+        self._store.write(Changes(keys, [*values]))
         self._sizes.add(keys, values)
         for window in windows:
             window.is_stored = True

@@ -4,7 +4,7 @@ from streamlog.records cimport writing
 from streamlog.records.columns cimport FieldColumns
 from streamlog.records.varint cimport append_varint, varint_size
 
-cdef int _NULL_BYTE, _NUMBERS_BYTES_MAX
+cdef int _AHEAD, _NULL_BYTE, _NUMBERS_BYTES_MAX
 cdef bytes _NO_HEADERS
 cdef long long _BATCH_BYTES_MAX, _COUNT_MAX, _FRAME_BYTES
 

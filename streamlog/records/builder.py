@@ -47,6 +47,7 @@ _PREFIX_BYTES = 12  # base offset and length: what the length does not count
 _ATTRIBUTES_AT = 21  # where the bytes under the CRC begin
 _BATCH_BYTES_MAX = 2**31 - 1
 _FRAME_BYTES = 5  # of a record's length at most
+_AHEAD = writing.AHEAD
 _NULL_BYTE = 1  # -1 as a varint
 _NO_HEADERS = b"\x00"
 _NUMBERS_BYTES_MAX = 31  # of a record: three lengths, its number, attributes and time
@@ -194,6 +195,9 @@ class BatchBuilder:
         position, first = self.size_bytes, self.record_count
         base_ms = self._base_timestamp_ms
         for at in range(len(keys)):
+            if at % _AHEAD == 0:
+                writing.bring_near(keys, at)
+                writing.bring_near(values, at)
             stamp = timestamps[at]
             delta = stamp - base_ms
             key, value = keys[at], values[at]

@@ -171,6 +171,29 @@ class FieldColumns:
         columns._gather(records)
         return columns
 
+    @classmethod
+    def alike(
+        cls,
+        timestamp_ms: int,
+        keys: list[Any],
+        values: list[bytes | None],
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> FieldColumns:
+        """Records of keys and values, all of one time and with the same headers.
+
+        The lists are not copied: whoever gives them leaves them as they are.
+
+        Raises:
+            ValueError: the columns are not of one length.
+        """
+        if len(keys) != len(values):
+            raise ValueError(f"columns of {len(keys)} and {len(values)} entries")
+        columns = cls()
+        columns.timestamps = [timestamp_ms] * len(keys)
+        columns.keys, columns.values = keys, values
+        columns.headers = [headers] * len(keys) if headers else None
+        return columns
+
     def _gather(self, records: Iterable[tuple[Any, ...]]) -> None:
         for timestamp_ms, key, value, headers in records:
             self.append(timestamp_ms, key, value, headers)
@@ -220,21 +243,6 @@ class FieldColumns:
         self.timestamps.extend(timestamps)
         self.keys.extend(keys)
         self.values.extend(values)
-
-    def extend_alike(
-        self,
-        timestamp_ms: int,
-        keys: Sequence[bytes],
-        values: Sequence[bytes | None],
-        headers: Sequence[tuple[str, bytes | None]],
-    ) -> None:
-        """Many records more, of keys and values, all of one time and with the same headers.
-
-        Raises:
-            ValueError: the columns are not of one length.
-        """
-        count = len(keys)
-        self.extend([timestamp_ms] * count, keys, values, [headers] * count if headers else None)
 
     def part(self, start: int, stop: int) -> FieldColumns:
         """The records from `start` up to but not including `stop`."""

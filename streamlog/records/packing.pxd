@@ -34,6 +34,57 @@ cdef extern from *:
         memcpy(PyBytes_AS_STRING(both) + 8, PyBytes_AS_STRING(data), (size_t)PyBytes_GET_SIZE(data));
         return both;
     }
+    static CYTHON_INLINE unsigned char *streamlog_put_big_endian(
+        unsigned char *to, unsigned long long number, int size
+    ) {
+        int at;
+        for (at = size - 1; at >= 0; at--) {
+            to[at] = (unsigned char)number;
+            number >>= 8;
+        }
+        return to + size;
+    }
+    static CYTHON_INLINE unsigned char *streamlog_put_number(unsigned char *to, long long number) {
+        /* The shortest that there is, as msgspec chooses it. */
+        if (number >= 0) {
+            if (number < 0x80) { *to++ = (unsigned char)number; return to; }
+            if (number <= 0xff) { *to++ = 0xcc; return streamlog_put_big_endian(to, number, 1); }
+            if (number <= 0xffff) { *to++ = 0xcd; return streamlog_put_big_endian(to, number, 2); }
+            if (number <= 0xffffffffLL) {
+                *to++ = 0xce;
+                return streamlog_put_big_endian(to, number, 4);
+            }
+            *to++ = 0xcf;
+            return streamlog_put_big_endian(to, number, 8);
+        }
+        if (number >= -0x20) { *to++ = (unsigned char)number; return to; }
+        if (number >= -0x80) { *to++ = 0xd0; return streamlog_put_big_endian(to, number, 1); }
+        if (number >= -0x8000) { *to++ = 0xd1; return streamlog_put_big_endian(to, number, 2); }
+        if (number >= -0x80000000LL) {
+            *to++ = 0xd2;
+            return streamlog_put_big_endian(to, number, 4);
+        }
+        *to++ = 0xd3;
+        return streamlog_put_big_endian(to, number, 8);
+    }
+    static CYTHON_INLINE PyObject *streamlog_stamped_numbers(long long time_ms, PyObject *state) {
+        unsigned char data[8 + 1 + 15 * 9], *to;
+        Py_ssize_t at, count;
+        if (!PyList_CheckExact(state) || PyList_GET_SIZE(state) > 15) Py_RETURN_NONE;
+        count = PyList_GET_SIZE(state);
+        to = streamlog_put_big_endian(data, (unsigned long long)time_ms, 8);
+        *to++ = (unsigned char)(0x90 | count);
+        for (at = 0; at < count; at++) {
+            PyObject *item = PyList_GET_ITEM(state, at);
+            long long number;
+            int overflow;
+            if (!PyLong_CheckExact(item)) Py_RETURN_NONE;
+            number = PyLong_AsLongLongAndOverflow(item, &overflow);
+            if (overflow) Py_RETURN_NONE;
+            to = streamlog_put_number(to, number);
+        }
+        return PyBytes_FromStringAndSize((const char *)data, to - data);
+    }
     static CYTHON_INLINE int streamlog_is_ascii(PyObject *data) {
         const unsigned char *at, *end;
         if (!PyBytes_Check(data)) return 0;
@@ -56,6 +107,7 @@ cdef extern from *:
     """
     object joined "streamlog_joined" (object first, object second)
     object stamped "streamlog_stamped" (long long time_ms, object data)
+    object stamped_numbers "streamlog_stamped_numbers" (long long time_ms, object state)
     bint is_ascii "streamlog_is_ascii" (object data)
     bint is_ascii_text "streamlog_is_ascii_text" (object text)
     bint is_long "streamlog_is_long" (object number)

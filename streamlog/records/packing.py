@@ -10,8 +10,12 @@ from __future__ import annotations
 import math
 import struct
 
+import msgspec
+
 _STAMP = struct.Struct(">q")
 _LONG_END = 2**63
+_SHORT_LIST = 15
+_packed = msgspec.msgpack.Encoder().encode
 
 
 def joined(first: bytes, second: bytes) -> bytes:
@@ -30,6 +34,18 @@ def stamped(time_ms: int, data: bytes) -> bytes:
         TypeError: the data are something else.
     """
     return _STAMP.pack(time_ms) + data
+
+
+def stamped_numbers(time_ms: int, state: object) -> bytes | None:
+    """A time in eight bytes, and a short list of whole numbers behind it, as MessagePack has it.
+
+    None: the state is something else, or a number has more than 64 bits.
+    """
+    if type(state) is not list or len(state) > _SHORT_LIST:
+        return None
+    if not all(type(number) is int and is_long(number) for number in state):
+        return None
+    return _STAMP.pack(time_ms) + _packed(state)
 
 
 def is_ascii(data: bytes) -> bool:

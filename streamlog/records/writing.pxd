@@ -4,6 +4,16 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
+    static CYTHON_INLINE void streamlog_bring_near(PyObject *contents, Py_ssize_t start) {
+    #if defined(__GNUC__) || defined(__clang__)
+        Py_ssize_t at, stop = start + 32;
+        if (stop > PyList_GET_SIZE(contents)) stop = PyList_GET_SIZE(contents);
+        for (at = start; at < stop; at++) {
+            __builtin_prefetch(PyList_GET_ITEM(contents, at));
+            __builtin_prefetch((char *)PyList_GET_ITEM(contents, at) + 64);
+        }
+    #endif
+    }
     static CYTHON_INLINE Py_ssize_t streamlog_varint_bytes(long long value) {
         unsigned long long raw = ((unsigned long long)value << 1) ^ (unsigned long long)(value >> 63);
         Py_ssize_t size = 1;
@@ -47,6 +57,7 @@ cdef extern from *:
             + PyBytes_GET_SIZE(content);
     }
     """
+    void bring_near "streamlog_bring_near" (list contents, Py_ssize_t start)
     Py_ssize_t varint_bytes "streamlog_varint_bytes" (long long value)
     Py_ssize_t put_varint "streamlog_put_varint" (
         unsigned char *data, Py_ssize_t position, long long value

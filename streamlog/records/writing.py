@@ -11,6 +11,8 @@ from streamlog.records.varint import varint_size
 
 varint_bytes = varint_size
 
+AHEAD = 32
+"""So many at a time are brought near."""
 _NULL_BYTE = 1  # -1 as a varint
 _CONTINUES = 0x80
 _LOW_BITS = 0x7F
@@ -20,6 +22,10 @@ def resize(out: bytearray, size_bytes: int) -> None:
     """Cut the buffer, or make room at its end: what is there has no meaning."""
     del out[size_bytes:]
     out.extend(bytes(size_bytes - len(out)))
+
+
+def bring_near(contents: list[bytes | None], start: int) -> None:
+    """The next of what is to be written may lie far from the processor: compiled, that is told."""
 
 
 def put_varint(data: bytearray, position: int, value: int) -> int:

@@ -20,6 +20,7 @@ from typing import Final, Literal, TypeAlias
 
 from streamlog.records.columns import total_bytes
 from streamlog.tables.changelog import OFFSET_KEY, WRITE_KEYS_MAX
+from streamlog.tables.folding import put_all
 from streamlog.tables.scans import Scans
 from streamlog.tables.sorted_keys import SortedKeys
 from streamlog.tables.store import Change, Changes, KeyValueStore
@@ -116,7 +117,7 @@ class DeferredStore:
         if self._scans.are_open:
             self._scans.settle()
         before = len(waiting)
-        waiting.update(fresh)
+        put_all(waiting, fresh.row_keys, fresh.row_values)
         # A dictionary has at its end what is new in it: nobody looks each key up to know that.
         self._keys.add_all(islice(reversed(waiting), len(waiting) - before))
         self._records += len(fresh)

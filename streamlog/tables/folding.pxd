@@ -21,8 +21,13 @@ cdef class Row:
 @cython.locals(at=cython.Py_ssize_t, found=list, row=Row)
 cpdef list written(list rows, object dumps)
 
+@cython.locals(at=cython.Py_ssize_t)
+cpdef int put_all(dict rows, list keys, list values) except -1
+
 @cython.locals(at=cython.Py_ssize_t, key=bytes, row=Row)
-cpdef int write_down(list rows, bytes head, object dumps, list keys, list values) except -1
+cpdef int write_down(
+    list rows, bytes head, object dumps, list keys, list values, bint packs=*
+) except -1
 
 @cython.final
 cdef class Column:

@@ -24,6 +24,7 @@ __all__ = [
     "Columns",
     "Fold",
     "Row",
+    "put_all",
     "write_down",
     "written",
 ]
@@ -84,22 +85,36 @@ def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
     return found
 
 
+def put_all(rows: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
+    """Each value by its key into a dictionary of many, brought near some entries ahead."""
+    for at in range(len(keys)):
+        if at % _AHEAD == 0:
+            warming.warm_slots(rows, keys, at)
+        rows[keys[at]] = values[at]
+
+
 def write_down(
     rows: list[Row],
     head: bytes,
     dumps: Callable[[Any], bytes],
     keys: list[bytes],
     values: list[bytes | None],
+    *,
+    packs: bool = False,
 ) -> None:
     """Add each row's key in the store and its bytes, see `written`, to columns of changes.
 
     In the store its own key comes behind a head, which has to be the same for a row each time.
-    What is added is not dirty any more.
+    What is added is not dirty any more. `packs`: `dumps` gives MessagePack as it is, so where a
+    state is a few whole numbers nobody has to be asked.
     """
     for at, row in enumerate(rows):
         if at % _AHEAD == 0:
             warming.warm_rows(rows, at)
-        values.append(packing.stamped(row.timestamp_ms, dumps(row.state)))
+        value = packing.stamped_numbers(row.timestamp_ms, row.state) if packs else None
+        if value is None:
+            value = packing.stamped(row.timestamp_ms, dumps(row.state))
+        values.append(value)
         key = row.key
         if key is None:
             key = row.key = packing.joined(head, row.raw)

@@ -11,7 +11,7 @@ record (see `changelog`). Not done here: caching and rollback (`transaction`), v
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -37,12 +37,13 @@ class Changes:
 
     def __init__(
         self,
-        keys: Sequence[bytes] = (),
-        values: Sequence[bytes | None] = (),
+        keys: list[bytes] | None = None,
+        values: list[bytes | None] | None = None,
         head: Changes | None = None,
     ) -> None:
-        self.row_keys = keys
-        self.row_values = values
+        """The lists are kept and not copied: they are not to be changed any more."""
+        self.row_keys: list[bytes] = [] if keys is None else keys
+        self.row_values: list[bytes | None] = [] if values is None else values
         self.head = head
         """The changes that these begin with, if they are others and one more."""
 

@@ -28,6 +28,10 @@ def warm_rows(rows: list[Any], start: int) -> None:
     """Look at the rows from `start` on, as many as `AHEAD`."""
 
 
+def warm_slots(rows: dict[Any, Any], keys: Sequence[Any], start: int) -> None:
+    """Look where the keys from `start` on are in the dictionary, as many as `AHEAD`."""
+
+
 def warmed(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> list[Any]:
     """The rows of as many keys, None for those that have none."""
     return [rows.get(raw) for raw in raws[start : start + AHEAD]]

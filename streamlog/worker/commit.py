@@ -213,10 +213,8 @@ def packed(packs: list[PackedRecords], columns: FieldColumns) -> int:
 
 def sendable(changes: Changes, state: TaskState, *, wall_ms: int) -> FieldColumns:
     """A checkpoint as records of its changelog."""
-    records = FieldColumns()
-    keys, values = changes.row_keys, changes.row_values
-    records.extend_alike(wall_ms, keys, values, epoch_headers(state.epoch))
-    return records
+    headers = epoch_headers(state.epoch)
+    return FieldColumns.alike(wall_ms, changes.row_keys, changes.row_values, headers)
 
 
 class Checkpoints:

@@ -150,15 +150,13 @@ def test_fields_are_gathered_from_records_and_from_columns() -> None:
 
 
 def test_pairs_become_records_of_one_time() -> None:
-    columns = FieldColumns()
-    columns.append(1, None, b"x", ())
-    columns.extend_alike(5, [b"a", b"c"], [b"b", None], (("h", b""),))
+    columns = FieldColumns.alike(5, [b"a", b"c"], [b"b", None], (("h", b""),))
     assert list(columns) == [
-        (1, None, b"x", ()),
         (5, b"a", b"b", (("h", b""),)),
         (5, b"c", None, (("h", b""),)),
     ]
-    bare = FieldColumns()
-    bare.extend_alike(5, [b"a"], [b"b"], ())
+    with pytest.raises(ValueError, match="2 and 1"):
+        FieldColumns.alike(5, [b"a", b"c"], [b"b"], ())
+    bare = FieldColumns.alike(5, [b"a"], [b"b"], ())
     assert bare.headers is None
     assert list(bare) == [(5, b"a", b"b", ())]

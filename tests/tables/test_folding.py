@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streamlog.tables.folding import Column, Columns, Row, write_down, written
+from streamlog.tables.folding import Column, Columns, Row, put_all, write_down, written
 
 
 def rows(count: int) -> list[Row]:
@@ -33,6 +36,45 @@ def test_rows_are_written_down_as_changes(count: int) -> None:
         assert keys == [b"before", *(b"p/k%d" % at for at in range(count))]
         assert values == [None, *written(some, lambda state: b"%d" % state[0])]
         assert not any(row.dirty for row in some)
+
+
+NUMBERS = (
+    st.integers()
+    | st.integers(-300, 300)
+    | st.sampled_from(
+        [
+            sign * 2**bits + by
+            for sign in (-1, 1)
+            for bits in (5, 7, 8, 15, 16, 31, 32, 63)
+            for by in (-1, 0, 1)
+        ]
+    )
+)
+
+
+@given(
+    st.lists(
+        NUMBERS | st.booleans() | st.floats(allow_nan=False) | st.none() | st.text(), max_size=20
+    )
+)
+def test_a_few_whole_numbers_are_written_as_messagepack_has_them(state: list[object]) -> None:
+    pack = msgspec.msgpack.Encoder().encode
+    try:
+        expected = struct.pack(">q", 7) + pack(state)
+    except OverflowError:
+        return
+    values: list[bytes | None] = []
+    write_down([Row(state, 7, b"k")], b"", pack, [], values, packs=True)
+    assert values == [expected]
+
+
+@pytest.mark.parametrize("count", [0, 1, 33, 6_000, 70_000])
+def test_many_are_put_into_a_dictionary(count: int) -> None:
+    keys: list[object] = [b"%d" % at if at % 1_000 else at for at in range(count)]
+    found: dict[object, object] = {}
+    for values in (list(range(count)), [str(at) for at in range(count)]):
+        put_all(found, keys, values)
+        assert found == dict(zip(keys, values, strict=True))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
