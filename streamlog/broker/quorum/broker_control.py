@@ -2,10 +2,10 @@
 
 A broker registers when its process starts, and is fenced: it leads nothing and is in no in-sync set
 with others. It lives as long as its heartbeats come, is unfenced once it has applied the metadata
-log up to its own registration, and is fenced when they stay out. A process that starts after one
-that was not shut down in order may lack its newest records, one with another log directory lacks
-all of them: what follows for its partitions is in the same decision as the registration, so that
-nobody ever sees the one without the other.
+log up to its own registration, and is fenced when they stay out. With flush=os a process that
+starts after one that was not shut down in order may lack its newest records; one with another log
+directory lacks all of them: what follows for its partitions is in the same decision as the
+registration, so that nobody ever sees the one without the other.
 
 When a broker was last heard of is in memory alone, and begins anew with each active controller:
 otherwise the first one to take over would fence everybody.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from streamlog.broker.config import FLUSH_OS
 from streamlog.broker.quorum.decision import Decision, Realm, answered
 from streamlog.broker.quorum.elections import NOTHING, Wish, record_of, with_directory
 from streamlog.broker.quorum.metadata_records import MetadataRecord
@@ -151,7 +152,10 @@ class BrokerControl:
         if (is_moved and loses) or is_damaged:
             return Wish(lost={broker_id}, placement=placement)
         own = frozenset({broker_id})
-        return Wish(gone=own, doubtful=frozenset() if is_clean else own, placement=placement)
+        # What counts is on disk, if it is brought there before it counts: then a process that was
+        # killed has lost nothing that others rely on.
+        may_lack = not is_clean and self._realm.config.flush == FLUSH_OS
+        return Wish(gone=own, doubtful=own if may_lack else frozenset(), placement=placement)
 
     def _registered(self, broker_id: int) -> BrokerRegistrationResponse:
         registered = self._realm.metadata.brokers[broker_id]

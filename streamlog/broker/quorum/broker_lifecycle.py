@@ -28,7 +28,7 @@ from streamlog.protocol.messages.brokers import (
 RETRY_MS = 200
 """Until a registration that was not taken is tried again."""
 REQUEST_MS = 4_500
-"""Until a request that was not answered counts as lost: half of a session."""
+"""Half of a usual session."""
 SHUTDOWN_MS = 30_000
 """How long a broker waits for its leave; then it goes without, as if it had crashed."""
 NO_EPOCH = -1
@@ -68,6 +68,8 @@ class BrokerLifecycle:
     registration: BrokerRegistrationRequest
     """What it registers with: who it is, and as clean as its last end was."""
     heartbeat_interval_ms: int
+    request_timeout_ms: int = REQUEST_MS
+    """Until a request that was not answered counts as lost."""
     state: State = State.STARTING
     epoch: int = NO_EPOCH
     """Of the registration; what is written down when all is on disk at the end of the process."""
@@ -107,7 +109,7 @@ class BrokerLifecycle:
             self.state = State.NOT_RUNNING
         if self.state is State.NOT_RUNNING:
             return None
-        if self._out is not None and now_ms - self._sent_ms >= REQUEST_MS:
+        if self._out is not None and now_ms - self._sent_ms >= self.request_timeout_ms:
             self._out = None
         if self._out is not None or now_ms < self._next_at_ms:
             return None
@@ -120,7 +122,7 @@ class BrokerLifecycle:
         """When `on_tick` has something to do at the earliest; None: never again."""
         if self.state is State.NOT_RUNNING:
             return None
-        due = self._next_at_ms if self._out is None else self._sent_ms + REQUEST_MS
+        due = self._next_at_ms if self._out is None else self._sent_ms + self.request_timeout_ms
         return due if self._leave_by_ms is None else min(due, self._leave_by_ms)
 
     def on_registered(

@@ -83,7 +83,7 @@ class Realm:
 
     def terms(self, topic: str, partition: PartitionRegistration, active: frozenset[int]) -> Terms:
         """By what is decided on a partition while these brokers can lead."""
-        config = self._decisive_config(topic)
+        config = self.decisive_config(topic)
         return Terms(
             active=active,
             min_insync=config.min_insync(partition.replication_factor),
@@ -102,7 +102,7 @@ class Realm:
 
     def min_insync(self, topic: str, replication_factor: int) -> int:
         """How many replicas of a topic's partition have to be in sync."""
-        return self._decisive_config(topic).min_insync(replication_factor)
+        return self.decisive_config(topic).min_insync(replication_factor)
 
     def node_config(self) -> BrokerConfig:
         """The settings as this node was started, with what was altered since."""
@@ -110,7 +110,7 @@ class Realm:
         own = self.metadata.config(BROKER_RESOURCE, str(self.node_id))
         return self.config.overridden(default).overridden(own)
 
-    def _decisive_config(self, topic: str) -> TopicConfig:
+    def decisive_config(self, topic: str) -> TopicConfig:
         """The topic's own settings, else those of all brokers, else as this node was started.
 
         Of those alone that matter here: it is asked for each partition.

@@ -132,15 +132,18 @@ class TopicControl:
                 )
                 for name, value in configs.items()
             ),
-            *self._partitions(topic_id, assigned, first=0),
+            *self._partitions(topic_id, assigned, effective, first=0),
         ]
 
     def _partitions(
-        self, topic_id: bytes, assigned: Sequence[Replicas], *, first: int
+        self, topic_id: bytes, assigned: Sequence[Replicas], config: TopicConfig, *, first: int
     ) -> Iterator[PartitionRecord]:
         active = self._realm.active()
         for number, replicas in enumerate(assigned, first):
             isr = [each for each in replicas if each in active]
+            # Nothing is committed yet, and each replica has all of that.
+            is_enough = len(isr) >= config.min_insync(len(replicas))
+            eligible = [] if is_enough else [each for each in replicas if each not in isr]
             yield PartitionRecord(
                 partition_id=number,
                 topic_id=topic_id,
@@ -150,6 +153,7 @@ class TopicControl:
                 leader_epoch=0,
                 partition_epoch=0,
                 directories=[self._realm.directory(each) for each in replicas],
+                eligible_leader_replicas=eligible or None,
             )
 
     def _placed(self, topic: CreatableTopic) -> list[Replicas]:
@@ -325,7 +329,8 @@ class TopicControl:
                     f" {len(assigned)} are assigned",
                 )
             self._check_assigned(asked.name, assigned, copies=copies)
-        yield from self._partitions(topic.topic_id, assigned, first=now)
+        config = self._realm.decisive_config(topic.name)
+        yield from self._partitions(topic.topic_id, assigned, config, first=now)
 
     def _placed_after(
         self, topic: TopicRegistration, numbers: range, copies: int

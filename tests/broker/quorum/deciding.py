@@ -206,6 +206,11 @@ class Deciding:
         assert answer.topics[0].error_code == 0, answer.topics[0].error_message
         return answer.topics[0].topic_id
 
+    def topic_id(self, name: str) -> bytes:
+        topic = self.metadata.topic(name)
+        assert topic is not None
+        return topic.topic_id
+
     def partition(self, name: str = "t", number: int = 0) -> PartitionRegistration:
         topic = self.metadata.topic(name)
         assert topic is not None

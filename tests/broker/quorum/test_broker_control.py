@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamlog.broker.config import BrokerConfig
 from streamlog.broker.quorum.registrations import NO_LEADER
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.brokers import (
@@ -138,12 +139,17 @@ def test_another_directory_leaves_what_others_have_to_them(three: Deciding) -> N
     assert (three.partition().leader, three.partition().isr) == (2, (2,))
 
 
-def test_one_that_was_not_shut_down_in_order_is_not_eligible(three: Deciding) -> None:
+@pytest.mark.parametrize(("flush", "eligible"), [("always", (2,)), ("os", ())])
+def test_one_that_was_killed_is_eligible_if_what_counts_is_on_disk(
+    flush: str, eligible: tuple[int, ...]
+) -> None:
+    three = Deciding(config=BrokerConfig(flush=flush))
+    three.start(1, 2, 3)
     three.create(replicas=[[1, 2, 3]])
     three.silence(1)
     three.silence(2)
     three.register(2)
-    assert (three.partition().isr, three.partition().elr) == ((3,), ())
+    assert (three.partition().isr, three.partition().elr) == ((3,), eligible)
 
 
 def test_damage_is_worse_than_having_no_leader(three: Deciding) -> None:
