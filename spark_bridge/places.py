@@ -123,9 +123,11 @@ class Directory:
 
         Raises:
             ConfigError: a topic or partition does not exist, or an offset lies outside the log.
+            CorruptData: what is asked for up to its end is damaged there.
         """
         with StoredLog(self._path) as stored:
             ranges = resolve(self._options, stored.topics(), stored.offsets, stored.offset_of_time)
+            self._check_ends(stored, ranges)
             return [each for found in ranges if (each := self._visible(stored, found)) is not None]
 
     def starts(self) -> ByPartition:
@@ -162,7 +164,30 @@ class Directory:
                 for number in numbers
             }
 
+    def _check_ends(self, stored: StoredLog, ranges: list[OffsetRange]) -> None:
+        """Check the partitions that are read up to their end."""
+        ends = {TopicPartition(found.topic, found.partition): found.end for found in ranges}
+        wanted = wanted_partitions(self._options, stored.topics())
+        for place in (
+            TopicPartition(t, number) for t, numbers in wanted.items() for number in numbers
+        ):
+            _, end = stored.offsets(*place)
+            if ends.get(place, end) >= end:
+                self._check_end(stored, place)
+
+    def _check_end(self, stored: StoredLog, place: TopicPartition) -> None:
+        """Batches that are damaged at the end must not look as if there were none."""
+        try:
+            stored.check_end(*place)
+        except CorruptData as error:
+            if self._options.fail_on_data_loss:
+                raise CorruptData(
+                    f"{error}; with failOnDataLoss=false what is before is read"
+                ) from (error)
+            _log.warning("%s", error)
+
     def _bounds(self, stored: StoredLog, place: TopicPartition, start: int) -> tuple[int, int]:
+        self._check_end(stored, place)
         first, end = stored.offsets(*place)
         if self._options.isolation_level == COMMITTED and max(first, start) < end:
             end = stored.committed(*place, max(first, start), end).end_offset

@@ -422,6 +422,24 @@ class StoredLog:
         stored = self._directory.log(topic, partition)
         return stored.log_start_offset, stored.log_end_offset
 
+    def check_end(self, topic: str, partition: int) -> None:
+        """Whether the files can be read as far as their broker has noted that they reach.
+
+        What is damaged at the end looks to who reads it as if it had not been written yet.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            CorruptData: they end before that; tells where.
+        """
+        _, end = self.offsets(topic, partition)
+        least = self._directory.least_end(topic, partition)
+        if end < least:
+            raise CorruptData(
+                f"{topic}-{partition} can be read up to offset {end}, but {least} records and "
+                "markers were written: a batch is damaged, or was cut off; `streamlog log verify` "
+                "shows which"
+            )
+
     def committed(self, topic: str, partition: int, start: int, end: int) -> CommittedView:
         """What readers of committed records see of the offsets from `start` to before `end`.
 

@@ -7,6 +7,7 @@ was aborted: a table of these. No Spark is needed to see it.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.cleaning import Cleaning
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import NewTopic
-from streamlog.errors import ConfigError
+from streamlog.errors import ConfigError, CorruptData
 from streamlog.log import Log
 from tests.broker.storage.test_cleaning import MEMORY_BYTES, dirt, keyed
 from tests.spark_bridge.test_writing import served
@@ -140,3 +141,31 @@ def test_gaps_of_compaction_are_no_lost_data(address: dict[str, str]) -> None:
     assert middle not in found
     asked = f'{{"compacted": {{"0": {middle}}}}}'
     assert offsets(address, "compacted", startingOffsets=asked) == found[1:]
+
+
+async def add(url: str, topic: str, value: bytes) -> None:
+    async with Log.open(url) as log, log.producer() as producer:
+        await producer.send(topic, value, partition=0)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_damaged_end_does_not_look_like_no_more_records(
+    directory: Path, tmp_path: Path, *, is_closed: bool
+) -> None:
+    path = tmp_path / "log"
+    shutil.copytree(directory, path)
+    asyncio.run(add(f"embedded:{path}", "plain", b"one more"))
+    if not is_closed:
+        (path / "clean_shutdown").unlink()  # As if its broker had been killed.
+    (segment,) = (each for each in path.glob("p-*/*.log") if b"one more" in each.read_bytes())
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    address = {"path": str(path)}
+    with pytest.raises(CorruptData, match=r"plain-0 can be read up to offset 10, but 11 .* verify"):
+        offsets(address, "plain")
+    with pytest.raises(CorruptData, match="plain-0 can be read up to offset 10"):
+        place_of(parse_options({**address, "subscribe": "plain"})).bounds()
+    assert offsets(address, "plain", failOnDataLoss="false") == [*range(10)]
+    assert offsets(address, "plain", endingOffsets='{"plain": {"0": 3}}') == [0, 1, 2]
+    assert offsets(address, "marked") == [0, 1, 2]

@@ -269,6 +269,22 @@ class Catalog:
         self._remove(CLEAN_SHUTDOWN)
         return ends
 
+    def least_ends(self) -> dict[str, int]:
+        """By folder of a partition, the offset that it reaches at least.
+
+        That is what was on disk when it was noted last, or what was there when the directory was
+        closed in order.
+        """
+        found = self.recovery_points()
+        try:
+            content = self._read_json(CLEAN_SHUTDOWN)
+            ends = {} if content is None else _ends(content)
+        except (CorruptData, *MALFORMED):
+            ends = {}  # It only spares the recovery.
+        for folder, end in ends.items():
+            found[folder] = max(found.get(folder, 0), end.next_offset)
+        return found
+
     def clean(self) -> bool:
         """Whether the directory was closed in order and nobody has opened it since."""
         return self._read(CLEAN_SHUTDOWN) is not None

@@ -91,6 +91,7 @@ class LogDirectory:
         self._catalog = Catalog(files, path)
         self._folders = Folders(files, path)
         self._checkpoints = Checkpoints(self._catalog)
+        self._least_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
         self._deleting: set[bytes] = set()
         self._producer_ids = ProducerIds(self._catalog)
@@ -338,6 +339,18 @@ class LogDirectory:
         for log in topic.partitions.values():
             log.configure(topic.config)
 
+    def least_end(self, topic: str, partition: int) -> int:
+        """The offset that a log reaches at least, for a directory that is read only.
+
+        Where one ends before, its last batches are damaged, or were cut off.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+        """
+        self.log(topic, partition)
+        folder = partition_folder(self._topics[topic].topic_id, partition)
+        return self._least_ends.get(folder, 0)
+
     def look_again(self, topic: str, partition: int) -> PartitionLog:
         """The log as its files are now, for a directory that is read only.
 
@@ -549,6 +562,8 @@ class LogDirectory:
         if not self._catalog.knows_topics():
             self._folders.check_owned()
         entries, _ = self._catalog.topics()
+        # Read first: who is at work may go beyond it meanwhile.
+        self._least_ends = self._catalog.least_ends()
         for entry in entries:
             logs = {number: self._read_only_log(entry, number) for number in entry.partitions}
             self._topics[entry.name] = topic_state(entry, logs, self._config.topic)
