@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -46,6 +47,8 @@ REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 """A produce request takes no further batch beyond this size."""
 TROUBLE_BACKOFF_MS: Final = 100
 """After a look-up or a connection failed."""
+LEADERLESS_MS: Final = 2_000
+"""A new topic, or one whose leader moves, may be without a leader for a moment: nothing to tell."""
 NO_TRANSACTION_TIMEOUT_MS: Final = 0x7FFFFFFF
 UNKNOWN_OFFSET: Final = -1
 
@@ -54,6 +57,14 @@ _OUT_OF_SEQUENCE: Final = frozenset(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+_LEADERLESS: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
     }
 )
 
@@ -112,6 +123,16 @@ class BulkReceipt:
             self.future.set_result(self._last)
 
 
+@dataclass(slots=True)
+class _Trouble:
+    """A partition that can't be written to just now."""
+
+    error: StreamlogError
+    """The newest."""
+    since_ms: int
+    is_told: bool = False
+
+
 Receipt: TypeAlias = asyncio.Future[RecordMetadata] | BulkReceipt
 
 
@@ -142,7 +163,7 @@ class Sender:
         self._look = asyncio.Event()
         self._in_flight: Counter[int] = Counter()
         self._errands: set[str] = set()
-        self._trouble: dict[TopicPartition, StreamlogError] = {}
+        self._trouble: dict[TopicPartition, _Trouble] = {}
         self.progress = asyncio.Event()
         """Set whenever a batch is done, for who waits for room or for the end."""
         self.failure: StreamlogError | None = None
@@ -302,11 +323,19 @@ class Sender:
         if not error.retriable:
             self._refuse(batch, error, blamed)
             return
-        if batch.partition not in self._trouble:
-            log.warning("%s: will try again: %s", _name(batch), error)
-        self._trouble[batch.partition] = error
+        self._note_trouble(batch, error, "%s: will try again: %s")
         self._cluster.forget([batch.partition.topic])
         self._accumulator.on_retriable(batch, now_ms=self._cluster.clock.now_ms())
+
+    def _note_trouble(self, batch: Batch[Receipt], error: StreamlogError, said: str) -> None:
+        """Say it once; not at all while a partition only looks for its (new) leader."""
+        now_ms = self._cluster.clock.now_ms()
+        trouble = self._trouble.setdefault(batch.partition, _Trouble(error, now_ms))
+        trouble.error = error
+        is_moving = isinstance(error, LogError) and error.code in _LEADERLESS
+        if not trouble.is_told and not (is_moving and now_ms - trouble.since_ms < LEADERLESS_MS):
+            trouble.is_told = True
+            log.warning(said, _name(batch), error)
 
     def _divide(self, batch: Batch[Receipt]) -> None:
         try:
@@ -374,7 +403,7 @@ class Sender:
 
     def _too_late(self, batch: Batch[Receipt]) -> StreamlogError:
         trouble = self._trouble.get(batch.partition)
-        reason = f"; last: {trouble}" if trouble is not None else ""
+        reason = f"; last: {trouble.error}" if trouble is not None else ""
         return RequestTimedOut(
             f"{len(batch.records)} records for {_name(batch)} were not acknowledged within the "
             f"delivery timeout, after {batch.attempts} attempts{reason}"
@@ -440,9 +469,7 @@ class Sender:
         for batch in list(self._accumulator.outstanding()):
             if topics and batch.partition.topic not in topics:
                 continue
-            if batch.partition not in self._trouble:
-                log.warning("%s: can't be sent yet: %s", _name(batch), error)
-            self._trouble[batch.partition] = error
+            self._note_trouble(batch, error, "%s: can't be sent yet: %s")
         await asyncio.sleep(TROUBLE_BACKOFF_MS / 1000)
 
 

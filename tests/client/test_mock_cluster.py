@@ -109,6 +109,24 @@ def test_refused_batches_go_again_and_once(mock: MockedClients) -> None:
     asyncio.run(main())
 
 
+def test_a_partition_that_looks_for_its_leader_is_nothing_to_tell(
+    mock: MockedClients, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(*refusals: ErrorCode) -> list[str]:
+        caplog.clear()
+        async with mock.producer(linger_ms=0) as producer:
+            mock.refuse(PRODUCE, *refusals)
+            await producer.send_many("t", 0, [(0, None, b"1", ())])
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    moving = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE)
+    assert asyncio.run(main(*moving)) == []
+    told = asyncio.run(main(*moving, ErrorCode.NOT_ENOUGH_REPLICAS))
+    assert len(told) == 1
+    assert "will try again" in told[0]
+    assert "NOT_ENOUGH_REPLICAS" in told[0]
+
+
 def test_leaders_move_under_producer_and_consumer(mock: MockedClients) -> None:
     async def main() -> None:
         part = PARTITIONS[1]
