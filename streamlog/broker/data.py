@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
@@ -61,6 +62,8 @@ ZSTD_PRODUCE_VERSION = 7
 """Clients that speak less don't know zstd (KIP-110)."""
 ZSTD_FETCH_VERSION = 10
 READ_COMMITTED = 1
+ALL = -1
+"""acks=all: every replica that is in sync has it."""
 
 LATEST = -1
 EARLIEST = -2
@@ -95,12 +98,23 @@ class FetchAttempt(NamedTuple):
         return FetchWait(self.partitions, self.missing_bytes)
 
 
+class Uncommitted(NamedTuple):
+    """What was appended for acks=all to a partition with followers."""
+
+    partition: Partition
+    end_offset: int
+    refuse: Callable[[StreamlogError], None]
+    """Makes its answer an error."""
+
+
 class ProduceAttempt(NamedTuple):
-    """What a Produce gets once everything is on disk that has to be."""
+    """What a Produce gets once everything is on disk, and committed, that has to be."""
 
     response: ProduceResponse
     durable: bool
-    """Whether it already is."""
+    """Whether it already is on disk."""
+    uncommitted: list[Uncommitted]
+    """What has to be committed as well."""
 
     def failed(self, failure: StreamlogError) -> ProduceResponse:
         """What it gets instead if the disk has failed: nothing can be promised."""
@@ -124,6 +138,8 @@ class _Sending(NamedTuple):
     version: int
     now_ms: int
     wall_ms: int
+    acks: int
+    uncommitted: list[Uncommitted]
 
 
 CheckTransaction = Callable[[str, tuple[int, int], tuple[str, int]], None]
@@ -155,7 +171,7 @@ class DataRequests:
     ) -> ProduceAttempt:
         """Append what is in the request; every partition has an answer of its own."""
         refusal = _produce_refusal(request)
-        sending = _Sending(request.transactional_id, version, now_ms, wall_ms)
+        sending = _Sending(request.transactional_id, version, now_ms, wall_ms, request.acks, [])
         responses = []
         durable = True
         for topic in request.topic_data:
@@ -168,7 +184,7 @@ class DataRequests:
                     answer = refused(data.index, refusal)
                 answers.append(answer)
             responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
-        return ProduceAttempt(ProduceResponse(responses=responses), durable)
+        return ProduceAttempt(ProduceResponse(responses=responses), durable, sending.uncommitted)
 
     def _produce_one(
         self, topic: str, data: PartitionProduceData, sending: _Sending
@@ -176,6 +192,8 @@ class DataRequests:
         """The answer, and whether it may be given at once."""
         try:
             partition = self.writable(topic, data.index)
+            if sending.acks == ALL:
+                partition.check_insync()
             batches = one_buffer(data.records)
             if sending.version < ZSTD_PRODUCE_VERSION:
                 _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {sending.version}")
@@ -193,7 +211,12 @@ class DataRequests:
             log_append_time_ms=result.log_append_time_ms,
             log_start_offset=partition.log.log_start_offset,
         )
-        return answer, partition.may_acknowledge(result.last_offset + 1)
+        end_offset = result.last_offset + 1
+        if partition.is_alone or sending.acks != ALL:
+            return answer, partition.is_kept(end_offset)
+        if not partition.may_acknowledge(end_offset):
+            sending.uncommitted.append(Uncommitted(partition, end_offset, partial(_refuse, answer)))
+        return answer, True
 
     def _origin(
         self, batches: Buffer, place: tuple[str, int], transactional_id: str | None
@@ -220,13 +243,16 @@ class DataRequests:
 
         Raises:
             UnknownTopicOrPartition: it is not there.
-            LogError: INVALID_TOPIC_EXCEPTION, clients don't write there.
+            LogError: INVALID_TOPIC_EXCEPTION, clients don't write there;
+                NOT_LEADER_OR_FOLLOWER, another broker leads it.
         """
         if topic in self._internal_topics:
             raise error_for(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the broker alone"
             )
-        return self._partitions.get(topic, index)
+        partition = self._partitions.get(topic, index)
+        partition.check_leader()
+        return partition
 
     # ---- fetch ----
 
@@ -298,6 +324,7 @@ class DataRequests:
         try:
             partition = self._partitions.get(topic, wanted.partition_index)
             partition.check_epoch(wanted.current_leader_epoch)
+            partition.check_end_known()
             end_offset = partition.last_stable_offset if stable else partition.high_watermark
             found = _look_up(partition, wanted.timestamp, end_offset)
         except StreamlogError as error:
@@ -515,6 +542,12 @@ def refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
     return PartitionProduceResponse(
         index=index, error_code=code, base_offset=-1, error_message=str(error)
     )
+
+
+def _refuse(answer: PartitionProduceResponse, error: StreamlogError) -> None:
+    """Make an error of what was going to be a good answer."""
+    answer.error_code, answer.error_message = _code(error), str(error)
+    answer.base_offset = answer.log_append_time_ms = -1
 
 
 def _code(error: StreamlogError) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from streamlog.broker.produce_runs import append_run
 from streamlog.errors import ConnectionLost, StreamlogError
-from streamlog.protocol.error_codes import error_for
+from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.coordination import OffsetFetchRequest
 from streamlog.protocol.messages.data import ListOffsetsRequest, ProduceRequest, ProduceResponse
 from streamlog.protocol.produce_runs import ProduceRun
@@ -23,7 +23,7 @@ from streamlog.protocol.schema import Message, Piece
 if TYPE_CHECKING:
     from streamlog.broker.alarm import Alarm
     from streamlog.broker.coordinator.requests import GroupRequests
-    from streamlog.broker.data import DataRequests
+    from streamlog.broker.data import DataRequests, Uncommitted
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.clock import Clock
 
@@ -77,6 +77,10 @@ class DurableAnswers:
         if request.acks == 0:
             _raise_first_error(attempt.response)
             return None
+        if attempt.uncommitted:
+            return self._when_committed(
+                lambda: attempt.response, attempt.failed, attempt.uncommitted, request.timeout_ms
+            )
         if attempt.durable:
             return attempt.response
         return self._when_durable(lambda: attempt.response, attempt.failed)
@@ -84,6 +88,11 @@ class DurableAnswers:
     def _produce_run(self, run: ProduceRun, _: Versioned) -> Answer:
         attempt = append_run(self._data, run, self._clock.now_ms(), self._clock.wall_ms())
         self._flush_in_time()
+        if attempt.uncommitted:
+            timeout_ms = max(pattern.timeout_ms for pattern, *_ in run.requests)
+            return self._when_committed(
+                attempt.response, attempt.failed, attempt.uncommitted, timeout_ms
+            )
         if attempt.durable:
             return attempt.response()
         return self._when_durable(attempt.response, attempt.failed)
@@ -107,6 +116,37 @@ class DurableAnswers:
             return answer()
         return self._when_durable(answer, lambda _: self._groups.no_positions(request))
 
+    def _when_committed(
+        self,
+        answer: Callable[[], R],
+        failed: Callable[[StreamlogError], R],
+        uncommitted: list[Uncommitted],
+        timeout_ms: int,
+    ) -> asyncio.Future[R]:
+        """The answer once all that is also committed, or known not to be, or its time is over."""
+        durable = self._when_durable(answer, failed)
+        commits = Commits(uncommitted)
+        response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+        def go_on() -> None:
+            if response.done() or not durable.done():
+                return
+            failure = durable.exception()
+            if failure is not None:
+                response.set_exception(failure)
+            elif commits.done or commits.over:
+                response.set_result(answer())
+
+        def on_timeout() -> None:
+            commits.time_out()
+            go_on()
+
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, on_timeout)
+        response.add_done_callback(lambda _: timer.cancel())
+        durable.add_done_callback(lambda _: go_on())
+        commits.begin(go_on)
+        return response
+
     def _when_durable(
         self, answer: Callable[[], R], failed: Callable[[StreamlogError], R]
     ) -> asyncio.Future[R]:
@@ -123,6 +163,43 @@ class DurableAnswers:
 
         self._flush.then(go_on)
         return response
+
+
+class Commits:
+    """What one request has appended to partitions with followers, until all of it is committed."""
+
+    def __init__(self, uncommitted: list[Uncommitted]) -> None:
+        self.over = False
+        """Whether it has taken too long."""
+        self._open = dict(enumerate(uncommitted))
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return not self._open
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Wait for each; `then` is called as often as one is done."""
+        for number, each in list(self._open.items()):
+            each.partition.when_committed(each.end_offset, partial(self._on_one, number, then))
+
+    def time_out(self) -> None:
+        """Nobody waits any longer: what is appended stays, and may be committed yet."""
+        self.over = True
+        for each in self._open.values():
+            place = f"{each.partition.topic}-{each.partition.index}"
+            each.refuse(error_for(ErrorCode.REQUEST_TIMED_OUT, f"{place}: not committed in time"))
+        self._open.clear()
+
+    def _on_one(
+        self, number: int, then: Callable[[], None], failure: StreamlogError | None
+    ) -> None:
+        each = self._open.pop(number, None)
+        if each is None:
+            return
+        if failure is not None:
+            each.refuse(failure)
+        then()
 
 
 def _raise_first_error(response: ProduceResponse) -> None:

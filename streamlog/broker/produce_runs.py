@@ -8,16 +8,18 @@ check is left out. What it is for, and what it spares: docs/decisions/003-produc
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamlog.broker.data import refused
+from streamlog.broker.data import ALL, Uncommitted, refused
 from streamlog.errors import StreamlogError
 from streamlog.protocol.messages.data import PartitionProduceResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from streamlog.broker.data import DataRequests
+    from streamlog.broker.replication.partition import Partition
     from streamlog.broker.storage.appends import AppendResult
     from streamlog.protocol.produce_runs import ProduceRun
     from streamlog.protocol.schema import Piece
@@ -31,7 +33,9 @@ class RunAttempt(NamedTuple):
     refused: set[int]
     """Whose answer is an error already, by number."""
     durable: bool
-    """Whether nothing has to be waited for."""
+    """Whether everything is on disk that has to be."""
+    uncommitted: list[Uncommitted]
+    """What has to be committed as well."""
 
     def response(self) -> list[Piece]:
         """Their answers, one behind the other."""
@@ -51,10 +55,13 @@ def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -
     answers = [b""] * len(run.requests)
     refusals: set[int] = set()
     durable = True
+    uncommitted: list[Uncommitted] = []
     for pattern, numbers in run.by_pattern().items():
         requests = [run.requests[number] for number in numbers]
         try:
             partition = data.writable(pattern.topic, pattern.index)
+            if not partition.is_alone and pattern.acks == ALL:
+                partition.check_insync()
         except StreamlogError as error:
             outcomes: Sequence[AppendResult | StreamlogError] = [error for _ in requests]
             log_start_offset = -1
@@ -63,7 +70,12 @@ def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -
             outcomes = partition.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms)
             log_start_offset = partition.log.log_start_offset
             end_offset = max(map(_end_offset, outcomes))
-            durable = partition.may_acknowledge(end_offset) and durable
+            if partition.is_alone or pattern.acks != ALL:
+                durable = partition.is_kept(end_offset) and durable
+            else:
+                uncommitted += _uncommitted(
+                    (run, answers, refusals), partition, zip(numbers, outcomes, strict=True)
+                )
         for number, outcome in zip(numbers, outcomes, strict=True):
             correlation_id = run.requests[number].correlation_id
             if isinstance(outcome, StreamlogError):
@@ -76,7 +88,28 @@ def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -
             else:
                 answer = _stamped(pattern.index, outcome, log_start_offset)
                 answers[number] = pattern.answered(correlation_id, answer)
-    return RunAttempt(run, answers, refusals, durable)
+    return RunAttempt(run, answers, refusals, durable, uncommitted)
+
+
+def _uncommitted(
+    attempt: tuple[ProduceRun, list[bytes], set[int]],
+    partition: Partition,
+    appended: Iterable[tuple[int, AppendResult | StreamlogError]],
+) -> list[Uncommitted]:
+    """What of a replicated partition is to be waited for: each request by itself."""
+    run, answers, refusals = attempt
+
+    def refuse(number: int, error: StreamlogError) -> None:
+        pattern, correlation_id, _ = run.requests[number]
+        refusals.add(number)
+        answers[number] = pattern.answered(correlation_id, refused(pattern.index, error))
+
+    return [
+        Uncommitted(partition, outcome.last_offset + 1, partial(refuse, number))
+        for number, outcome in appended
+        if not isinstance(outcome, StreamlogError)
+        and not partition.may_acknowledge(outcome.last_offset + 1)
+    ]
 
 
 def _end_offset(outcome: AppendResult | StreamlogError) -> int:

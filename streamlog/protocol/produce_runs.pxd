@@ -12,6 +12,8 @@ cdef class ProducePattern:
     cdef readonly object client_id
     cdef readonly object topic
     cdef readonly int index
+    cdef readonly int acks
+    cdef readonly int timeout_ms
     cdef long long _start
     cdef bytes _alike
     cdef Py_ssize_t _alike_bytes

@@ -65,10 +65,12 @@ class ProducePattern:
         "_alike_bytes",
         "_answer",
         "_start",
+        "acks",
         "api",
         "client_id",
         "index",
         "is_flexible",
+        "timeout_ms",
         "topic",
         "version",
     )
@@ -80,6 +82,9 @@ class ProducePattern:
         self.client_id = request.client_id
         self.topic = topic
         self.index = index
+        message = request.message
+        self.acks = message.acks if isinstance(message, ProduceRequest) else -1
+        self.timeout_ms = message.timeout_ms if isinstance(message, ProduceRequest) else 0
         self._start = _int32(frame, 0)
         self._alike = frame[_ALIKE_AT:]
         self._alike_bytes = len(self._alike)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.config import FLUSH_ALWAYS, FLUSH_NEVER
+from streamlog.broker.replication.partition_replica import Committed, PartitionReplica, ReplicaNode
 from streamlog.broker.storage.appends import Origin
 from streamlog.errors import OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -78,10 +79,76 @@ class Partition:
         self._syncing_bytes = 0
         self._deadline_ms: int | None = None
         self._appended_ms: int | None = None
+        self.replica: PartitionReplica | None = None
+        """Its part in a cluster; None where no controller has said anything of it."""
+        self._alone = True
+        """Whether nobody follows: what is synced is committed."""
+
+    def replicate(self, node: ReplicaNode) -> PartitionReplica:
+        """Make it a replica of this node; it does not lead until it is told to."""
+        self.replica = PartitionReplica(
+            (self.topic, self.index),
+            self.log,
+            node=node,
+            flush=self._flush,
+            flushed=self,
+            on_committed=self._on_committed,
+        )
+        return self.replica
+
+    def on_role(self) -> None:
+        """Its replica leads, follows, or has other followers than before."""
+        if self.replica is not None:
+            self._alone = self.replica.is_alone
+            self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody follows, so what is synced is committed."""
+        return self._alone
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads it."""
+        return self.replica is None or self.replica.is_leader
+
+    def check_leader(self) -> None:
+        """Whether this broker leads it.
+
+        Raises:
+            LogError: NOT_LEADER_OR_FOLLOWER.
+        """
+        if not self._alone and self.replica is not None and not self.replica.is_leader:
+            raise self.replica.not_leader()
+
+    def check_insync(self) -> None:
+        """Whether enough replicas are in sync for acks=all.
+
+        Raises:
+            LogError: NOT_ENOUGH_REPLICAS.
+        """
+        if self.replica is not None:
+            self.replica.check_insync()
+
+    def check_end_known(self) -> None:
+        """Whether it is known how far earlier leaders have committed.
+
+        Raises:
+            LogError: OFFSET_NOT_AVAILABLE; it will be, once followers have fetched.
+        """
+        replica = self.replica
+        leader = None if replica is None or self._alone else replica.machine.leader
+        if leader is not None and not leader.is_offset_known:
+            raise error_for(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"{self.topic}-{self.index}: a leader was elected just now",
+            )
 
     @property
     def high_watermark(self) -> int:
         """Records below this offset are committed: consumers may see them."""
+        if not self._alone and self.replica is not None:
+            return self.replica.high_watermark
         end_offset = self.log.log_end_offset
         return min(self.log.synced.offset, end_offset) if self._always else end_offset
 
@@ -95,16 +162,36 @@ class Partition:
         return min(high_watermark, max(first, self.log.log_start_offset))
 
     def may_acknowledge(self, offset: int) -> bool:
-        """Whether what is below `offset` may be acknowledged; if not, a round will sync it."""
+        """Whether what is below `offset` may be acknowledged to who wants it from all (acks=all).
+
+        If not, `when_committed` tells when.
+        """
+        if not self._alone:
+            return self.high_watermark >= offset
         return self.log.synced.offset >= offset or not self._is_due()
+
+    def is_kept(self, offset: int) -> bool:
+        """Whether what is below `offset` may be acknowledged to who wants it from us (acks=1)."""
+        return self.log.synced.offset >= offset or not self._is_due()
+
+    def when_committed(self, offset: int, then: Committed) -> None:
+        """Call back once what is below `offset` is committed, or with why it may not be.
+
+        Errors: see `PartitionReplica.when_committed`, and those of the disk.
+        """
+        if self._alone or self.replica is None:
+            self._flush.then(then)
+        else:
+            self.replica.when_committed(offset, then)
 
     def check_epoch(self, leader_epoch: int) -> None:
         """Compare the epoch in a request with ours (KIP-320).
 
         Raises:
             LogError: FENCED_LEADER_EPOCH, the client has missed an election;
-                UNKNOWN_LEADER_EPOCH, this broker has.
+                UNKNOWN_LEADER_EPOCH, this broker has; NOT_LEADER_OR_FOLLOWER, it leads no more.
         """
+        self.check_leader()
         current = self.log.epochs.current
         if leader_epoch in (NO_EPOCH, current):
             return
@@ -132,7 +219,11 @@ class Partition:
         wall_ms: int | None = None,
         origin: Origin = Origin.CLIENT,
     ) -> AppendResult:
-        """Append batches and see to their sync. See `PartitionLog.append`, and what it raises."""
+        """Append batches and see to their sync. See `PartitionLog.append`, and what it raises.
+
+        It raises NOT_LEADER_OR_FOLLOWER as well.
+        """
+        self.check_leader()
         rolled_at = self.log.active_base_offset
         result = self.log.append(data, now_ms=now_ms, wall_ms=wall_ms, origin=origin)
         if not result.duplicate:
@@ -142,7 +233,12 @@ class Partition:
     def append_each(
         self, pieces: Sequence[memoryview], *, now_ms: int, wall_ms: int
     ) -> list[AppendResult | StreamlogError]:
-        """Append what several requests bring. See `PartitionLog.append_each`."""
+        """Append what several requests bring. See `PartitionLog.append_each`.
+
+        Raises:
+            LogError: NOT_LEADER_OR_FOLLOWER.
+        """
+        self.check_leader()
         rolled_at = self.log.active_base_offset
         outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms)
         size_bytes = 0
@@ -156,7 +252,11 @@ class Partition:
     def end_transaction(
         self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int, wall_ms: int
     ) -> AppendResult:
-        """End a producer's transaction; see `PartitionLog.end_transaction`, and what it raises."""
+        """End a producer's transaction; see `PartitionLog.end_transaction`, and what it raises.
+
+        It raises NOT_LEADER_OR_FOLLOWER as well.
+        """
+        self.check_leader()
         rolled_at = self.log.active_base_offset
         result = self.log.end_transaction(
             producer_id, producer_epoch, marker, now_ms=now_ms, wall_ms=wall_ms
@@ -192,6 +292,10 @@ class Partition:
     def _on_appended(self, size_bytes: int, rolled_at: int, now_ms: int) -> None:
         """See to the sync of what was appended; the active segment began at `rolled_at` before."""
         self._appended_ms = now_ms
+        if not self._alone and self.replica is not None:
+            self.replica.on_appended(size_bytes)
+            self._flush.add(self)
+            return
         if self._always:
             self._hidden_bytes += size_bytes
             self._flush.add(self)
@@ -213,6 +317,13 @@ class Partition:
         Raises what `PartitionLog.range` raises.
         """
         end_offset = self.last_stable_offset if stable else None
+        if not self._alone:
+            return self.log.range(
+                offset,
+                max_bytes=max_bytes,
+                min_one=min_one,
+                before_offset=self.high_watermark if end_offset is None else end_offset,
+            )
         return self.log.range(
             offset,
             max_bytes=max_bytes,
@@ -239,10 +350,17 @@ class Partition:
     def on_synced(self, sync: PendingSync) -> None:
         """A sync of the log has succeeded: there may be more to read."""
         self.log.end_sync(sync)
+        if not self._alone and self.replica is not None:
+            self.replica.on_synced(sync.generation)
+            return
         self.log.producers.transactions.settle(self.high_watermark)
         size_bytes, self._syncing_bytes = self._syncing_bytes, 0
         if size_bytes:
             self._listener.on_append(self.topic, self.index, size_bytes)
+
+    def _on_committed(self, size_bytes: int) -> None:
+        """The high watermark of a replicated partition has moved, over so many bytes."""
+        self._listener.on_append(self.topic, self.index, size_bytes)
 
     def _is_due(self) -> bool:
         """Whether more is in the log than may stay unsynced."""

@@ -46,6 +46,7 @@ LOCK = "lock"
 
 RECOVERY_POINTS = "recovery_points"
 LOG_START_OFFSETS = "log_start_offsets"
+HIGH_WATERMARKS = "high_watermarks"
 
 OFFSET_MAX = 2**63 - 1
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -176,14 +177,23 @@ class Catalog:
         """By folder of a partition, the offset before which everything was deleted; 0s left out."""
         return self._checkpoints(LOG_START_OFFSETS)
 
+    def high_watermarks(self) -> dict[str, int]:
+        """By folder of a partition, the offset before which it was committed; 0s left out."""
+        return self._checkpoints(HIGH_WATERMARKS)
+
     def write_checkpoints(
-        self, *, recovery_points: Mapping[str, int], log_start_offsets: Mapping[str, int]
+        self,
+        *,
+        recovery_points: Mapping[str, int],
+        log_start_offsets: Mapping[str, int],
+        high_watermarks: Mapping[str, int],
     ) -> None:
-        """What is on disk by now, and what was deleted."""
+        """What is on disk by now, what was deleted, and what is known to be committed."""
         content = {
             "version": _FORMAT,
             RECOVERY_POINTS: dict(recovery_points),
             LOG_START_OFFSETS: dict(log_start_offsets),
+            HIGH_WATERMARKS: dict(high_watermarks),
         }
         # In one line, or json makes the text in Python: it does so while the broker answers.
         self._replace_json(CHECKPOINTS, content, indent=None)
@@ -192,8 +202,9 @@ class Catalog:
         content = self._read_json(CHECKPOINTS)
         if content is None:
             return {}
-        # Directories from before anything was deleted have no log start offsets.
+        # Directories from before anything was deleted, or replicated, lack these.
         content.setdefault(LOG_START_OFFSETS, {})
+        content.setdefault(HIGH_WATERMARKS, {})
         try:
             return {str(name): _offset(offset) for name, offset in content[kind].items()}
         except MALFORMED as error:

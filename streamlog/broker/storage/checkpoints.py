@@ -27,6 +27,8 @@ class Checkpoint(NamedTuple):
     """Before it, everything is on disk."""
     log_start_offset: int
     """Before it, everything was deleted."""
+    high_watermark: int
+    """Before it, a replicated partition was committed; 0 of others."""
 
 
 class Taken(NamedTuple):
@@ -35,6 +37,7 @@ class Taken(NamedTuple):
     number: int
     recovery_points: dict[str, int]
     log_start_offsets: dict[str, int]
+    high_watermarks: dict[str, int]
 
 
 class Checkpoints:
@@ -47,7 +50,7 @@ class Checkpoints:
         self._catalog = catalog
         self._numbers = count(1)
         self._keeping = Lock()
-        self._kept = Taken(0, {}, {})
+        self._kept = Taken(0, {}, {}, {})
 
     def read(self, topics: Iterable[TopicEntry]) -> dict[str, Checkpoint]:
         """What was kept of the logs of these topics; zeros if nothing was.
@@ -56,18 +59,23 @@ class Checkpoints:
             CorruptData: the file is damaged.
         """
         points, starts = self._catalog.recovery_points(), self._catalog.log_start_offsets()
+        marks = self._catalog.high_watermarks()
         folders = (
             partition_folder(topic.topic_id, number)
             for topic in topics
             for number in topic.partitions
         )
-        return {each: Checkpoint(points.get(each, 0), starts.get(each, 0)) for each in folders}
+        return {
+            each: Checkpoint(points.get(each, 0), starts.get(each, 0), marks.get(each, 0))
+            for each in folders
+        }
 
     def take(self, logs: Mapping[str, PartitionLog]) -> Taken:
         """What holds for these logs now; of others nothing is kept."""
         points = {folder: _scan_from(log) for folder, log in logs.items()}
         starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
-        return Taken(next(self._numbers), points, starts)
+        marks = {f: log.high_watermark for f, log in logs.items() if log.high_watermark}
+        return Taken(next(self._numbers), points, starts, marks)
 
     def is_kept(self, taken: Taken) -> bool:
         """Whether the same was kept last."""
@@ -83,6 +91,7 @@ class Checkpoints:
                 self._catalog.write_checkpoints(
                     recovery_points=taken.recovery_points,
                     log_start_offsets=taken.log_start_offsets,
+                    high_watermarks=taken.high_watermarks,
                 )
                 self._kept = taken
 

@@ -615,7 +615,7 @@ class LogDirectory:
         self._topics[entry.name] = topic_state(entry, logs, config)
         for number in entry.partitions:
             folder = partition_folder(entry.topic_id, number)
-            point, start = checkpoints[folder]
+            point, start, mark = checkpoints[folder]
             end = None if ends is None else ends.get(folder)
             if folder not in names:
                 # It was there before the topic was. That it ends before offset 1 is damage.
@@ -632,6 +632,7 @@ class LogDirectory:
                 log_start_offset=start,
                 rolls=self.rolls,
             )
+            logs[number].high_watermark = mark
 
     def _check_writable(self) -> None:
         if self._lock is None:

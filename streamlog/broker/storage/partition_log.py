@@ -77,6 +77,8 @@ class PartitionLog:
         self.found_end_offset = START_OFFSET
         """Behind the last batch that `range` has found."""
         self.cleaned = swap.CleanedOffset(files, directory)
+        self.high_watermark = START_OFFSET
+        """Up to where its partition is known to be committed, kept for the next opening."""
         self.is_synced_beside = False
         """Whether somebody sees to syncs after every append, so that a roll need not wait."""
         self._config = config

@@ -1,0 +1,149 @@
+"""Replicas: all replicas of this broker, the fetchers that fill them, and their tasks.
+
+Committed metadata comes in by `apply`, registrations by `register`. Leaders answer followers
+(`replica_fetches`), followers have one fetcher for each broker that leads some of them, and what
+leaders ask of the controller goes through one `IsrChanges`.
+Rule of the file: everything here runs in `run`, which the broker owns; once that has ended, no
+replica fetches, and none lags.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamlog.broker.replication.fetcher import Connect, ReplicaFetcher
+from streamlog.broker.replication.isr_changes import IsrChanges, Submit
+from streamlog.broker.replication.partition_replica import PartitionReplica, ReplicaNode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from streamlog.broker.replication.decisions import PartitionState, ProposeIsr
+    from streamlog.broker.replication.partition import Partition
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.clock import Clock
+
+OnProgress = Callable[[str, int], None]
+
+
+def _ignore(_topic: str, _index: int) -> None:
+    """Nobody waits."""
+
+
+class Replicas:
+    """The replicas of one broker. It is the `Neighbours` of each of them."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        node: tuple[int, int],
+        clock: Clock,
+        lag_max_ms: int,
+        topic_id: Callable[[str], bytes | None],
+        connect: Connect,
+        submit: Submit,
+        strict: bool = True,
+    ) -> None:
+        """`node` is this broker's number, and one that no earlier life of it has had."""
+        self.node = ReplicaNode(
+            broker_id=node[0],
+            incarnation=node[1],
+            neighbours=self,
+            lag_max_ms=lag_max_ms,
+            strict=strict,
+        )
+        self.on_progress_told: OnProgress = _ignore
+        """Told of partitions whose followers have something to be told."""
+        self._directory = directory
+        self._clock = clock
+        self._topic_id = topic_id
+        self._connect = connect
+        self._isr_changes = IsrChanges(submit, topic_id=topic_id)
+        self._replicas: dict[tuple[str, int], PartitionReplica] = {}
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    def get(self, topic: str, index: int) -> PartitionReplica | None:
+        """The replica of a partition; None if there is none here."""
+        return self._replicas.get((topic, index))
+
+    def register(self, broker_epoch: int, metadata_offset: int) -> None:
+        """This life of the broker was registered by the record at `metadata_offset`.
+
+        Then the state of every partition is to be applied, as of there or later.
+        """
+        self.node.broker_epoch, self.node.registered_offset = broker_epoch, metadata_offset
+
+    def set_brokers(self, alive: Mapping[int, int]) -> None:
+        """The brokers that are alive, and their epochs, as committed."""
+        self.node.brokers.clear()
+        self.node.brokers.update(alive)
+
+    def apply(self, partition: Partition, state: PartitionState, metadata_offset: int) -> None:
+        """The controller has committed this of a partition that has a replica here.
+
+        Metadata is applied in its order, and `set_brokers` before what follows from it.
+        """
+        place = (partition.topic, partition.index)
+        replica = self._replicas.get(place)
+        if replica is None:
+            replica = self._replicas[place] = partition.replicate(self.node)
+        replica.apply(state, metadata_offset=metadata_offset, now_ms=self._clock.now_ms())
+        partition.on_role()
+
+    def drop(self, topic: str, index: int) -> None:
+        """The partition is none of this broker's any more."""
+        self._replicas.pop((topic, index), None)
+        self.on_progress_told(topic, index)
+
+    async def run(self) -> None:
+        """Fetch, propose and look who lags, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                for fetcher in self._fetchers.values():
+                    group.create_task(fetcher.run())
+                group.create_task(
+                    self._isr_changes.run(lambda: (self.node.broker_id, self.node.broker_epoch))
+                )
+                await self._look_who_lags()
+            finally:
+                self._group = None
+
+    async def _look_who_lags(self) -> None:
+        while True:
+            await asyncio.sleep(self.node.lag_max_ms / 2000)
+            for replica in list(self._replicas.values()):
+                if replica.is_leader and not replica.is_alone:
+                    replica.on_tick(self._clock.now_ms())
+
+    # ---- what replicas need of each other ----
+
+    def propose(self, replica: PartitionReplica, proposal: ProposeIsr) -> None:
+        """See `Neighbours`."""
+        self._isr_changes.propose(replica, proposal)
+
+    def may_fetch(self, replica: PartitionReplica) -> None:
+        """See `Neighbours`."""
+        follower = replica.machine.follower
+        if follower is None:
+            return
+        fetcher = self._fetchers.get(follower.leader)
+        if fetcher is None:
+            fetcher = self._fetchers[follower.leader] = ReplicaFetcher(
+                follower.leader, self._connect, clock=self._clock, topic_id=self._topic_id
+            )
+            if self._group is not None:
+                self._group.create_task(fetcher.run())
+        fetcher.add(replica)
+
+    def on_progress(self, topic: str, partition: int) -> None:
+        """See `Neighbours`."""
+        self.on_progress_told(topic, partition)
+
+    def keep_checkpoints(self) -> None:
+        """See `Neighbours`."""
+        self._directory.write_checkpoints()

@@ -1,0 +1,254 @@
+"""Three brokers in one process that replicate topic `t`; the test says who leads and who lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.replica_fetches import ReplicaFetches
+from streamlog.broker.replication.decisions import PartitionState
+from streamlog.broker.replication.partition import Partition
+from streamlog.broker.replication.replicas import Replicas
+from streamlog.broker.storage.aside import os_thread
+from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.errors import ConnectionLost, StreamlogError
+from streamlog.protocol.messages.brokers import (
+    AlteredPartition,
+    AlteredTopic,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+from streamlog.protocol.messages.data import FetchRequest, PartitionProduceResponse, ProduceResponse
+from streamlog.protocol.schema import Message
+from tests.broker.node import batch, context, produce_request
+
+TOPIC_ID = bytes(range(16))
+LAG_MS = 300
+T = TypeVar("T")
+
+
+class HeldThread(Executor):
+    """A thread that does nothing while it is held."""
+
+    def __init__(self, name: str) -> None:
+        self.held = False
+        self._thread = os_thread(name)
+        self._waiting: list[tuple[Callable[[], Any], Future[Any]]] = []
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                future.set_result(fn(*args, **kwargs))
+
+        if self.held:
+            self._waiting.append((run, future))
+        else:
+            self._thread.submit(run)
+        return future
+
+    def release(self) -> None:
+        self.held = False
+        waiting, self._waiting = self._waiting, []
+        for run, _ in waiting:
+            self._thread.submit(run)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.release()
+        self._thread.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+
+class ReplicatingNode:
+    """One broker of the cluster."""
+
+    def __init__(self, cluster: Cluster, node_id: int) -> None:
+        self.id = node_id
+        self.files = MemoryFiles()
+        self.up = False
+        self._cluster = cluster
+        self._life = 0
+
+    def start(self) -> None:
+        self._life += 1
+        self.threads: list[HeldThread] = []
+        self.broker = Broker.open("data", files=self.files, threads=self._thread)
+        if "t" not in self.broker.directory.topics:
+            self.broker.directory.create_topic("t", 1, self._cluster.configs, topic_id=TOPIC_ID)
+        self.replicas = Replicas(
+            self.broker.directory,
+            node=(self.id, self._life),
+            clock=self.broker.clock,
+            lag_max_ms=LAG_MS,
+            topic_id=lambda _: TOPIC_ID,
+            connect=partial(self._cluster.connect, self),
+            submit=self._cluster.submit,
+        )
+        self.fetches = ReplicaFetches(
+            self.replicas,
+            self.broker._partitions,
+            clock=self.broker.clock,
+            alarm=self.broker._alarm,
+        )
+        self.up = True
+        self._task = asyncio.ensure_future(self.replicas.run())
+
+    def _thread(self, name: str) -> HeldThread:
+        thread = HeldThread(name)
+        self.threads.append(thread)
+        return thread
+
+    async def stop(self, *, power_cut: bool = False) -> None:
+        """The process ends; with a power cut, what was not synced is gone."""
+        self.up = False
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        gone = ConnectionLost("stopped")
+        self.fetches.stop(gone)
+        if not power_cut:
+            self.broker.close()
+            return
+        self.files.crash()
+        with contextlib.suppress(OSError, StreamlogError):
+            self.broker.close()
+
+    @property
+    def partition(self) -> Partition:
+        return self.broker._partitions.get("t", 0)
+
+    @property
+    def end(self) -> int:
+        return self.partition.log.log_end_offset
+
+    def content(self) -> bytes:
+        return bytes(self.partition.log.read(0, max_bytes=1 << 20)) if self.end else b""
+
+    def produce(self, *values: bytes, acks: int = -1) -> asyncio.Future[PartitionProduceResponse]:
+        request = produce_request(batch(*values), acks=acks)
+
+        async def answered() -> PartitionProduceResponse:
+            response = await self.broker.handle(request, context(request))
+            assert isinstance(response, ProduceResponse)
+            return response.responses[0].partition_responses[0]
+
+        return asyncio.ensure_future(answered())
+
+
+class _Wire:
+    """A connection to a node."""
+
+    def __init__(self, cluster: Cluster, ends: tuple[ReplicatingNode, ReplicatingNode]) -> None:
+        self._cluster = cluster
+        self._ends = ends
+
+    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+        assert isinstance(request, FetchRequest)
+        self._cluster.check(*self._ends)
+        answer = self._ends[1].fetches.begin(request)
+        if isinstance(answer, asyncio.Future):
+            async with asyncio.timeout(timeout_ms / 1000):
+                answer = await answer
+        self._cluster.check(*self._ends)
+        return answer
+
+    async def send(self, request: Message) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def version(self, api_key: int) -> int:
+        raise NotImplementedError
+
+
+class Cluster:
+    """The nodes, and who leads, as a controller would have committed it."""
+
+    def __init__(self, *, min_insync: int = 2, count: int = 3, **configs: str) -> None:
+        self.configs = {"min.insync.replicas": str(min_insync), **configs}
+        self.nodes = [ReplicatingNode(self, node_id) for node_id in range(count)]
+        self.isr = tuple(range(count))
+        self.leader = 0
+        self.epoch = 0
+        self.partition_epoch = 0
+        self.offset = 0
+        self.cut_off: set[int] = set()
+
+    async def __aenter__(self) -> Self:
+        for node in self.nodes:
+            self.start(node)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in self.nodes:
+            if node.up:
+                await node.stop()
+
+    def start(self, node: ReplicatingNode) -> None:
+        """Begin a life of a node: it is registered, and told what is committed."""
+        node.start()
+        self.offset += 1
+        node.replicas.register(100 * node.id + node._life, self.offset)
+        self.commit()
+
+    def elect(self, leader: int, isr: tuple[int, ...] | None = None) -> None:
+        self.leader, self.epoch = leader, self.epoch + 1
+        self.isr = self.isr if isr is None else isr
+        self.commit()
+
+    def commit(self) -> None:
+        self.offset += 1
+        self.partition_epoch += 1
+        alive = {n.id: n.replicas.node.broker_epoch for n in self.nodes if n.up}
+        state = PartitionState(
+            leader=self.leader,
+            leader_epoch=self.epoch,
+            partition_epoch=self.partition_epoch,
+            replicas=tuple(range(len(self.nodes))),
+            isr=self.isr,
+        )
+        for node in self.nodes:
+            if node.up and node.id not in self.cut_off:
+                node.replicas.set_brokers(alive)
+                node.replicas.apply(node.partition, state, self.offset)
+
+    async def connect(self, source: ReplicatingNode, node_id: int) -> _Wire:
+        ends = (source, self.nodes[node_id])
+        self.check(*ends)
+        return _Wire(self, ends)
+
+    def check(self, *ends: ReplicatingNode) -> None:
+        for node in ends:
+            if not node.up or node.id in self.cut_off:
+                raise ConnectionLost(f"node {node.id} is not there")
+
+    async def submit(self, request: Message) -> Message:
+        assert isinstance(request, AlterPartitionRequest)
+        if request.broker_id in self.cut_off:
+            raise ConnectionLost("the controller is not there")
+        (wanted,) = request.topics[0].partitions
+        isr = tuple(each.broker_id for each in wanted.new_isr_with_epochs)
+        fits = wanted.leader_epoch == self.epoch
+        if fits and wanted.partition_epoch == self.partition_epoch:
+            self.isr = isr
+            self.commit()
+        answer = AlteredPartition(
+            partition_index=0,
+            error_code=0,
+            leader_id=self.leader,
+            leader_epoch=self.epoch,
+            isr=list(self.isr),
+            partition_epoch=self.partition_epoch,
+        )
+        return AlterPartitionResponse(topics=[AlteredTopic(topic_id=TOPIC_ID, partitions=[answer])])
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for it."""
+        async with asyncio.timeout(20):
+            while not holds():  # noqa: ASYNC110 - three brokers' states, which nobody announces
+                await asyncio.sleep(0.005)

@@ -1,0 +1,211 @@
+"""Partitions that are replicated between brokers: what is acknowledged, seen, cut and caught up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.data import (
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tests.broker.node import ask, at, fetch_request
+from tests.broker.replication.cluster import Cluster, ReplicatingNode
+
+
+def story(
+    told: Callable[[Cluster], Coroutine[object, object, None]],
+) -> Callable[[], None]:
+    """A test that is told of a running cluster."""
+
+    def test() -> None:
+        async def main() -> None:
+            async with Cluster() as cluster:
+                await told(cluster)
+
+        asyncio.run(main())
+
+    test.__name__ = told.__name__
+    return test
+
+
+async def visible(node: ReplicatingNode) -> int:
+    """The high watermark that a consumer is told."""
+    response = await ask(node.broker, fetch_request(at(0)), FetchResponse)
+    return response.responses[0].partitions[0].high_watermark
+
+
+@story
+async def test_what_is_acknowledged_is_on_all_replicas_in_sync(cluster: Cluster) -> None:
+    leader, *followers = cluster.nodes
+    answers = [await leader.produce(b"%d" % number) for number in range(5)]
+    assert [(each.error_code, each.base_offset) for each in answers] == [(0, n) for n in range(5)]
+    assert await visible(leader) == 5
+    for node in followers:
+        assert node.partition.log.synced.offset == 5
+        assert node.content() == leader.content()
+    await cluster.until(lambda: all(node.partition.high_watermark == 5 for node in followers))
+
+
+@story
+async def test_a_follower_answers_nobody_but_says_that_it_does_not_lead(cluster: Cluster) -> None:
+    answer = await cluster.nodes[1].produce(b"a")
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = await ask(cluster.nodes[1].broker, fetch_request(at(0)), FetchResponse)
+    code = response.responses[0].partitions[0].error_code
+    assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@story
+async def test_acks_all_waits_for_the_disks_of_the_followers(cluster: Cluster) -> None:
+    leader, follower, _ = cluster.nodes
+    await leader.produce(b"first")
+    for thread in follower.threads:
+        thread.held = True
+    answer = leader.produce(b"second")
+    await cluster.until(lambda: follower.end == 2)
+    assert not answer.done()
+    assert await visible(leader) == 1
+    for thread in follower.threads:
+        thread.release()
+    assert (await answer).error_code == 0
+
+
+@story
+async def test_who_lags_is_left_out_and_joins_again(cluster: Cluster) -> None:
+    leader, _, follower = cluster.nodes
+    await leader.produce(b"a")
+    cluster.cut_off.add(2)
+    answer = await leader.produce(b"b")
+    assert answer.error_code == 0
+    assert cluster.isr == (0, 1)
+    cluster.cut_off.clear()
+    cluster.commit()
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    assert follower.content() == leader.content()
+
+
+@story
+async def test_too_few_in_sync_take_nothing(cluster: Cluster) -> None:
+    leader = cluster.nodes[0]
+    await leader.produce(b"a")
+    cluster.cut_off |= {1, 2}
+    waiting = leader.produce(b"b")
+    await cluster.until(lambda: cluster.isr == (0,))
+    assert (await leader.produce(b"c")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    kept = await leader.produce(b"d", acks=1)
+    assert kept.error_code == 0
+    assert await visible(leader) == 1
+    assert (await waiting).error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+@story
+async def test_a_new_leader_has_it_all_and_the_old_one_cuts_what_it_had_alone(
+    cluster: Cluster,
+) -> None:
+    old, new, third = cluster.nodes
+    await old.produce(b"a")
+    await old.produce(b"b")
+    cluster.cut_off.add(0)
+    waiting = old.produce(b"lost")
+    assert (await old.produce(b"alone", acks=1)).base_offset == 3
+    cluster.elect(1, isr=(1, 2))
+    answer = await new.produce(b"c")
+    assert (answer.error_code, answer.base_offset) == (0, 2)
+    cluster.cut_off.clear()
+    cluster.commit()
+    assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    assert old.content() == new.content() == third.content()
+    assert old.end == 3
+    assert [old.partition.log.epochs.at(offset) for offset in range(3)] == [0, 0, 1]
+
+
+@story
+async def test_a_broker_that_lost_its_power_comes_back_as_a_follower(cluster: Cluster) -> None:
+    leader, follower, _ = cluster.nodes
+    for number in range(3):
+        await leader.produce(b"%d" % number)
+    await leader.stop(power_cut=True)
+    cluster.elect(1, isr=(1, 2))
+    await follower.produce(b"next")
+    cluster.start(leader)
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    assert leader.content() == follower.content()
+    cluster.elect(0)
+    assert (await leader.produce(b"back")).base_offset == 4
+
+
+@story
+async def test_what_was_committed_is_known_after_a_restart(cluster: Cluster) -> None:
+    leader = cluster.nodes[0]
+    await leader.produce(b"a")
+    await leader.stop()
+    cluster.cut_off |= {1, 2}
+    cluster.elect(0)
+    cluster.start(leader)
+    assert leader.partition.high_watermark == 1
+
+
+@story
+async def test_a_follower_that_was_away_too_long_begins_where_the_leader_does(
+    cluster: Cluster,
+) -> None:
+    leader, _, late = cluster.nodes
+    await leader.produce(b"a")
+    cluster.cut_off.add(2)
+    for number in range(5):
+        await leader.produce(b"%d" % number)
+    leader.partition.delete_before(4)
+    cluster.cut_off.clear()
+    cluster.commit()
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    assert late.partition.log.log_start_offset == 4
+    assert late.end == leader.end == 6
+
+
+@story
+async def test_the_end_is_not_told_before_earlier_commits_are_known(cluster: Cluster) -> None:
+    old, new, _ = cluster.nodes
+    await old.produce(b"a")
+    cluster.cut_off |= {0, 2}
+    cluster.elect(1, isr=(1, 2))
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsTopic(
+                name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)]
+            )
+        ],
+    )
+    if new.partition.high_watermark < 1:
+        response = await ask(new.broker, request, ListOffsetsResponse)
+        assert response.topics[0].partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    cluster.cut_off.clear()
+    cluster.commit()
+    await cluster.until(lambda: new.partition.high_watermark == 1)
+    response = await ask(new.broker, request, ListOffsetsResponse)
+    assert response.topics[0].partitions[0].offset == 1
+
+
+@pytest.mark.parametrize("count", [1])
+def test_alone_it_is_as_it_was(count: int) -> None:
+    async def main() -> None:
+        async with Cluster(count=count, min_insync=1) as cluster:
+            (node,) = cluster.nodes
+            assert node.partition.is_alone
+            assert (await node.produce(b"a")).error_code == 0
+            assert await visible(node) == 1
+            await node.stop()
+            cluster.elect(0)
+            cluster.start(node)
+            assert node.partition.high_watermark == 1
+            assert (await node.produce(b"b")).base_offset == 1
+
+    asyncio.run(main())
