@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate properties equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate chaos properties equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -56,6 +56,10 @@ bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its 
 simulate: $(VENV)/.dev ## the shipped code on a simulated network, disk and clock, SEEDS=100 lives of each level (LEVELS="..."; SEED=n lives one again); JSON in build/simulation.json
 	@mkdir -p build
 	@$(BIN)/python -m simulation $(LEVELS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) --report build/simulation.json $(ARGS)
+
+chaos: $(VENV)/.dev ## a broker as a process under load, killed, paused, short of disk, with slow and refused syncs and clocks that jump (TROUBLE=60 seconds, SEED=n); JSON in build/chaos.json
+	@mkdir -p build
+	@$(BIN)/python -m chaos --seconds $(or $(TROUBLE),60) $(if $(SEED),--seed $(SEED)) --report build/chaos.json $(ARGS)
 
 properties: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from simulation import controller, echo, isr, quorum, raft
+from simulation import broker, controller, echo, isr, quorum, raft
 from simulation.life import Level
 
 LEVELS: dict[str, Level] = {
+    "broker": broker.simulate,
     "controller": controller.simulate,
     "echo": echo.simulate,
     "isr": isr.simulate,

@@ -327,7 +327,7 @@ class GroupSession:
     async def _count(self, topics: Collection[str]) -> dict[str, int]:
         """Partition counts; other members may want topics that do not exist."""
         counts: dict[str, int] = {}
-        for name in topics:
+        for name in sorted(topics):
             try:
                 await self._cluster.refresh([name])
                 counts[name] = len((await self._cluster.topic(name)).leaders)

@@ -13,6 +13,7 @@ import itertools
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Generic, TypeVar
@@ -153,7 +154,9 @@ class Positions:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these from now on; what was assigned before and still is keeps its place."""
-        wanted = dict.fromkeys(partitions)
+        # The order in which they are asked for hangs on no hash: a run can be repeated.
+        in_order = sorted(partitions) if isinstance(partitions, AbstractSet) else partitions
+        wanted = dict.fromkeys(in_order)
         self._states = {
             partition: self._states.get(partition) or PartitionState() for partition in wanted
         }

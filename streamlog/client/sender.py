@@ -201,11 +201,11 @@ class Sender:
         if self._transactions is not None:
             due = self._admitted(due, self._transactions)
         by_leader: dict[int, list[TopicPartition]] = {}
-        unknown: set[str] = set()
+        unknown: dict[str, None] = {}
         for partition in due:
             leader = self._cluster.leader(partition)
             if leader is None:
-                unknown.add(partition.topic)
+                unknown[partition.topic] = None
             else:
                 by_leader.setdefault(leader, []).append(partition)
         for topic in unknown:

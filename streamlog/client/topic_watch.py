@@ -70,5 +70,5 @@ class TopicWatch:
                 self._group.subscribe(topics)
         read = member.read_together
         if read:
-            found = await self._cluster.survey(read)
+            found = await self._cluster.survey(sorted(read))
             self._group.on_counts({name: len(topic.leaders) for name, topic in found.items()})

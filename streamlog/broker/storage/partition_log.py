@@ -649,7 +649,9 @@ class PartitionLog:
         self._segments.active.unseal()
         self._producers.restore()
         if self.recovery.unsynced_segments:
-            self._sync(self._segments.last(self.recovery.unsynced_segments))
+            with self._disk.errors():
+                found = self._segments.written_again(self.recovery, self.recovery_point)
+            self._sync(found)
         # Of a damaged end it is known that more had been on disk.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 

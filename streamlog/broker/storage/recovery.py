@@ -15,11 +15,16 @@ A torn tail and a damaged last batch that was not synced yet can't be told apart
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 
 from streamlog.broker.storage.damage import Damage
+from streamlog.broker.storage.files import Files, write_whole
 from streamlog.broker.storage.segment import Segment
+
+WRITTEN_AGAIN_BYTES = 1024 * 1024
+"""At a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,26 @@ def recover(segments: list[Segment], *, recovery_point: int) -> Recovery:
     if unsynced == 1 and last.next_offset <= recovery_point:
         unsynced = 0  # There is nothing new but its indexes, and they may wait.
     return Recovery(scanned_bytes, scanned, truncated_bytes, damage, unsynced)
+
+
+def write_again(files: Files, segment: Segment, offset: int) -> None:
+    """Write what a segment has from the batch with `offset` in it on once more, as it is.
+
+    A sync that failed in a life before leaves pages that are in memory, taken for clean, and not
+    on disk: they look sound, and no sync would ever bring them there.
+
+    Raises:
+        OSError: they can't be read or written.
+    """
+    if offset >= segment.next_offset:
+        return
+    # In a damaged place nobody knows where a batch begins.
+    is_whole = not segment.damage and offset > segment.base_offset
+    begin = segment.position_of(offset) if is_whole else 0
+    with closing(files.open(segment.path, writable=True)) as file:
+        for position in range(begin, segment.size_bytes, WRITTEN_AGAIN_BYTES):
+            size_bytes = min(WRITTEN_AGAIN_BYTES, segment.size_bytes - position)
+            write_whole(file, file.read(size_bytes, position), position)
 
 
 def look_at_end(last: Segment) -> None:

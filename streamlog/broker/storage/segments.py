@@ -165,6 +165,13 @@ class Segments:
         """Of the batches that were looked at so far; -1 if there was none."""
         return max(segment.leader_epoch for segment in self._chain)
 
+    def written_again(self, of: recovery.Recovery, offset: int) -> list[Segment]:
+        """Those that a recovery has found unsynced, from `offset` on written once more."""
+        found = self.last(of.unsynced_segments)
+        for segment in found:
+            recovery.write_again(self._files, segment, offset)
+        return found
+
     def last(self, count: int) -> list[Segment]:
         """The newest ones, as they are."""
         return self._chain[-count:]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulation.disk import SimulatedDisk
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.files import write_whole
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.errors import CorruptData
+from streamlog.errors import CorruptData, LogDirectoryFailed
 from streamlog.records.batch import Record, split_batches
 from tests.broker.storage.batches import (
     DIRECTORY,
@@ -366,3 +368,27 @@ def test_an_end_that_had_been_synced_is_damaged_not_torn() -> None:
     assert contents(files, ".log")[last] == bytes(changed)
     torn = reopened(files)
     assert torn.recovery.truncated_bytes > 0
+
+
+def test_what_a_refused_sync_was_for_is_on_disk_before_the_next_life_counts_on_it() -> None:
+    """The pages look sound in memory, are taken for clean, and no sync alone brings them to disk.
+
+    1. A sync fails; the process ends, the machine does not.
+    2. The next process finds the batch in the page cache, and acknowledges what is sent again as
+       a duplicate.
+    3. The power goes: the batch has to be there.
+    """
+    for seed in range(20):
+        disk = SimulatedDisk(Random(seed))
+        log = new_log(disk)
+        log.append(batch(value=b"one"), now_ms=1)
+        log.flush()
+        log.append(batch(value=b"two"), now_ms=1)
+        disk.refuse_syncs()
+        with pytest.raises(LogDirectoryFailed):
+            log.flush()
+        disk.kill()
+        assert reopened(disk, recovery_point=1).log_end_offset == 2
+        disk.cut()
+        found = read_records(reopened(disk, recovery_point=2))
+        assert [each.value for each in found] == [b"one", b"two"]

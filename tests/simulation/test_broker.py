@@ -1,0 +1,82 @@
+"""Whole lives of the shipped broker and client; and that what is wrong with a broker is found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from unittest.mock import patch
+
+import pytest
+
+from simulation import broker
+from simulation.broker import simulate
+from simulation.disk import SimulatedFile
+from simulation.faults import Fault, Plan, drawn, shrunk
+from streamlog.broker.replication.group_flush import Callback, GroupFlush
+from streamlog.broker.storage.producers import ProducerStates
+from streamlog.errors import LogError
+from streamlog.records.batch import RecordBatch
+
+THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
+LIVES = 60 if THOROUGH else 1
+CUTS: Plan = (
+    Fault(1.0, "slow disk", 12.0, 0.15),
+    *(Fault(at_s, "power", 0.3, 0.5) for at_s in (3.0, 5.0, 7.0, 9.0)),
+)
+LOSSES = {"lost-write", "unseen"}
+RESETS: Plan = tuple(Fault(at_s / 2, "reset", 0.1, 0.99) for at_s in range(4, 22))
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_nothing_is_lost_doubled_torn_or_out_of_order(seed: int) -> None:
+    life = simulate(seed)
+    assert life.violations == ()
+    assert life.counts["acknowledged"] > 500
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "TROUBLE_S", 11.0)
+    monkeypatch.setattr(broker, "CALM_S", 6.0)
+
+
+def kinds(plan: Plan, seed: int = 1) -> set[str]:
+    return {each.partition(":")[0] for each in broker.lived(seed, plan)[1]}
+
+
+@pytest.mark.usefixtures("short")
+def test_an_acknowledgement_before_the_sync_is_found() -> None:
+    def then(self: GroupFlush, callback: Callback) -> None:
+        real(self, lambda _: None)
+        asyncio.get_running_loop().call_soon(callback, None)
+
+    real = GroupFlush.then
+    with patch.object(GroupFlush, "then", then):
+        assert kinds(CUTS) & LOSSES
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
+def test_a_sync_that_does_nothing_is_found() -> None:
+    with patch.object(SimulatedFile, "sync", lambda _: None):
+        assert kinds(CUTS) & {*LOSSES, "damage"}
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
+def test_a_broker_that_does_not_know_duplicates_is_found() -> None:
+    def check(self: ProducerStates, batch: RecordBatch, **given: bool) -> None:
+        with suppress(LogError):
+            real(self, batch, **given)
+
+    real = ProducerStates.check
+    with patch.object(ProducerStates, "check", check):
+        assert "duplicate" in kinds(RESETS) | kinds(RESETS, 2)
+
+
+def test_a_plan_is_made_less_of() -> None:
+    plan = drawn(3, broker.KINDS, until_s=10)
+    assert plan == drawn(3, broker.KINDS, until_s=10)
+    needed = {plan[1], plan[-1]}
+    assert set(shrunk(plan, lambda shorter: needed <= set(shorter))) == needed
