@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from streamlog.dsl.shapes import UNKNOWN, PackedSerde, Shape, returned
-from streamlog.serdes import JsonSerde, Serde, serde_for
+from streamlog.dsl.shapes import UNKNOWN, Shape, returned
+from streamlog.serdes import JsonSerde, PackedSerde, Serde, serde_for
 from streamlog.tables import plain_values
 from streamlog.tables.revision import Revision
 from streamlog.topology import Aggregation, Aggregator, TopicSpec, WholeNumbers

@@ -21,9 +21,9 @@ import msgspec
 
 from streamlog.dsl.fields import bare, field_type, getter, is_union, may_be_none, nearest
 from streamlog.dsl.fits import takes
-from streamlog.dsl.shapes import PACKED, UNKNOWN, Shape, TypedPackedSerde, returned
+from streamlog.dsl.shapes import UNKNOWN, Shape, TypedPackedSerde, returned
 from streamlog.errors import TopologyError
-from streamlog.serdes import serde_for, type_name
+from streamlog.serdes import PACKED, serde_for, type_name
 from streamlog.serdes.json_values import is_model
 from streamlog.tables.folding import Column, Columns, Fold
 from streamlog.tables.folds import Collected, First, Last, Top, Variance

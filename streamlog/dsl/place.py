@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamlog.dsl.shapes import PACKED, UNKNOWN, Shape
+from streamlog.dsl.shapes import UNKNOWN, Shape
 from streamlog.dsl.topic import Outlet
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import TopologyError
+from streamlog.serdes import PACKED
 from streamlog.topology import (
     ErrorPolicy,
     RepartitionSink,

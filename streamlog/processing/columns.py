@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import compress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError, StreamlogError
@@ -20,7 +20,7 @@ from streamlog.processing.provenance import identity
 from streamlog.processing.serialized import dumps_all, loads_all
 from streamlog.record import Headers, Record, Windowed
 from streamlog.records.columns import has_none, suffixed
-from streamlog.serdes import Serde, WindowedSerde
+from streamlog.serdes import Serde, WindowedSerde, span_of
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS, Source
 
 T = TypeVar("T")
@@ -182,10 +182,18 @@ class WindowedKeys:
 
     def written_by(self, serde: Serde[Any]) -> list[bytes] | None:
         """As bytes, if that takes no objects with this serde."""
-        if type(serde) is not WindowedSerde or serde.key_serde is not self._key:
+        if type(serde) is not WindowedSerde or serde.layout is None:
             return None
         layout = serde.layout
-        return None if layout is None else suffixed(self._raws, self._windows, layout.of)
+        if serde.key_serde is self._key:
+            return suffixed(self._raws, self._windows, layout.of)
+        try:
+            raws = dumps_all(serde.key_serde, loads_all(self._key, self._raws))
+            return suffixed(
+                cast("list[bytes]", raws), self._windows, lambda span: layout.dumps(*span_of(span))
+            )
+        except Exception:  # noqa: BLE001 - a serde of the user: who writes the objects tells which
+            return None
 
 
 class RawKeys:

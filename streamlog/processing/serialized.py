@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streamlog.records.columns import all_of_type, called
-from streamlog.serdes import BytesSerde, IntSerde, JsonSerde, Serde, StrSerde
+from streamlog.serdes import BytesSerde, IntSerde, JsonSerde, PackedSerde, Serde, StrSerde
 
-_READ = (StrSerde, JsonSerde)
-_WRITTEN = (StrSerde, IntSerde, JsonSerde)
+_READ = (StrSerde, JsonSerde, PackedSerde)
+_WRITTEN = (StrSerde, IntSerde, JsonSerde, PackedSerde)
 
 
 def loads_all(serde: Serde[Any], column: Sequence[bytes | None]) -> list[Any]:

@@ -2,9 +2,10 @@
 
 `serde_for(type)` chooses (`choice`): text, bytes and numbers as Kafka's own serializers (`plain`),
 `Windowed[K]` (`windowed`), models of pydantic (`models`), and all other types as JSON by msgspec
-(`json_values`). Avro is for whoever asks for it (`avro`). Types that have changed read what was
-written before by a function (`migrations`). Rule of the room: `None` never comes here, as it is a
-tombstone, written as no bytes at all. Not done here: registries, and reading what others pickled.
+(`json_values`); what no type was declared for is MessagePack (`packed`). Avro is for whoever asks
+for it (`avro`). Types that have changed read what was written before by a function (`migrations`).
+Rule of the room: `None` never comes here, as it is a tombstone, written as no bytes at all. Not
+done here: registries, and reading what others pickled.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from streamlog.serdes.choice import from_json, from_text, serde_for
 from streamlog.serdes.json_values import JsonSerde, schema_of
 from streamlog.serdes.migrations import MigratingSerde, migration
 from streamlog.serdes.models import ModelSerde
+from streamlog.serdes.packed import PACKED, PackedSerde
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
 from streamlog.serdes.serde import SHOWN_BYTES, Serde, declared_by, form_of, type_name
 from streamlog.serdes.windowed import (
@@ -22,12 +24,14 @@ from streamlog.serdes.windowed import (
     Layout,
     StartOnly,
     WindowedSerde,
+    span_of,
     window_bytes,
     windowed_bytes,
 )
 
 __all__ = [
     "END_AND_START",
+    "PACKED",
     "SHOWN_BYTES",
     "START_AND_END",
     "AvroSerde",
@@ -38,6 +42,7 @@ __all__ = [
     "Layout",
     "MigratingSerde",
     "ModelSerde",
+    "PackedSerde",
     "Serde",
     "StartOnly",
     "StrSerde",
@@ -49,6 +54,7 @@ __all__ = [
     "migration",
     "schema_of",
     "serde_for",
+    "span_of",
     "type_name",
     "window_bytes",
     "windowed_bytes",

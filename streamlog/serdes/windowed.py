@@ -197,6 +197,12 @@ def window_bytes(serde: Serde[Any]) -> int:
     return 0 if layout is None else layout.size_bytes
 
 
+def span_of(data: bytes) -> tuple[int, int]:
+    """Start and end, of the bytes that `windowed_bytes` puts behind the key."""
+    start_ms, end_ms = _SPAN.unpack(data)
+    return start_ms, end_ms
+
+
 def windowed_bytes(key: bytes, start_ms: int, end_ms: int) -> bytes:
     """The key, start and end: `StartAndEnd`, for a key that is bytes already."""
     return key + _SPAN.pack(start_ms, end_ms)

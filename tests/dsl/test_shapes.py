@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.dsl.shapes import (
-    PACKED,
     UNKNOWN,
     Shape,
     TypedPackedSerde,
@@ -19,7 +18,7 @@ from streamlog.dsl.shapes import (
     returned,
 )
 from streamlog.errors import SerdeError
-from streamlog.serdes import serde_for
+from streamlog.serdes import PACKED, serde_for
 
 T = TypeVar("T")
 NAIVE = datetime(2025, 1, 1, tzinfo=UTC).replace(tzinfo=None)

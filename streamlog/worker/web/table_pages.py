@@ -16,12 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from streamlog.dsl.shapes import PackedSerde
 from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, StreamlogError, UsageError
 from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows
 from streamlog.record import Windowed
-from streamlog.serdes import Serde, from_json, from_text, type_name
+from streamlog.serdes import PackedSerde, Serde, from_json, from_text, type_name
 from streamlog.topology import SlidingAggregate, TableSource, WindowedAggregate
 from streamlog.windows.assign import Assigner
 from streamlog.worker.access.routed import Found, RoutedTables
