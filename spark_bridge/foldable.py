@@ -1,10 +1,11 @@
-"""FoldableRows: what one task sends to a stage that Spark folds itself, as columns of numbers.
+"""FoldableRows: what one task sends to a stage that is lowered: its windows, folded so far.
 
-Of each record Spark needs the task it is for, its key, timestamp, its source's stream time and the
-whole numbers that are folded; of each source, in the end, how far it has come. All is taken from
-what the task gave, whole columns at a time. Rule of the file: whatever is not as it was planned
-(a number that is none, or does not fit into 64 bits; a value that can't be read) ends in
-`NotLowered`, and the stage is run by its tasks, which take every record and tell what is wrong.
+Of each record counts the task it is for, its key, timestamp, its source's stream time and the whole
+numbers that are folded; of each source, in the end, how far it has come. All is taken from what the
+task gave, whole columns at a time, put into windows (`window_grid`) and folded (`folding`) before
+it goes through the shuffle. Rule of the file: whatever is not as it was planned (a number that is
+none, or does not fit into 64 bits; a value that can't be read) ends in `NotLowered`, and the stage
+is run by its tasks, which take every record and tell what is wrong.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from spark_bridge.folding import Folding
+from spark_bridge.window_grid import WindowGrid
 from streamlog.history.folded import SourceEnd
 from streamlog.history.lowering import NotLowered
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import (
     BUSY_MS,
     MARK,
-    RECORD_BYTES,
     Mark,
+    Stamps,
     marked_ms_of,
     unpack_mark,
 )
@@ -34,20 +37,18 @@ from streamlog.records.columns import has_none
 from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.serdes import Serde
 from streamlog.topology import WholeNumbers
+from streamlog.windows.definitions import Windows
 from streamlog.windows.emit import UNKNOWN_MS
 
-RECORD, SOURCE = 1, 4
+PIECE, SOURCE = 1, 4
 """Kinds of rows; see `shuffles`."""
+CHUNK_ROWS = 200_000
+"""So many records are folded at a time."""
+BEFORE_ALL_MS = -(1 << 62)
 TIME_MS_MAX = 1 << 50
 """Far beyond the year 9999: no sum of two overflows. What is beyond is for the task to refuse."""
 
-_Names = tuple[tuple[str, str], ...]
 _encode = msgspec.msgpack.Encoder().encode
-
-
-def columns_of(count: int) -> list[tuple[str, str]]:
-    """The columns that foldable rows have beside those of others: names, and Spark's types."""
-    return [("time", "bigint"), *((f"number_{at}", "bigint") for at in range(count))]
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class _Source:
     quiet_ms: int = BUSY_MS
     marked_ms: int = UNKNOWN_MS
     nulls: int = 0
+    late: int = 0
 
     def hear(self, mark: Mark, marked_ms: int) -> None:
         self.marks += 1
@@ -82,11 +84,12 @@ class _Source:
             self.quiet_ms,
             self.marked_ms,
             self.nulls,
+            self.late,
         )
 
 
 class FoldableRows:
-    """What one task writes into one repartition topic, for Spark to fold."""
+    """What one task writes into one repartition topic, for a stage that is lowered."""
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class FoldableRows:
         partitions: int,
         numbers: WholeNumbers,
         value: Serde[Any],
+        windows: Windows,
     ) -> None:
         """Nothing has been written.
 
@@ -105,30 +109,37 @@ class FoldableRows:
             partitions: of the topic.
             numbers: what is folded.
             value: how values are written in the topic.
+            windows: that it is folded in.
         """
         self._stage = stage
         self._ranks = ranks
         self._partitions = partitions
         self._value = value
         self._takes = [None if f is None else _function(f) for f in numbers.fields]
+        self._grid = WindowGrid(windows)
+        self._folding = Folding(numbers)
         self._sources: dict[int, list[_Source]] = {}
+        self._tables: list[pa.Table] = []
+        self._rows = 0
         self._batches: list[dict[str, Any]] = []
 
-    def write(self, batch: SinkBatch, source: bytes) -> None:
+    def write(self, batch: SinkBatch) -> None:
         """Records of one source, or a mark.
 
         Raises:
             NotLowered: they are not what was planned.
         """
-        headers = batch.headers or []
-        name, data = headers[0][-1]
-        if name == MARK:
-            mark, _ = unpack_mark(data or b"")
+        if batch.stamps is not None:
+            self._write(batch, batch.stamps)
+            return
+        for headers in batch.headers or []:
+            name, data = headers[-1]
+            if name != MARK:
+                raise NotLowered(f"records of {batch.topic} have no stamps")
+            mark, source = unpack_mark(data or b"")
             places = range(self._partitions) if batch.partition is None else [batch.partition]
             for partition in places:
-                self._of(source)[partition].hear(mark, marked_ms_of(headers[0]))
-        else:
-            self._write(batch, source, b"".join([each[-1][1] or b"" for each in headers]))
+                self._of(source)[partition].hear(mark, marked_ms_of(headers))
 
     def tell(self, source: bytes, mark: Mark) -> None:
         """A mark into all partitions, if the topic has this source."""
@@ -143,6 +154,7 @@ class FoldableRows:
 
     def finish(self, sources: Sequence[bytes]) -> None:
         """All is written by these sources: how far each of them has come."""
+        self._fold()
         rows = [
             (partition, rank, _encode(tuple(each.end())))
             for source in sources
@@ -151,16 +163,27 @@ class FoldableRows:
         ]
         if rows:
             tasks, ranks, ends = zip(*rows, strict=True)
-            count = len(rows)
-            self._batches.append(
-                {
-                    "stage": pa.repeat(pa.scalar(self._stage, pa.int32()), count),
-                    "task": pa.array(tasks, pa.int32()),
-                    "kind": pa.repeat(pa.scalar(SOURCE, pa.int32()), count),
-                    "rank": pa.array(ranks, pa.int32()),
-                    "key": pa.array(ends, pa.binary()),
-                }
-            )
+            self._send(SOURCE, tasks, [BEFORE_ALL_MS] * len(rows), ranks, ends)
+
+    def _send(
+        self,
+        kind: int,
+        tasks: Sequence[int],
+        turns: Sequence[int],
+        ranks: Sequence[int],
+        values: Sequence[bytes],
+    ) -> None:
+        count = len(tasks)
+        self._batches.append(
+            {
+                "stage": pa.repeat(pa.scalar(self._stage, pa.int32()), count),
+                "task": pa.array(tasks, pa.int32()),
+                "turn": pa.array(turns, pa.int64()),
+                "rank": pa.array(ranks, pa.int32()),
+                "kind": pa.repeat(pa.scalar(kind, pa.int32()), count),
+                "value": pa.array(values, pa.binary()),
+            }
+        )
 
     def _of(self, source: bytes) -> list[_Source]:
         rank = self._ranks[source]
@@ -168,31 +191,53 @@ class FoldableRows:
             self._sources[rank] = [_Source() for _ in range(self._partitions)]
         return self._sources[rank]
 
-    def _write(self, batch: SinkBatch, source: bytes, packed: bytes) -> None:
-        count = len(batch.keys)
-        stamps = np.frombuffer(packed, _stamp_type(source), count)
+    def _write(self, batch: SinkBatch, stamps: Stamps) -> None:
         times = np.array(batch.timestamps, np.int64)
-        if count and (times.min() < 0 or times.max() > TIME_MS_MAX):
+        if len(times) and (times.min() < 0 or times.max() > TIME_MS_MAX):
             raise NotLowered("a timestamp lies before 1970, or beyond the calendar")
-        if not np.array_equal(stamps["turn"], stamps["time"]):
+        if stamps.turns is not stamps.times and [*stamps.turns] != [*stamps.times]:
             raise NotLowered("records come in another order than that of their stream time")
         tasks = np.array(partitions_of_keys(batch.routes(), self._partitions), np.int32)
-        own = self._of(source)
+        own = self._of(stamps.source)
         heard = np.array([each.time_ms for each in own], np.int64)
-        stream_times = np.maximum(stamps["time"].astype(np.int64), heard[tasks])
+        stream_times = np.maximum(np.array(stamps.times, np.int64), heard[tasks])
         self._note(own, tasks, stamps, stream_times)
-        columns = {
-            "stage": np.full(count, self._stage, np.int32),
-            "task": tasks,
-            "kind": np.full(count, RECORD, np.int32),
-            "timestamp": times,
-            "time": stream_times,
-        }
-        whole = {name: pa.array(column) for name, column in columns.items()}
-        whole["key"] = pa.array(batch.keys, pa.binary())
-        self._batches.append(whole | self._numbers(batch.values, own, tasks, whole))
+        columns = {"task": tasks, "timestamp": times, "key": pa.array(batch.keys, pa.binary())}
+        values = batch.values
+        if has_none(values):
+            kept = np.array([value is not None for value in values])
+            for partition in tasks[~kept].tolist():
+                own[partition].nulls += 1
+            mask = pa.array(kept)
+            columns = {name: pa.array(c).filter(mask) for name, c in columns.items()}
+            tasks, times, stream_times = tasks[kept], times[kept], stream_times[kept]
+            values = [value for value in values if value is not None]
+        first, last, late = self._grid.numbers(times, stream_times)
+        if late.any():
+            for partition, each in enumerate(own):
+                each.late += int(late[tasks == partition].sum())
+        columns |= {"first": first, "last": last, "count": np.ones(len(times), np.int64)}
+        table = pa.table(columns | self._numbers(values))
+        # Too late for all of its windows.
+        self._tables.append(table.filter(pa.array(first <= last)) if late.any() else table)
+        self._rows += len(times)
+        if self._rows >= CHUNK_ROWS:
+            self._fold()
 
-    def _note(self, own: list[_Source], tasks: Any, stamps: Any, times: Any) -> None:  # noqa: ANN401 - NumPy's
+    def _fold(self) -> None:
+        tables, self._tables, self._rows = self._tables, [], 0
+        if not tables:
+            return
+        for whole in self._folding.into_windows(pa.concat_tables(tables)):
+            pieces = [
+                (task, self._grid.bounds(number)[1], data)
+                for task, number, data in self._folding.pieces(whole)
+            ]
+            if pieces:
+                tasks, turns, values = zip(*pieces, strict=True)
+                self._send(PIECE, tasks, turns, [0] * len(pieces), values)
+
+    def _note(self, own: list[_Source], tasks: Any, stamps: Stamps, times: Any) -> None:  # noqa: ANN401 - NumPy's
         """How far the source has come in each partition with these records."""
         last = np.full(self._partitions, -1, np.int64)
         last[tasks] = np.arange(len(tasks))
@@ -202,26 +247,13 @@ class FoldableRows:
                 continue
             each = own[partition]
             each.records += int(counts[partition])
-            each.position, each.index = int(stamps["position"][at]), int(stamps["index"][at])
+            each.position, each.index = stamps.positions[at], stamps.indexes[at]
             each.time_ms = int(times[at])
             each.turn_ms = max(each.turn_ms, each.time_ms)
             each.quiet_ms = min(each.quiet_ms, 0)
 
-    def _numbers(
-        self,
-        values: Sequence[bytes | None],
-        own: list[_Source],
-        tasks: Any,  # noqa: ANN401 - NumPy's
-        whole: dict[str, Any],
-    ) -> dict[str, Any]:
-        """What is folded of each value; records without one are left out of `whole`."""
-        if has_none(values):
-            kept = np.array([value is not None for value in values])
-            for partition in tasks[~kept].tolist():
-                own[partition].nulls += 1
-            for name, column in whole.items():
-                whole[name] = column.filter(pa.array(kept))
-            values = [value for value in values if value is not None]
+    def _numbers(self, values: Sequence[Any]) -> dict[str, Any]:
+        """What is folded of each value."""
         if not any(self._takes):
             return {}
         try:
@@ -245,13 +277,3 @@ def _whole(found: list[Any]) -> Any:  # noqa: ANN401 - Arrow's, untyped
 
 def _function(field: Callable[[Any], Any] | str) -> Callable[[Any], Any]:
     return attrgetter(field) if isinstance(field, str) else field
-
-
-def _stamp_type(source: bytes) -> Any:  # noqa: ANN401 - NumPy's
-    """What `pack_record` packs, with the source behind it."""
-    size_bytes = RECORD_BYTES + len(source)
-    names = ["turn", "time", "position", "index"]
-    formats = [">i8", ">i8", ">i8", ">u4"]
-    layout: Any = {"names": names, "formats": formats, "offsets": [0, 8, 16, 24]}
-    layout["itemsize"] = size_bytes
-    return np.dtype(layout)

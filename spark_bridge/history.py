@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import msgspec
 from pyspark import StorageLevel
@@ -22,11 +23,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
 from spark_bridge.failures import first_line
-from spark_bridge.lowering import ORDER as FOLDED_ORDER
-from spark_bridge.lowering import folded, seeded
-from spark_bridge.progress import ProgressWatch
+from spark_bridge.foldable import BEFORE_ALL_MS
+from spark_bridge.progress import ProgressWatch, TaskPlace
 from spark_bridge.sessions import session
-from spark_bridge.shuffles import BEFORE_ALL_MS, ORDER, SEED, spark_columns
+from spark_bridge.shuffles import COLUMNS, ORDER, SEED
 from spark_bridge.stages import ERRORS, TASKS, ErrorReport, StageFunction, StageWork
 from streamlog.errors import CorruptData, ProcessingError, StreamlogError
 from streamlog.history.finished import FinishedTask
@@ -82,6 +82,9 @@ class SparkRun:
         self._log = (url, security)
         self._state_memory_bytes = state_memory_bytes
         self._on_read = on_read
+        self._run = ""
+        self._told = Counter[TaskPlace]()
+        """What was read and told, also by a run whose stages had to be run again."""
 
     def run(self) -> list[FinishedTask]:
         """All stages.
@@ -100,6 +103,7 @@ class SparkRun:
             return self._ran()
 
     def _ran(self) -> list[FinishedTask]:
+        self._run = uuid4().hex[:12]
         frames: dict[int, DataFrame] = {}
         read_by = self._readers()
         for stage in self.plan.stages:
@@ -127,7 +131,7 @@ class SparkRun:
         """While the tasks run, who watches them hears how far they are."""
         if self._on_read is None:
             return nullcontext()
-        return ProgressWatch(self._place, self._on_read)
+        return ProgressWatch(self._place, self._on_read, self._told)
 
     def _readers(self) -> Counter[int]:
         """How many stages read what each one writes."""
@@ -151,6 +155,7 @@ class SparkRun:
             security=security,
             now_ms=self._now_ms,
             state_memory_bytes=self._state_memory_bytes,
+            run=self._run,
             is_watched=self._on_read is not None,
         )
         rows = self._seeds(stage)
@@ -161,15 +166,9 @@ class SparkRun:
         ]
         if above:
             for frame in above:
-                rows = self._with(rows, frame.where(sql.col("stage") == stage.number), stage)
-            order = ORDER if stage.lowering is None else FOLDED_ORDER
-            rows = rows.repartitionById(stage.tasks, "task").sortWithinPartitions(*order)
-        return rows.mapInArrow(StageFunction(work), spark_columns(self.plan))
-
-    def _with(self, seeds: DataFrame, above: DataFrame, stage: Stage) -> DataFrame:
-        if stage.lowering is not None:
-            return seeded(folded(above, stage), seeds)
-        return seeds.unionByName(above.select(*seeds.columns))
+                rows = rows.unionByName(frame.where(sql.col("stage") == stage.number))
+            rows = rows.repartitionById(stage.tasks, "task").sortWithinPartitions(*ORDER)
+        return rows.mapInArrow(StageFunction(work), COLUMNS)
 
     def _seeds(self, stage: Stage) -> DataFrame:
         """A row for each task, in a partition of its own."""
@@ -189,8 +188,8 @@ class SparkRun:
     def _finished(self) -> list[FinishedTask]:
         """What the tasks have left: of each the report of one attempt, whichever."""
         found: dict[tuple[int, int], FinishedTask] = {}
-        for name in self._reports(TASKS):
-            task = FinishedTask.decode(self._place.read(f"{TASKS}/{name}"))
+        for data in self._reports(TASKS):
+            task = FinishedTask.decode(data)
             found.setdefault((task.entry.subtopology, task.entry.partition), task)
         wanted = [(s.number, partition) for s in self.plan.stages for partition in range(s.tasks)]
         if missing := [at for at in wanted if at not in found]:
@@ -202,9 +201,10 @@ class SparkRun:
         self._sweep(list(found.values()))
         return [found[at] for at in wanted]
 
-    def _reports(self, folder: str) -> list[str]:
+    def _reports(self, folder: str) -> Iterator[bytes]:
         """Those that are there whole: who is killed while he writes one leaves other things."""
-        return [name for name in (self._place / folder).names() if name.endswith(".json")]
+        place = self._place / folder / self._run
+        return (place.read(name) for name in place.names() if name.endswith(".json"))
 
     def _sweep(self, tasks: Sequence[FinishedTask]) -> None:
         """Remove what attempts have left that do not count."""
@@ -219,8 +219,8 @@ class SparkRun:
 
     def _explained(self, error: PySparkException) -> StreamlogError:
         """What a task has reported, if one has; else the one line of Spark's that tells most."""
-        for name in self._reports(ERRORS):
-            report = msgspec.json.decode(self._place.read(f"{ERRORS}/{name}"), type=ErrorReport)
+        for data in self._reports(ERRORS):
+            report = msgspec.json.decode(data, type=ErrorReport)
             if not report.lowered:
                 return NotLowered(report.message)
             return ProcessingError(

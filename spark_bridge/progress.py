@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from threading import Event, Thread
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,9 @@ from streamlog.snapshots import SnapshotPlace
 PROGRESS = "progress"
 """Where tasks tell, in the snapshot's directory."""
 EVERY_MS = 1_000
+
+TaskPlace: TypeAlias = tuple[str, TopicPartition]
+"""A task, and a partition that it reads."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,11 +79,13 @@ class ProgressTeller:
 class ProgressWatch:
     """Looks for what tasks tell while a history runs; a context manager, with a thread."""
 
-    def __init__(self, place: SnapshotPlace, on_read: OnRead) -> None:
-        """`on_read` hears of records that no attempt had read before."""
+    def __init__(
+        self, place: SnapshotPlace, on_read: OnRead, told: Counter[TaskPlace] | None = None
+    ) -> None:
+        """`on_read` hears of records that no attempt had read before, nor is `told` already."""
         self._place = place / PROGRESS
         self._on_read = on_read
-        self._told: Counter[tuple[str, TopicPartition]] = Counter()
+        self._told = Counter[TaskPlace]() if told is None else told
         self._over = Event()
         self._thread = Thread(target=self._watch, name="streamlog-progress", daemon=True)
 

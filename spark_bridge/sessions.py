@@ -9,6 +9,7 @@ log4j2 configuration already.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,11 @@ from pyspark.sql import SparkSession
 
 from spark_bridge.dataframes import StreamlogDataSource
 from spark_bridge.java import ensure_java
+from streamlog.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
+CLUSTER = "spark://"
+MASTER_TIMEOUT_S = 10
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG4J = Path(__file__).with_name("log4j2.properties")
 
@@ -37,9 +41,10 @@ def session(
     """A session on `master` with the data source registered; `conf` overrides our settings.
 
     Raises:
-        ConfigError: there is no Java 17 or newer.
+        ConfigError: there is no Java 17 or newer, or nobody at `master`.
     """
     ensure_java()
+    _check_master(master)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
@@ -55,6 +60,23 @@ def session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return register(builder.getOrCreate())
+
+
+def _check_master(master: str) -> None:
+    """See that one of a cluster's masters is there: Spark would try for a minute, and say how."""
+    reasons = []
+    for address in master.removeprefix(CLUSTER).split(",") if master.startswith(CLUSTER) else ():
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), MASTER_TIMEOUT_S):
+                return
+        except (OSError, ValueError) as error:
+            reasons.append(f"{address}: {error}")
+    if reasons:
+        raise ConfigError(
+            f"no master of Spark answers at {master} ({'; '.join(reasons)}): start it, or give the "
+            "URL that its web page shows, with the port of the master, such as spark://head:7077"
+        )
 
 
 def _addresses(master: str) -> dict[str, str]:

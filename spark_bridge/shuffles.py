@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from spark_bridge.foldable import FoldableRows
-from spark_bridge.lowering import number_columns, numbers_of
+from spark_bridge.foldable import BEFORE_ALL_MS, FoldableRows
+from spark_bridge.lowering import numbers_of
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.staging import source_in, sources_of
 from streamlog.history.task_run import Arrival, Arrivals
@@ -33,7 +33,6 @@ ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 SEED, RECORD, TIME_MARK, LAST = range(4)
 """Kinds of rows. Each task is given one seed, so that it runs if nothing else comes."""
-BEFORE_ALL_MS = -(1 << 62)
 
 SCHEMA = pa.schema(
     [
@@ -92,13 +91,12 @@ class ShuffleRows:
         self._own = [identity((name, partition)) for name in sorted({*sub.inputs, *feeds})]
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
-        self._schema = schema_of(plan)
 
     def write(self, batch: SinkBatch) -> None:
         """Records of one source, or a mark."""
         way = self._ways[batch.topic]
         if way.foldable is not None:
-            way.foldable.write(batch, source_in(batch))
+            way.foldable.write(batch)
             return
         rank = way.ranks[source_in(batch)]
         for (_, partition), columns in parted([batch], self._counts).items():
@@ -139,31 +137,20 @@ class ShuffleRows:
         """What there is, if it is worth a batch."""
         for way in self._ways.values():
             for foldable in () if way.foldable is None else way.foldable.drain():
-                yield _batch_of(foldable, self._schema)
+                yield _batch_of(foldable)
         if not (is_last or len(self._rows) >= ROWS_MAX or self._bytes >= BATCH_BYTES_MAX):
             return
         rows, self._rows, self._bytes = self._rows, [], 0
         for start in range(0, len(rows), ROWS_MAX):
             columns = zip(*rows[start : start + ROWS_MAX], strict=True)
             arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-            yield _batch_of(dict(zip(SCHEMA.names, arrays, strict=True)), self._schema)
+            yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
     def _place(self, way: _Way, partition: int, rank: int, turn_ms: int) -> tuple[int, ...]:
         at = (partition, rank)
         turn_ms = way.turns[at] = max(turn_ms, way.turns.get(at, BEFORE_ALL_MS + 1))
         number = way.numbers[at] = way.numbers.get(at, -1) + 1
         return way.stage, partition, turn_ms, way.input, rank, number
-
-
-def schema_of(plan: Plan) -> pa.Schema:
-    """The columns of a plan's rows: those of its lowered stages as well."""
-    fields = [pa.field(name, pa.int64()) for name, _ in number_columns(plan)]
-    return pa.schema([*SCHEMA, *fields])
-
-
-def spark_columns(plan: Plan) -> str:
-    """The same in Spark's words."""
-    return ", ".join([COLUMNS, *(f"{name} {kind}" for name, kind in number_columns(plan))])
 
 
 def foldable_rows(plan: Plan, stage: Stage, ranks: Mapping[bytes, int]) -> FoldableRows | None:
@@ -177,17 +164,18 @@ def foldable_rows(plan: Plan, stage: Stage, ranks: Mapping[bytes, int]) -> Folda
         partitions=plan.counts[topic],
         numbers=numbers_of(stage),
         value=stage.subtopology.topics[topic].value,
+        windows=stage.lowering.aggregate(stage.subtopology).windows,
     )
 
 
-def _batch_of(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+def _batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
     """Rows of these columns; the others are null."""
     count = len(columns["task"])
     arrays = [
         columns[each.name] if each.name in columns else pa.nulls(count, each.type)
-        for each in schema
+        for each in SCHEMA
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 class ShuffleReader:

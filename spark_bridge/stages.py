@@ -44,7 +44,7 @@ from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.transport.security import Security
 
 TASKS, ERRORS = "tasks", "errors"
-"""Where reports lie, in the snapshot's directory."""
+"""Where reports lie, in the snapshot's directory, in a folder of each run."""
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +72,8 @@ class StageWork:
     security: Security | None
     now_ms: int
     state_memory_bytes: int
+    run: str
+    """Of this history: what is left of another one may still write, and does not count."""
     is_watched: bool = False
     """Whether somebody looks how far tasks have come."""
 
@@ -133,7 +135,7 @@ def _ran(
             if finished is not None:
                 rows.finish()
                 teller.tell()
-                report = f"{TASKS}/{going.task_id}-{attempt}.json"
+                report = f"{TASKS}/{work.run}/{going.task_id}-{attempt}.json"
                 work.place.add(report, finished.encode())
             yield from rows.drain(is_last=finished is not None)
 
@@ -147,7 +149,7 @@ def _task(
 ) -> StageTask:
     if isinstance(shuffled, FoldedReader):
         ends = shuffled.read_ends()
-        return FoldedStageTask(going, ends, shuffled.rows(), rows, late=shuffled.late)
+        return FoldedStageTask(going, ends, shuffled.windows(), rows)
     return StageTask(going, list(_feeds(work, shuffled, reader)), rows)
 
 
@@ -188,5 +190,5 @@ def _report(work: StageWork, partition: int, attempt: str, error: StreamlogError
         lowered=not isinstance(error, NotLowered),
     )
     with suppress(StreamlogError):
-        name = f"{ERRORS}/{work.stage.number}_{partition}-{attempt}.json"
+        name = f"{ERRORS}/{work.run}/{work.stage.number}_{partition}-{attempt}.json"
         work.place.add(name, msgspec.json.encode(report))

@@ -118,8 +118,8 @@ class TaskWriter:
                 f"rows are for topic '{topic}', which the log has not (it has: {there})"
             )
         columns = FieldColumns()
-        keys = _as_bytes(_column(rows, "key"), rows.num_rows)
-        values = _as_bytes(_column(rows, "value"), rows.num_rows)
+        keys = _as_bytes(rows, "key")
+        values = _as_bytes(rows, "value")
         columns.extend(self._times(rows), keys, values, _headers(_column(rows, "headers")))
         count = self.partitions[topic]
         places = self._places(topic, _column(rows, "partition"), keys)
@@ -178,12 +178,12 @@ def _column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
     return rows.column(name).to_pylist() if name in rows.schema.names else None
 
 
-def _as_bytes(column: list[Any] | None, count: int) -> list[bytes | None]:
-    if column is None:
-        return [None] * count
-    if any(isinstance(each, str) for each in column):
-        return [None if each is None else each.encode() for each in column]
-    return column
+def _as_bytes(rows: pa.RecordBatch, name: str) -> list[bytes | None]:
+    """Binary or string, as `check_columns` has seen to."""
+    if name not in rows.schema.names:
+        return [None] * rows.num_rows
+    found: list[bytes | None] = rows.column(name).cast("binary").to_pylist()
+    return found
 
 
 def _headers(column: list[Any] | None) -> list[tuple[tuple[str, bytes | None], ...]] | None:

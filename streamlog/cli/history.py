@@ -255,7 +255,8 @@ def _session(app: App, master: str) -> object:
     """Spark's session on a cluster.
 
     Raises:
-        UsageError: Spark is not installed, or there is no such cluster.
+        UsageError: Spark is not installed.
+        ConfigError: there is no such cluster.
     """
     try:
         bridge = import_module(BRIDGE)

@@ -10,7 +10,7 @@ those that are open in the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from streamlog.history.lowering import Lowering, NotLowered
@@ -19,7 +19,7 @@ from streamlog.history.task_run import Effects, TaskFigures, TaskRun
 from streamlog.processing.inherited import INPUTS
 from streamlog.processing.record_queue import TopicPartition
 from streamlog.processing.task import Task
-from streamlog.processing.windowed import FoldedRow
+from streamlog.processing.windowed import FoldedWindow
 from streamlog.tables.changelog import Progress
 from streamlog.windows.emit import Source
 
@@ -42,6 +42,8 @@ class SourceEnd(NamedTuple):
     marked_ms: int
     nulls: int
     """Records without a value, which are not folded."""
+    late: int
+    """Records that came too late, once for each window that was closed to them."""
 
 
 def progress_of(place: TopicPartition, ends: Mapping[Source, SourceEnd]) -> Progress:
@@ -77,26 +79,23 @@ class FoldedStageTask(StageTask):
         self,
         attempt: Attempt,
         ends: Mapping[Source, SourceEnd],
-        rows: Iterable[Sequence[FoldedRow]],
+        windows: Iterable[FoldedWindow],
         shuffled: Shuffled,
-        *,
-        late: int,
     ) -> None:
         """A task that has not begun.
 
         Args:
             attempt: at which task.
             ends: how far each of its sources has come.
-            rows: of all windows, by (end, start, key).
+            windows: all of them, in the order of their ends.
             shuffled: where what goes through repartition topics goes.
-            late: how many records came too late, once for each window that was closed to them.
         """
         super().__init__(attempt, [], shuffled)
         lowering = attempt.stage.lowering
         if lowering is None:
             raise NotLowered(f"stage {attempt.stage.number} is not lowered")
         self._going, self._lowering = attempt, lowering
-        self._ends, self._rows, self._late = ends, rows, late
+        self._ends, self._folded = ends, windows
 
     def begun(self) -> Progress:
         """All of its sources, and no window closed."""
@@ -106,13 +105,13 @@ class FoldedStageTask(StageTask):
         """The rows, and what follows from them."""
         ends, node = self._ends.values(), self._lowering.node
         figures = TaskFigures(sum(end.records + end.marks for end in ends))
-        nulls = sum(end.nulls for end in ends)
-        figures.drops += Counter({(node, "late"): self._late, (node, "null value"): nulls})
+        late, nulls = sum(end.late for end in ends), sum(end.nulls for end in ends)
+        figures.drops += Counter({(node, "late"): late, (node, "null value"): nulls})
         return FoldedRun(
             task,
             effects,
             self._lowering,
-            rows=self._rows,
+            windows=self._folded,
             figures=figures,
             until_ms=self._going.plan.until_ms,
             now_ms=self._going.now_ms,
@@ -128,7 +127,7 @@ class FoldedRun(TaskRun):
         effects: Effects,
         lowering: Lowering,
         *,
-        rows: Iterable[Sequence[FoldedRow]],
+        windows: Iterable[FoldedWindow],
         figures: TaskFigures,
         until_ms: int,
         now_ms: int,
@@ -139,7 +138,7 @@ class FoldedRun(TaskRun):
             task: that began with `progress_of` its sources.
             effects: where what comes of it goes.
             lowering: which aggregation the rows are of.
-            rows: of all windows, by (end, start, key).
+            windows: all of them, in the order of their ends.
             figures: of the records that were folded.
             until_ms: where its history ends.
             now_ms: the time on the wall.
@@ -147,15 +146,15 @@ class FoldedRun(TaskRun):
         super().__init__(task, [], effects, until_ms=until_ms, now_ms=now_ms)
         self.figures = figures
         self._lowering = lowering
-        self._rows = rows
+        self._folded = windows
         self._ends = dict(task.positions)
 
     def steps(self) -> Iterator[None]:
         """See `TaskRun.steps`."""
         adopted = 0
-        for rows in self._rows:
-            self._took(self._task.adopt(self._lowering.node, rows))
-            adopted += len(rows)
+        for window in self._folded:
+            self._took(self._task.adopt(self._lowering.node, window))
+            adopted += len(window.raws)
             if adopted >= COMMIT_ROWS:
                 self._commit()
                 adopted = 0

@@ -1,7 +1,7 @@
 """Lowering: which stages of a history an engine may fold in its own way, and which not, and why.
 
-An engine that has rows of (key, window) can count and add up whole numbers natively, in any order
-and spilling to disk, where that gives exactly what the task gives. So it folds, and the rows of the
+An engine that has rows of (key, window) can count and add up whole numbers in columns, in any order
+and in parts, where that gives exactly what the task gives. So it folds, and the rows of the
 windows, which are few, go to the task: that closes windows, hands on, keeps what is open. What
 makes it exact, and is checked here as far as a topology shows it:
 

@@ -127,8 +127,8 @@ _HOW: Mapping[EngineName, str] = {
     "spark": "the task itself, in a task of Spark per partition (functions are Python)",
 }
 _LOWERED = (
-    "Spark's own aggregation behind the shuffle (whole numbers, lateness by the records' stream "
-    "time); its rows go to the task, which closes windows and keeps what is open"
+    "columns: windows of whole numbers are folded before the shuffle and behind it, without an "
+    "object per record; their rows go to the task, which closes windows and keeps what is open"
 )
 _OUTPUTS: Mapping[Outputs, str] = {
     "discard": "discarded; what counts is the state",

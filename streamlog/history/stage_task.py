@@ -116,6 +116,7 @@ class StageTask:
             global_tables=attempt.global_tables,
             history=attempt.plan.spans,
             merge_buffer_bytes=MERGE_BUFFER_BYTES,
+            stamped={s.lowering.topic for s in attempt.plan.stages if s.lowering is not None},
         )
         run = self.run_of(task, self._effects)
         try:

@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple, cast
 
 from streamlog.processing.calls import Call
+from streamlog.processing.provenance import Stamps
 from streamlog.record import Headers
 from streamlog.records.columns import has_none
 
@@ -62,6 +63,8 @@ class SinkBatch(NamedTuple):
     """None: no record has any."""
     window_bytes: int = 0
     """Of windowed keys: so many bytes at their ends are the window's."""
+    stamps: Stamps | None = None
+    """In place of headers, if the runner has asked for that (`Task`): where records came from."""
 
     def routes(self) -> Sequence[bytes]:
         """What is hashed for the partition of each record: its key; of a windowed one that inside.

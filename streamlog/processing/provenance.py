@@ -19,6 +19,7 @@ transactions: sinks may hold repetitions after a crash, state never does.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from streamlog.errors import CorruptData
@@ -48,6 +49,23 @@ TIME_BYTES = 16
 
 BUSY_MS = -1
 """In place of `Mark.quiet_ms`: the source is not read to its end, more comes soon."""
+
+
+class Stamps(NamedTuple):
+    """Where the records of a batch came from, as columns: what `pack_record` packs, unpacked."""
+
+    source: bytes
+    """The identity of the one source of all of them."""
+    turns: Sequence[int]
+    times: Sequence[int]
+    positions: Sequence[int]
+    indexes: Sequence[int]
+
+    def packed(self) -> list[bytes]:
+        """The value of each record's header."""
+        source = self.source
+        columns = zip(self.turns, self.times, self.positions, self.indexes, strict=True)
+        return [pack_record(*fields) + source for fields in columns]
 
 
 class Mark(NamedTuple):

@@ -15,7 +15,7 @@ from streamlog.errors import TopologyError
 from streamlog.processing.changes import seen_through
 from streamlog.processing.columns import Batch, Feed
 from streamlog.processing.outbox import SinkBatch
-from streamlog.processing.provenance import BUSY_MS, PROVENANCE, Mark, mark_headers, pack_record
+from streamlog.processing.provenance import BUSY_MS, PROVENANCE, Mark, Stamps, mark_headers
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
 from streamlog.serdes import window_bytes
@@ -309,6 +309,8 @@ class RepartitionStep(Step):
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)
         batch, keys, values = self.written(batch, self._topic)
+        stamps = self._stamps(batch)
+        is_stamped = self._topic.name in self._collector.stamped
         self._collector.send(
             SinkBatch(
                 self._topic.name,
@@ -316,8 +318,9 @@ class RepartitionStep(Step):
                 batch.timestamps,
                 keys,
                 values,
-                self._headers(batch),
+                None if is_stamped else self._headers(batch, stamps),
                 window_bytes(self._topic.key),
+                stamps if is_stamped else None,
             )
         )
 
@@ -355,19 +358,30 @@ class RepartitionStep(Step):
                 )
         return False
 
-    def _headers(self, batch: Batch) -> list[Headers]:
+    def _headers(self, batch: Batch, stamps: Stamps) -> list[Headers]:
+        before = batch.origin.headers
+        if before is None:
+            return [((PROVENANCE, data),) for data in stamps.packed()]
+        return [
+            (*before[row], (PROVENANCE, data))
+            for row, data in zip(batch.rows, stamps.packed(), strict=True)
+        ]
+
+    def _stamps(self, batch: Batch) -> Stamps:
         origin = batch.origin
-        source = origin.feed.identity
-        positions, before = origin.positions, origin.headers
-        turns, watermarks = origin.turns, origin.watermarks
+        positions = batch.of_origin(origin.positions)
         last, index = self._last.get(origin.feed, (-1, 0))
-        headers: list[Headers] = []
-        for row in batch.rows:
-            position = positions[row]
-            index = index + 1 if position == last else 0
-            last = position
-            data = pack_record(turns[row], watermarks[row], position, index) + source
-            own = (PROVENANCE, data)
-            headers.append((own,) if before is None else (*before[row], own))
-        self._last[origin.feed] = (last, index)
-        return headers
+        if positions and isinstance(positions, range):
+            indexes = [0] * len(positions)
+            if positions[0] == last:
+                indexes[0] = index + 1
+        else:
+            indexes = []
+            for position in positions:
+                index = index + 1 if position == last else 0
+                last = position
+                indexes.append(index)
+        if indexes:
+            self._last[origin.feed] = (positions[-1], indexes[-1])
+        turns, times = batch.of_origin(origin.turns), batch.of_origin(origin.watermarks)
+        return Stamps(origin.feed.identity, turns, times, positions, indexes)

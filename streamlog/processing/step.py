@@ -7,7 +7,7 @@ that of the records. What steps put into the task's outbox goes through the `Col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -31,7 +31,9 @@ T = TypeVar("T")
 class Collector:
     """The outbox in the making, shared by the steps of a task."""
 
-    def __init__(self) -> None:
+    def __init__(self, stamped: Collection[str] = ()) -> None:
+        """Records for the topics `stamped` have their stamps as columns, and no headers."""
+        self.stamped = stamped
         self.outbox = Outbox()
         self._drops: dict[tuple[str, Reason], Drop] = {}
 

@@ -12,7 +12,7 @@ restoring (a runner's), and bounds of the input buffers (`buffered`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.steps import Around, step_of
-from streamlog.processing.windowed import FoldedRow, WindowedAggregateStep
+from streamlog.processing.windowed import FoldedWindow, WindowedAggregateStep
 from streamlog.processing.writable_tables import RowWrite, WritableTableStep
 from streamlog.records.control import TimeMark
 from streamlog.tables.cache_budget import CacheBudget
@@ -101,6 +101,7 @@ class Task:
         history: Mapping[str, TimeSpan] | None = None,
         merge_buffer_bytes: int = BUFFER_BYTES,
         doubts_ends: bool = False,
+        stamped: Collection[str] = (),
     ) -> None:
         """A task that goes on where its state ends.
 
@@ -119,6 +120,8 @@ class Task:
             history: which time of the topics that it reads is taken, and no more; None: all.
             merge_buffer_bytes: what may wait for an earlier record, per repartition topic.
             doubts_ends: somebody answers `doubts`. Else an input at its end holds nobody back.
+            stamped: repartition topics whose records are wanted with columns of stamps in place of
+                headers (`SinkBatch.stamps`).
 
         Raises:
             TopologyError: the sub-topology has state, but there is no store.
@@ -136,7 +139,7 @@ class Task:
         self._owner = 0 if store is None else changelog_offset(store)
         """Grows with every owner of the state, as each writes to the changelog."""
         self._store = StoreTransaction(store if store is not None else MemoryStore(), budget=caches)
-        self._collector = Collector()
+        self._collector = Collector(stamped)
         self._pause = pause
         self._doubting = Doubting(is_on=doubts_ends)
         self._queue = self._new_queue()
@@ -364,7 +367,7 @@ class Task:
         self._has_news = True
         return self._collector.take()
 
-    def adopt(self, node: str, rows: Sequence[FoldedRow]) -> Outbox:
+    def adopt(self, node: str, window: FoldedWindow) -> Outbox:
         """Rows of a windowed aggregation that a runner has folded, of all records that there are.
 
         The progress that the task began with says how far the records have come; rows come by
@@ -376,7 +379,7 @@ class Task:
         step = self._steps.get(node)
         if not isinstance(step, WindowedAggregateStep):
             raise TopologyError(f"sub-topology {self.id.subtopology} has no windows {node!r}")
-        step.adopt(rows)
+        step.adopt(window)
         self._has_news = True
         return self._collector.take()
 

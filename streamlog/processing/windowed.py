@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from streamlog.durations import moment
 from streamlog.processing.aggregate import (
@@ -72,8 +72,17 @@ from streamlog.windows.emit import (
 
 T = TypeVar("T")
 """What is done for a record gives this."""
-FoldedRow: TypeAlias = tuple[int, int, bytes, int, Any]
-"""End and start of a window, key; largest timestamp, state."""
+
+
+class FoldedWindow(NamedTuple):
+    """Rows of one window that were folded elsewhere, or a part of them, by key."""
+
+    start_ms: int
+    end_ms: int
+    raws: list[bytes]
+    timestamps: list[int]
+    """The largest of each key."""
+    states: Sequence[Any]
 
 
 class Closed:
@@ -97,6 +106,14 @@ class Closed:
         self.windows.append(window)
         self.values.append(value)
         self.timestamps.append(timestamp_ms)
+
+    def add_all(self, folded: FoldedWindow, values: list[Any]) -> None:
+        """The results of a whole window, or of a part of it."""
+        window = Window(folded.start_ms, folded.end_ms, is_whole=False)
+        self.raws += folded.raws
+        self.windows += [window] * len(values)
+        self.values += values
+        self.timestamps += folded.timestamps
 
 
 class WindowedAggregateStep(Step):
@@ -196,22 +213,29 @@ class WindowedAggregateStep(Step):
             results = Batch(batch.origin, rows, keys, updates.values, updates.timestamps)
             self._forward(results, updates.old_values)
 
-    def adopt(self, rows: Sequence[FoldedRow]) -> None:
-        """Rows that were folded elsewhere, of all records there are, by (end, start, key).
+    def adopt(self, folded: FoldedWindow) -> None:
+        """Rows that were folded elsewhere, of all records there are; windows come by (end, start).
 
-        It has heard how far time has come. What ends before the last of these windows and is
-        closed by that goes on; the rest with more rows, or as time takes effect (`settle`).
+        It has heard how far time has come. What ends before this window and is closed by that goes
+        on; the rest with more rows, or as time takes effect (`settle`).
         """
         self._time.settle()
-        closed = Closed()
-        for end_ms, start_ms, raw, timestamp_ms, state in rows:
-            window = self._windows.get(end_ms)
-            if window is None:
-                self._close(closed, min(self._now_ms, end_ms - 1 + self._grace_ms))
-                window = self._open(start_ms, end_ms)
-            row = window.rows[raw] = Row(state, timestamp_ms, raw)
+        closed, end_ms = Closed(), folded.end_ms
+        limit_ms = closed_until(self._now_ms, self._grace_ms)
+        window = self._windows.get(end_ms)
+        if window is None:
+            self._close(closed, min(self._now_ms, end_ms - 1 + self._grace_ms))
+            if self._node.emit.is_final and end_ms <= limit_ms - self._kept_ms:
+                # Closed and not kept: its rows are never looked up, and never written.
+                closed.add_all(folded, list(map(self._result, folded.states)))
+                self._hand_on(closed)
+                return
+            window = self._open(folded.start_ms, end_ms)
+        rows = list(map(Row, folded.states, folded.timestamps, folded.raws))
+        for row in rows:
             row.dirty = True
-            window.dirty.append(row)
+        window.rows.update(zip(folded.raws, rows, strict=True))
+        window.dirty += rows
         self._hand_on(closed)
 
     def waits_for(self) -> Iterable[tuple[Feed, int]]:

@@ -59,7 +59,7 @@ def test_windows_of_counts_and_whole_numbers_are_lowered() -> None:
     assert (second.lowering.node, second.equality) == ("totals", "S")
     text = plan_of(app).explain()
     assert "not lowered: it reads the log" in text
-    assert "run by Spark's own aggregation behind the shuffle" in text
+    assert "run by columns: windows of whole numbers are folded before the shuffle" in text
     assert "not lowered: lower='off'" in plan_of(app, "off").explain()
     again = taken_by_tasks(plan_of(app), "a sum is too large")
     assert all(stage.lowering is None for stage in again.stages)

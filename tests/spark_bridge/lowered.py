@@ -1,4 +1,4 @@
-"""Random apps all of whose windows Spark folds itself, and random histories for them.
+"""Random apps all of whose windows are folded as columns, and random histories for them.
 
 Many at a time: each is a pipeline of one app, with partitions, windows and records of its own, so
 that one job of Spark runs them all. Records come late, at equal times, without values; partitions
@@ -73,7 +73,7 @@ def program(app: App, seed: int, pipelines: int) -> Program:
 
 
 def windows_of(rng: Random) -> Windows:
-    """Some windows that Spark folds."""
+    """Some windows that are lowered."""
     size_ms = rng.choice([50, 100, 333])
     grace_ms = rng.choice([0, 0, 40, 150])
     kept_ms = size_ms + grace_ms + rng.choice([0, 0, 300])

@@ -1,4 +1,4 @@
-"""Windows that Spark folds itself: the same rows, the same state and progress as the task's."""
+"""Windows that are folded as columns: the same rows, the same state and progress as the task's."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_bridge.progress import EVERY_MS, ProgressTeller, ProgressWatch
+from spark_bridge.progress import EVERY_MS, ProgressTeller, ProgressWatch, TaskPlace
 from streamlog.clock import ManualClock
 from streamlog.history.task_run import Read
 from streamlog.snapshots import SnapshotPlace
@@ -40,6 +40,17 @@ def test_of_two_attempts_the_one_that_is_ahead_is_told(tmp_path: Path) -> None:
     second.tell()
     watch.look()
     assert heard[1:] == [Read(("orders", 1), 60, 100, is_staged=False)]
+
+
+def test_what_is_run_again_is_told_once(tmp_path: Path) -> None:
+    heard, told = list[Read](), Counter[TaskPlace]()
+    for number, records in enumerate((40, 30, 100)):
+        place = SnapshotPlace(str(tmp_path / str(number)))
+        teller = ProgressTeller(place, f"0_1-{number}")
+        teller(Read(("orders", 1), records, 100, is_staged=False))
+        teller.tell()
+        ProgressWatch(place, heard.append, told).look()
+    assert [read.records for read in heard] == [40, 60]
 
 
 @pytest.mark.spark
