@@ -283,7 +283,7 @@ def lived(seed: int, plan: Plan) -> tuple[Lived[_Story] | None, list[str]]:
     try:
         life = live(story, seed, until_s=LIFE_S)
     except TimeoutError:
-        return None, [f"stuck: {''.join(places_left)}"]
+        return None, [*stories[0].violations, f"stuck: {''.join(places_left)}"]
     finally:
         logger.propagate = propagates
     crashed = [f"crashed: {error}" for error in life.errors]
