@@ -83,6 +83,8 @@ def lowering_of(sub: Subtopology, topology: Topology) -> Lowering | str:
     below = [node for node in sub.nodes if not isinstance(node, Source)]
     found = [node for node in below if isinstance(node, WindowedAggregate)]
     others = [node for node in below if node not in found and not isinstance(node, PASSING)]
+    if not below:
+        return "nothing is done with what comes through the shuffle"
     if len(found) != 1 or others:
         wrong = others[0] if others else (found or below)[0]
         return f"{wrong.name!r} is not the one tumbling or hopping aggregation of its stage"

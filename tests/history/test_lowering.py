@@ -111,6 +111,7 @@ REASONS: dict[str, tuple[Callable[[Sales], object], str]] = {
         lambda s: s.group_by(lambda k, _: k, name="by-place").count(name="counts"),
         "is not the one tumbling or hopping aggregation",
     ),
+    "nothing": (lambda s: s.repartition(name="again"), "nothing is done with what comes"),
     "late": (
         lambda s: (
             s.group_by(lambda k, _: k, name="by-place")

@@ -8,6 +8,7 @@ pending and joins half matched, as the random programs have them.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from threading import Timer
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
@@ -27,24 +28,42 @@ from streamlog.history import publication, stage_task
 from streamlog.history.job import BackfillJob
 from streamlog.worker.hand_over import handed_over
 from tests.equality.programs import Program, build
-from tests.worker.test_hand_over import DEADLINE_S, IS_THOROUGH, Case
+from tests.worker.test_hand_over import IS_THOROUGH, Case
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.skipif(not IS_THOROUGH, reason="STREAMLOG_PROFILE=thorough")
 
 spawned = multiprocessing.get_context("forkserver")
 
 SEEDS = range(100)
+PATIENCE_S = 180
 STEPS = ("begun", "states written", "offsets sent", "noted", "committed")
 MOMENTS: dict[str, tuple[str, ...]] = {
     "stage": ("task", "manifest", "done"),
     "publish": ("task", "asked", "published", "done"),
 }
+SPARK_S_MAX = 10
+"""Spark takes at least so long."""
 PUBLISH_S_MAX = 0.1
 """A publication takes about so long."""
 
 
-def job_of(program: Program, until_ms: int, outputs: Literal["stage", "publish"]) -> BackfillJob:
-    return program.app.backfill(until=until_ms, outputs=outputs, job_id="one", progress=False)
+def job_of(
+    program: Program,
+    until_ms: int,
+    outputs: Literal["stage", "publish"],
+    spark: SparkSession | None = None,
+) -> BackfillJob:
+    return program.app.backfill(
+        until=until_ms,
+        engine="local" if spark is None else "spark",
+        spark=spark,
+        outputs=outputs,
+        job_id="one",
+        progress=False,
+    )
 
 
 def program_of(seed: int, directory: str) -> Program:
@@ -80,12 +99,27 @@ def within(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
     return working
 
 
-def backfill_and_die(
-    seed: int, directory: str, until_ms: int, outputs: Literal["stage", "publish"], moment: str
-) -> None:
+class Attempt(NamedTuple):
+    """A backfill that does not come to its end."""
+
+    seed: int
+    directory: str
+    until_ms: int
+    outputs: Literal["stage", "publish"]
+    moment: str
+    is_spark: bool = False
+
+
+def backfill_and_die(attempt: Attempt) -> None:
     """In a process of its own."""
+    seed, directory, until_ms, outputs, moment, is_spark = attempt
     rng = Random(f"{seed} {moment}")
+    spark = None
+    if is_spark:
+        spark = importlib.import_module("spark_bridge").session("killed", "local[1]")
     match moment:
+        case "task" if spark is not None:
+            Timer(rng.uniform(0, SPARK_S_MAX), die).start()
         case "task":
             stage_task.capture = after(rng.randint(1, 4), stage_task.capture)
         case "manifest":
@@ -96,7 +130,7 @@ def backfill_and_die(
             publication.published = after(1, publication.published)
         case _:
             pass
-    job_of(program_of(seed, directory), until_ms, outputs).run()
+    job_of(program_of(seed, directory), until_ms, outputs, spark).run()
     die()
 
 
@@ -114,7 +148,7 @@ def hand_over_and_die(seed: int, directory: str, url: str, step: str) -> None:
 def killed(work: Callable[..., None], *arguments: object) -> None:
     process = spawned.Process(target=work, args=arguments)
     process.start()
-    process.join(DEADLINE_S)
+    process.join(PATIENCE_S)
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -126,7 +160,7 @@ def test_each_cut_with_everybody_killed(tmp_path: Path, seed: int) -> None:
     rng = Random(f"killed {seed}")
     outputs: Literal["stage", "publish"] = rng.choice(["stage", "publish"])
     moment, step = rng.choice(MOMENTS[outputs]), rng.choice(STEPS)
-    killed(backfill_and_die, seed, str(tmp_path), case.until_ms, outputs, moment)
+    killed(backfill_and_die, Attempt(seed, str(tmp_path), case.until_ms, outputs, moment))
     snapshot = job_of(case.program, case.until_ms, outputs).run()
     snapshot.verify()
     killed(hand_over_and_die, seed, str(tmp_path), snapshot.url, step)
