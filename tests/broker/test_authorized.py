@@ -69,6 +69,7 @@ from streamlog.protocol.messages.data import (
     ListOffsetsRequest,
     ListOffsetsTopic,
     ProduceResponse,
+    ReplicaState,
 )
 from streamlog.protocol.messages.group_admin import DeleteGroupsRequest, OffsetDeleteRequest
 from streamlog.protocol.messages.group_admin import (
@@ -600,6 +601,22 @@ def test_who_may_read_nothing_of_a_session_is_answered_at_once() -> None:
         create(broker)
         request = fetch_request(at(0), max_wait_ms=60_000)
         request.session_epoch = 0
+        answer = await asked(broker, request, version=12)
+        assert codes(answer.responses) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+    node().run(story)
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_a_replica_is_who_may_act_on_the_cluster(state: bool) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        await allow(broker, (*T, OP.READ))
+        request = fetch_request(at(0))
+        if state:  # as from version 15 on (KIP-903)
+            request.replica_state = ReplicaState(replica_id=1)
+        else:
+            request.replica_id = 1
         answer = await asked(broker, request, version=12)
         assert codes(answer.responses) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 

@@ -22,9 +22,11 @@ from dataclasses import replace
 from itertools import count
 from typing import Protocol, Self, TypeAlias
 
+from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.quorum import raft_messages as raft
 from streamlog.broker.quorum.active_controller import ActiveController
 from streamlog.broker.quorum.decision import Realm
+from streamlog.broker.quorum.deliveries import deliver_request, deliver_response
 from streamlog.broker.quorum.log_entries import (
     encode_entry,
     encode_leader_change,
@@ -36,6 +38,7 @@ from streamlog.broker.quorum.metadata_changes import MetadataChange
 from streamlog.broker.quorum.metadata_difference import changes_between
 from streamlog.broker.quorum.metadata_records import decode_record, encode_record
 from streamlog.broker.quorum.quorum_files import QuorumFiles
+from streamlog.broker.quorum.quorum_view import QuorumView, view_of
 from streamlog.broker.quorum.raft import Raft
 from streamlog.broker.quorum.raft_messages import EMPTY, Effect, SnapshotId
 from streamlog.broker.quorum.raft_state import Timeouts
@@ -190,10 +193,7 @@ class QuorumMember:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """What is committed, as far as this node has heard.
-
-        Another object once a snapshot of another node has been taken over: don't keep it.
-        """
+        """What is committed, as far as this node has heard; the same object all the time."""
         return self._realm.metadata
 
     @property
@@ -230,12 +230,20 @@ class QuorumMember:
         """One line for people."""
         return self._raft.describe()
 
+    def configure(self, cluster: ClusterConfig) -> None:
+        """Go by other settings."""
+        self._realm.cluster = cluster
+
     def watch(self, watcher: Watcher) -> None:
         """Have it told of what every batch that is committed from now on has changed.
 
         It is told when the batch is in `metadata`, and before its answer leaves.
         """
         self._watchers.append(watcher)
+
+    def replicas(self) -> QuorumView:
+        """How far everybody is, as far as this node knows: all of it if it leads the quorum."""
+        return view_of(self._raft, ahead_ms=self._clock.wall_ms() - self._now_ms)
 
     # ---- the controller ----
 
@@ -310,7 +318,7 @@ class QuorumMember:
         snapshot = self._files.snapshot
         if snapshot != EMPTY:
             records = (decode_record(value) for value in values)
-            self._realm.metadata = ClusterMetadata.of_snapshot(records, snapshot.end_offset - 1)
+            self.metadata.become(ClusterMetadata.of_snapshot(records, snapshot.end_offset - 1))
         self._applied = snapshot.end_offset
 
     def _apply(self, high_watermark: int) -> None:
@@ -374,7 +382,7 @@ class QuorumMember:
                 _log.warning("a snapshot of node %s is dropped: %s", self.controller_id, refused[0])
                 self._perform(self._raft.on_installed(None, self._now_ms))
                 return
-            before = self.metadata
+            before = ClusterMetadata.of_snapshot(self.metadata.snapshot(), self.metadata.offset)
             self._begin_image(values)
             self._tell(changes_between(before, self.metadata))
             self._perform(self._raft.on_installed(snapshot, self._now_ms))
@@ -553,22 +561,8 @@ class QuorumMember:
         ticket = next(self._next_ticket)
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._tickets[ticket] = request, future
-        self._perform(self._asked(asked, ticket))
+        self._perform(deliver_request(self._raft, asked, ticket, self._now_ms))
         return future
-
-    def _asked(self, request: raft.Request, ticket: int) -> list[Effect]:
-        now_ms = self._now_ms
-        match request:
-            case raft.VoteRequest():
-                return self._raft.on_vote_request(request, ticket, now_ms)
-            case raft.BeginEpochRequest():
-                return self._raft.on_begin_epoch(request, ticket, now_ms)
-            case raft.EndEpochRequest():
-                return self._raft.on_end_epoch(request, ticket, now_ms)
-            case raft.FetchRequest():
-                return self._raft.on_fetch(request, ticket, now_ms)
-            case raft.SnapshotRequest():
-                return self._raft.on_snapshot_request(request, ticket, now_ms)
 
     def _send(self, send: raft.Send) -> None:
         if self._tasks is None:
@@ -592,7 +586,7 @@ class QuorumMember:
         timeout_ms = self._timeouts.request_ms
         try:
             answer = await peers.call(send.to, message, timeout_ms=timeout_ms)
-            effects = self._answered(send, response_of_wire(answer))
+            effects = deliver_response(self._raft, send, response_of_wire(answer), self._now_ms)
         except (ConnectionLost, RequestTimedOut) as error:
             _log.debug("node %s does not answer: %s", send.to, error)
             effects = self._raft.on_failed(send.request_id, self._now_ms)
@@ -600,18 +594,6 @@ class QuorumMember:
             _log.warning("the answer of node %s is dropped: %s", send.to, error)
             effects = self._raft.on_failed(send.request_id, self._now_ms)
         self._perform(effects)
-
-    def _answered(self, send: raft.Send, response: raft.Response) -> list[Effect]:
-        to, request_id, now_ms = send.to, send.request_id, self._now_ms
-        match response:
-            case raft.VoteResponse():
-                return self._raft.on_vote_response(to, request_id, response, now_ms)
-            case raft.EpochResponse():
-                return self._raft.on_epoch_response(to, request_id, response, now_ms)
-            case raft.FetchResponse():
-                return self._raft.on_fetched(to, request_id, response, now_ms)
-            case raft.SnapshotResponse():
-                return self._raft.on_snapshot_response(to, request_id, response, now_ms)
 
     async def run(self, peers: Peers, thread: Executor) -> None:
         """Take part in the quorum until `stop`; what takes long is done by the thread.

@@ -144,6 +144,10 @@ class ClusterMetadata:
         image.offset = offset
         return image
 
+    def become(self, other: ClusterMetadata) -> None:
+        """Be what another image is, which is not used any more: whoever holds this one sees it."""
+        vars(self).update(vars(other))
+
     # ---- looking ----
 
     def topic(self, name: str) -> TopicRegistration | None:

@@ -104,7 +104,9 @@ def _not_written(topics: list[TopicProduceData], code: int) -> list[TopicProduce
 
 def fetch(request: FetchRequest, access: Access) -> Verdict:
     """READ on topics, each time, and on those too that a session stands for."""
-    if request.replica_id >= FOLLOWER_ID_MIN and not access.cluster(Operation.CLUSTER_ACTION):
+    state = request.replica_state
+    claimed = request.replica_id if state is None else max(request.replica_id, state.replica_id)
+    if claimed >= FOLLOWER_ID_MIN and not access.cluster(Operation.CLUSTER_ACTION):
         return Verdict(FetchResponse(responses=_not_read(request.topics)))
 
     def may(topic: FetchTopic) -> bool:

@@ -207,6 +207,7 @@ def test_who_was_away_for_long_is_sent_a_snapshot() -> None:
         assert behind is not None
         heard: list[MetadataChange] = []
         behind.watch(heard.extend)
+        image = behind.metadata
         cluster.cut |= {(away, each) for each in cluster.voters} | {
             (each, away) for each in cluster.voters
         }
@@ -216,6 +217,7 @@ def test_who_was_away_for_long_is_sent_a_snapshot() -> None:
         await asyncio.sleep(0.1)
         cluster.cut.clear()
         await cluster.agreed(leader.applied_offset)
+        assert behind.metadata is image, "whoever holds it sees what is new"
         assert value_of(behind) == "1000029"
         assert ConfigChanged(4, "", "log.segment.bytes", "1000029") in heard
         assert behind.metadata.digest() == leader.metadata.digest()
