@@ -218,6 +218,12 @@ class PartitionReplica:
         self._waiting[self._tickets] = then
         self._perform(leader.wait(self._tickets, end_offset))
 
+    def close(self) -> None:
+        """The partition is none of this broker's any more: nobody waits for its commits."""
+        waiting, self._waiting = self._waiting, {}
+        for then in waiting.values():
+            then(self.not_leader())
+
     def check_insync(self) -> None:
         """Whether enough replicas are in sync for acks=all.
 

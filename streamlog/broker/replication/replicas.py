@@ -96,8 +96,10 @@ class Replicas:
 
     def drop(self, topic: str, index: int) -> None:
         """The partition is none of this broker's any more."""
-        self._replicas.pop((topic, index), None)
-        self.on_progress_told(topic, index)
+        replica = self._replicas.pop((topic, index), None)
+        if replica is not None:
+            replica.close()
+            self.on_progress_told(topic, index)
 
     async def run(self) -> None:
         """Fetch, propose and look who lags, until cancelled."""

@@ -143,6 +143,17 @@ async def test_a_broker_that_lost_its_power_comes_back_as_a_follower(cluster: Cl
 
 
 @story
+async def test_who_waits_for_a_partition_that_goes_is_told(cluster: Cluster) -> None:
+    leader = cluster.nodes[0]
+    cluster.cut_off |= {1, 2}
+    waiting = leader.produce(b"a")
+    await cluster.until(lambda: leader.end == 1)
+    await asyncio.sleep(0)
+    leader.replicas.drop("t", 0)
+    assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@story
 async def test_what_was_committed_is_known_after_a_restart(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     await leader.produce(b"a")
