@@ -9,6 +9,7 @@ Everything runs on the one event loop: state is touched by nobody else.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast, overload
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Self, cast, overload
 from streamlog.broker.acl_requests import AclRequests
 from streamlog.broker.admin import AdminRequests
 from streamlog.broker.alarm import Alarm
+from streamlog.broker.applying import Observers
 from streamlog.broker.authorized import Authorized
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.config_requests import ConfigRequests
+from streamlog.broker.coordinator.producer_ids import ProducerIds
 from streamlog.broker.coordinator.requests import GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.coordinator.transaction_requests import TransactionRequests
@@ -27,13 +30,17 @@ from streamlog.broker.data import DataRequests
 from streamlog.broker.deletions import Deletions
 from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
-from streamlog.broker.internal_topics import INTERNAL_TOPICS as INTERNAL_KINDS
-from streamlog.broker.internal_topics import InternalTopics
+from streamlog.broker.finding import Finding
+from streamlog.broker.internal_topics import INTERNAL_TOPICS, InternalTopics
 from streamlog.broker.marking import Marking
+from streamlog.broker.membership import Membership
 from streamlog.broker.partition_requests import PartitionRequests
 from streamlog.broker.publishing import Coordinators, Publishing
+from streamlog.broker.quorum.cluster_topics import ClusterTopics
+from streamlog.broker.quorum.decision import Realm
+from streamlog.broker.quorum.metadata import ClusterMetadata
+from streamlog.broker.quorum.sole import SoleQuorum
 from streamlog.broker.quota_requests import QuotaRequests
-from streamlog.broker.replica_requests import ReplicaRequests
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.security.acls import Authorizer
@@ -48,7 +55,6 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.apis import APIS
 from streamlog.protocol.fetch_patterns import FetchAlike
-from streamlog.protocol.messages.admin import CreateTopicsRequest
 from streamlog.protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
@@ -57,7 +63,6 @@ from streamlog.protocol.messages.cluster import (
     MetadataRequest,
     OffsetForLeaderEpochRequest,
 )
-from streamlog.protocol.messages.coordination import FindCoordinatorRequest
 from streamlog.protocol.messages.data import FetchRequest
 from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message
@@ -67,7 +72,8 @@ if TYPE_CHECKING:
 
     from streamlog.broker.storage.files import Files
 
-INTERNAL_TOPICS = frozenset(INTERNAL_KINDS)
+ADVERTISED = frozenset(api.request for api in APIS.values())
+"""What clients may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +93,14 @@ class RequestContext:
 class Broker:
     """One node over one data directory. Made by `open`; an async context manager."""
 
-    def __init__(self, directory: LogDirectory, *, clock: Clock, threads: Threads) -> None:
+    def __init__(
+        self, directory: LogDirectory, member: Membership, *, clock: Clock, threads: Threads
+    ) -> None:
         self.advertised = ("127.0.0.1", 0)
         """Host and port that clients are told; see `listens`. Port 0: there is none."""
-        self._directory, self._clock, self._closed = directory, clock, False
+        self._directory, self._clock = directory, clock
+        self._is_open = self._closed = False
+        self._member, metadata = member, member.metadata
         self._alarm = alarm = Alarm(clock, self.tick)
         self._flush = GroupFlush(directory, threads)
         self._marking = Marking(clock=clock, alarm=alarm)
@@ -98,46 +108,53 @@ class Broker:
             lambda: self._data, slots=self._session_slots, clock=clock, alarm=alarm
         )
         self._partitions = Partitions(
-            directory, listener=self._fetches, flush=self._flush, mode=directory.config.flush
-        )
-        self._coordinator = CoordinatorRuntime(
-            self._partitions, config=directory.config.group, clock=clock, flush=self._flush
-        )
-        self._groups = GroupRequests(self._coordinator)
-        self._transactions = TransactionRuntime(
-            self._partitions,
-            self._coordinator,
-            config=directory.config.transaction,
-            clock=clock,
+            directory,
+            topics=ClusterTopics(metadata),
+            listener=self._fetches,
             flush=self._flush,
+            mode=directory.config.flush,
         )
+        self._coordinator, self._transactions = self._coordinators()
+        self._groups = GroupRequests(self._coordinator)
         self._transacting = TransactionRequests(
             self._transactions, self._groups, on_deadline=self._arm
         )
         self._data = DataRequests(
             self._partitions,
-            internal_topics=INTERNAL_TOPICS,
+            internal_topics=frozenset(INTERNAL_TOPICS),
             check_transaction=self._transacting.check,
             want_mark=self._marking.want,
         )
-        self._configs = ConfigRequests(directory, on_altered=self._on_altered)
         self._admin = AdminRequests(
             directory,
+            metadata,
             self._partitions,
-            internal_topics=INTERNAL_TOPICS,
-            inherited_source=self._configs.inherited_source,
+            internal_topics=frozenset(INTERNAL_TOPICS),
+            submit=member.submit,
         )
-        self._users, self._acls = UserRequests(directory), AclRequests(directory)
+        self._users = UserRequests(metadata)
+        self._acls = AclRequests(metadata, directory.config.security)
         self._authorized = Authorized(self._acls, self._partitions)
         self._upkeep = Upkeep(
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
         )
-        self._deletions = Deletions(
-            self._admin, self._upkeep, forget_topic=self._coordinator.forget_topic
-        )
+        self._deletions = Deletions(self._admin, self._upkeep)
         coordinators = Coordinators(self._transactions, self._transacting, self._groups)
         self._publishing = Publishing(directory, self._partitions, coordinators, clock=clock)
         self._handlers = self._table()
+
+    def _coordinators(self) -> tuple[CoordinatorRuntime, TransactionRuntime]:
+        config, partitions, clock = self._directory.config, self._partitions, self._clock
+        groups = CoordinatorRuntime(partitions, config=config.group, clock=clock, flush=self._flush)
+        producer_ids = ProducerIds(self._member.submit, self._member.identity)
+        return groups, TransactionRuntime(
+            partitions,
+            groups,
+            producer_ids,
+            config=config.transaction,
+            clock=clock,
+            flush=self._flush,
+        )
 
     @classmethod
     def open(
@@ -161,9 +178,20 @@ class Broker:
         config = config or BrokerConfig()
         clock = clock or SystemClock()
         opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
-        broker = cls(opened, clock=clock, threads=threads)
         try:
-            broker._load()
+            realm = Realm(
+                metadata=ClusterMetadata(),
+                cluster_id=opened.cluster_id,
+                node_id=opened.node_id,
+                chance=random.SystemRandom(),
+                config=config,
+                cluster=config.cluster,
+                internal_topics=frozenset(INTERNAL_TOPICS),
+            )
+            quorum = SoleQuorum.open(opened, realm, clock=clock)
+            member = Membership(quorum, opened, clock=clock)
+            broker = cls(opened, member, clock=clock, threads=threads)
+            broker._begin()
         except BaseException:
             opened.close()
             raise
@@ -204,6 +232,7 @@ class Broker:
         self._directory.write_listener(host, port)
 
     async def __aenter__(self) -> Self:
+        self._is_open = True
         self._arm()
         return self
 
@@ -229,7 +258,10 @@ class Broker:
         self._coordinator.stop(gone)
         self._transactions.stop(gone)
         self._upkeep.close()
-        self._directory.close()
+        try:
+            self._member.close()
+        finally:
+            self._directory.close()
 
     # ---- the way in ----
 
@@ -270,6 +302,7 @@ class Broker:
             self._coordinator.tick()
             self._transactions.tick()
             self._marking.tick(self._clock.now_ms())
+            self._member.tick()
             self._flush.on_tick(self._clock.now_ms())
             self._upkeep.tick()
             self._upkeep.clean()
@@ -279,11 +312,13 @@ class Broker:
     # ---- who answers what ----
 
     def _table(self) -> dict[type[Message | ProduceRun | FetchAlike], Callable[..., Answer]]:
-        admin, configs = self._admin, self._configs
+        admin = self._admin
         durable = DurableAnswers(
             self._data, self._groups, flush=self._flush, clock=self._clock, alarm=self._alarm
         )
-        topics = InternalTopics(self._partitions, admin.create_topics)
+        metadata, submit = self._member.metadata, self._member.submit
+        topics = InternalTopics(self._partitions, submit)
+        internal = frozenset(INTERNAL_TOPICS)
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
             FetchRequest: self._fetches.begin,
@@ -295,30 +330,40 @@ class Broker:
             DescribeClusterRequest: lambda request, at: admin.describe_cluster(
                 request, self._listener(at)
             ),
-            FindCoordinatorRequest: lambda request, at: admin.find_coordinator(
-                request, at.version, self._listener(at)
-            ),
-            CreateTopicsRequest: lambda request, _: admin.create_topics(request),
+            **{
+                kind: lambda request, at: submit(request, at.version)
+                for kind in self._member.requests & ADVERTISED
+            },
+            **topics.before(Finding(admin, metadata).handlers(self._listener)),
             **topics.before(durable.handlers()),
             **self._deletions.handlers(),
             **topics.before(self._publishing.handlers()),
             **topics.before(self._transacting.handlers()),
             **topics.before(self._groups.handlers(self._arm)),
-            **configs.handlers(self._listener),
-            **PartitionRequests(self._directory, internal_topics=INTERNAL_TOPICS).handlers(),
-            **TopicPages(self._directory, internal_topics=INTERNAL_TOPICS).handlers(),
-            **ReplicaRequests(self._partitions, node_id=self._directory.node_id).handlers(),
-            **QuotaRequests(self._directory).handlers(),
+            **ConfigRequests(self._directory, metadata).handlers(self._listener),
+            **PartitionRequests(self._directory).handlers(),
+            **TopicPages(metadata, internal_topics=internal).handlers(),
+            **QuotaRequests(metadata).handlers(),
             **self._users.handlers(),
             **self._acls.handlers(),
         }
 
-    def _load(self) -> None:
-        """Everything that coordinators know, of all that this broker leads."""
-        self._partitions.on_led = self._on_led
-        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            for index in range(self._partitions.partitions(name)):
-                self._on_led(name, index)
+    def _begin(self) -> None:
+        """Be what the metadata says, and load everything that coordinators know."""
+        self._member.begin(
+            self._partitions,
+            Observers(
+                leading=self._on_led,
+                resigned=self._on_resigned,
+                deleting=self._upkeep.wait,
+                deleted=self._coordinator.forget_topic,
+                settings=self._on_altered,
+                users=self._users.on_changed,
+                acls=self._acls.on_changed,
+            ),
+        )
+        self._coordinator.configure(self._directory.config.group)
+        self._transactions.configure(self._directory.config.transaction)
         self._coordinator.load()
         self._transactions.load()
 
@@ -328,6 +373,13 @@ class Broker:
             self._coordinator.lead(index)
         elif topic == TRANSACTIONS_TOPIC:
             self._transactions.lead(index)
+
+    def _on_resigned(self, topic: str, index: int) -> None:
+        """It leads that one no more."""
+        if topic == OFFSETS_TOPIC:
+            self._coordinator.resign(index)
+        elif topic == TRANSACTIONS_TOPIC:
+            self._transactions.resign(index)
 
     def _listener(self, context: RequestContext) -> tuple[str, int]:
         return context.listener or self.advertised
@@ -339,16 +391,20 @@ class Broker:
         """The broker's settings have changed: those that were handed on are handed on again."""
         self._coordinator.configure(self._directory.config.group)
         self._transactions.configure(self._directory.config.transaction)
+        self._member.on_settings()
         self._arm()
 
     def _arm(self) -> None:
         """See to it that the alarm rings at the earliest deadline."""
+        if not self._is_open:
+            return
         deadlines = (
             self._fetches.next_deadline_ms(),
             self._coordinator.next_deadline_ms(),
             self._transactions.next_deadline_ms(),
             self._flush.next_deadline_ms(),
             self._marking.next_deadline_ms(),
+            self._member.next_deadline_ms(),
         )
         due_ms = self._upkeep.next_deadline_ms()
         self._alarm.by(min([due_ms, *(each for each in deadlines if each is not None)]))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.security_config import SecurityConfig
@@ -157,6 +158,8 @@ class BrokerConfig:
     """Consumer groups."""
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
     """Transactions."""
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    """Brokers that are several."""
     connections: ConnectionConfig = field(default_factory=ConnectionConfig)
     """Clients."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -199,6 +202,7 @@ class _Place(NamedTuple):
 
 
 _SECTIONS: Mapping[str, type[Any]] = {
+    "cluster": ClusterConfig,
     "group": GroupConfig,
     "transaction": TransactionConfig,
     "connections": ConnectionConfig,

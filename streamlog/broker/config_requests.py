@@ -9,37 +9,31 @@ one's answer and says what would be taken instead.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamlog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
-from streamlog.broker.settings import Kind, Operation, Setting, Source, altered
-from streamlog.broker.storage.log_directory import effective
-from streamlog.errors import ConfigError, LogError, StreamlogError, UnknownTopicOrPartition
+from streamlog.broker.settings import Kind, Operation, Setting, Source
+from streamlog.errors import LogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.admin import (
-    AlterConfigsResourceResponse,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
 )
 from streamlog.protocol.messages.config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from streamlog.protocol.messages.replace_configs import AlterConfigsRequest, AlterConfigsResponse
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.catalog import AlteredSettings
+    from streamlog.broker.quorum.metadata import ClusterMetadata
     from streamlog.broker.storage.log_directory import LogDirectory
 
 TOPIC_RESOURCE = 2
@@ -61,29 +55,22 @@ class _Resource:
     """What can be described and altered."""
 
     settings: Mapping[str, Setting]
-    own: Mapping[str, str]
-    """The layer that changes go to."""
     effective: Mapping[str, str]
     layers: Callable[[str], list[DescribeConfigsSynonym]]
     """Where a setting has a value, the strongest first."""
-    check: Callable[[Mapping[str, str]], object]
-    keep: Callable[[Mapping[str, str]], None]
 
 
 class ConfigRequests:
     """Shows and changes the settings of topics and of this broker."""
 
-    def __init__(self, directory: LogDirectory, *, on_altered: Callable[[], None]) -> None:
-        """`on_altered` is called after the broker's settings have changed."""
+    def __init__(self, directory: LogDirectory, metadata: ClusterMetadata) -> None:
         self._directory = directory
-        self._on_altered = on_altered
+        self._metadata = metadata
 
     def handlers(self, listener: Callable[[Any], Listener]) -> dict[Any, Callable[..., Message]]:
         """Who answers what; `listener` tells where a client has reached this broker."""
         return {
             DescribeConfigsRequest: lambda request, at: self.describe(request, listener(at)),
-            IncrementalAlterConfigsRequest: lambda request, _: self.alter(request),
-            AlterConfigsRequest: lambda request, _: self.replace(request),
             ListConfigResourcesRequest: lambda request, at: self.resources(request, at.version),
         }
 
@@ -101,7 +88,7 @@ class ConfigRequests:
             types = frozenset()
         found: list[tuple[int, str]] = []
         if TOPIC_RESOURCE in types:
-            found += ((TOPIC_RESOURCE, name) for name in self._directory.topics)
+            found += ((TOPIC_RESOURCE, name) for name in self._metadata.topic_names())
         if BROKER_RESOURCE in types:
             found.append((BROKER_RESOURCE, str(self._directory.node_id)))
         return ListConfigResourcesResponse(
@@ -143,7 +130,8 @@ class ConfigRequests:
             _result(setting, resource.layers(name)) for name, setting in resource.settings.items()
         ]
         if asked.resource_type == BROKER_RESOURCE and asked.resource_name == ALL_BROKERS:
-            described = [each for each in described if each.name in resource.own]
+            own = self._metadata.config(BROKER_RESOURCE, ALL_BROKERS)
+            described = [each for each in described if each.name in own]
         elif asked.resource_type == BROKER_RESOURCE:
             fixed = self._fixed(listener)
             names = {each.name for each in fixed}
@@ -161,7 +149,6 @@ class ConfigRequests:
                 given.advertised_listeners or given.listeners or f"PLAINTEXT://{host}:{port}",
                 "Where this client reaches the broker.",
             ),
-            "default.replication.factor": ("1", "Copies of a partition: this broker is alone."),
         }
         return [
             DescribeConfigsResourceResult(
@@ -175,66 +162,6 @@ class ConfigRequests:
             )
             for name, (value, documentation) in values.items()
         ]
-
-    def inherited_source(self, name: str) -> Source:
-        """Where a topic that says nothing about a setting has its value from."""
-        return Source(self._layers(TOPIC_SETTINGS[name].broker_name)[0].source)
-
-    # ---- altering ----
-
-    def alter(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-        """Make changes; those to one resource are made together or not at all."""
-        asked = [
-            (
-                (each.resource_type, each.resource_name),
-                [(config.name, config.config_operation, config.value) for config in each.configs],
-            )
-            for each in request.resources
-        ]
-        responses = self._alter_all(asked, replacing=False, validate_only=request.validate_only)
-        return IncrementalAlterConfigsResponse(responses=responses)
-
-    def replace(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
-        """Give resources these settings, and their defaults to all others."""
-        asked = [
-            (
-                (each.resource_type, each.resource_name),
-                [(config.name, int(Operation.SET), config.value) for config in each.configs],
-            )
-            for each in request.resources
-        ]
-        responses = self._alter_all(asked, replacing=True, validate_only=request.validate_only)
-        return AlterConfigsResponse(responses=responses)
-
-    def _alter_all(
-        self,
-        asked: Sequence[tuple[tuple[int, str], list[tuple[str, int, str | None]]]],
-        *,
-        replacing: bool,
-        validate_only: bool,
-    ) -> list[AlterConfigsResourceResponse]:
-        counts = Counter(place for place, _ in asked)
-        responses = []
-        for place, changes in asked:
-            kind, name = place
-            response = AlterConfigsResourceResponse(
-                error_message=None, resource_type=kind, resource_name=name
-            )
-            try:
-                _refuse_repeated(f"resource {name!r}", counts[place])
-                resource = self._resource(kind, name)
-                after = _after(resource, changes, replacing=replacing)
-                if not validate_only:
-                    resource.keep(after)
-            except ConfigError as error:
-                response.error_code, response.error_message = ErrorCode.INVALID_CONFIG, str(error)
-            except LogError as error:
-                response.error_code, response.error_message = error.code, str(error)
-            except StreamlogError as error:
-                response.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-                response.error_message = str(error)
-            responses.append(response)
-        return responses
 
     # ---- resources ----
 
@@ -253,36 +180,28 @@ class ConfigRequests:
         )
 
     def _topic(self, name: str) -> _Resource:
-        directory = self._directory
-        state = directory.topics.get(name)
-        if state is None:
+        if self._metadata.topic(name) is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+
+        configs = self._metadata.config(TOPIC_RESOURCE, name)
 
         def layers(setting: str) -> list[DescribeConfigsSynonym]:
             inherited = self._layers(TOPIC_SETTINGS[setting].broker_name)
-            if setting not in state.configs:
+            if setting not in configs:
                 return inherited
-            own = state.configs[setting]
-            return [_synonym(setting, own, Source.TOPIC), *inherited]
+            return [_synonym(setting, configs[setting], Source.TOPIC), *inherited]
 
         return _Resource(
             settings=TOPIC_SETTINGS,
-            own=state.configs,
-            effective=state.config.described(),
+            effective=self._directory.config.topic.overridden(configs).described(),
             layers=layers,
-            check=directory.config.topic.overridden,
-            keep=lambda own: directory.alter_topic(name, own),
         )
 
     def _broker(self) -> _Resource:
-        directory = self._directory
         return _Resource(
             settings=BROKER_SETTINGS,
-            own=directory.altered.node,
-            effective=directory.config.described(),
+            effective=self._directory.config.described(),
             layers=self._layers,
-            check=lambda own: self._checked(replace(directory.altered, node=own)),
-            keep=lambda own: self._keep(replace(directory.altered, node=own)),
         )
 
     def _all_brokers(self) -> _Resource:
@@ -290,23 +209,11 @@ class ConfigRequests:
         default = directory.altered.default
         return _Resource(
             settings=BROKER_SETTINGS,
-            own=default,
             effective=directory.given_config.overridden(default).described(),
             layers=lambda name: [
                 each for each in self._layers(name) if each.source != Source.BROKER
             ],
-            check=lambda own: self._checked(replace(directory.altered, default=own)),
-            keep=lambda own: self._keep(replace(directory.altered, default=own)),
         )
-
-    def _checked(self, settings: AlteredSettings) -> None:
-        config = effective(self._directory.given_config, settings)
-        for topic in self._directory.topics.values():
-            config.topic.overridden(topic.configs)
-
-    def _keep(self, settings: AlteredSettings) -> None:
-        self._directory.alter_broker(settings)
-        self._on_altered()
 
     def _layers(self, name: str) -> list[DescribeConfigsSynonym]:
         """Where a setting of the broker has a value."""
@@ -327,47 +234,6 @@ class ConfigRequests:
         for each in found if setting.is_secret else ():
             each.value = None
         return found
-
-
-def _after(
-    resource: _Resource, changes: Iterable[tuple[str, int, str | None]], *, replacing: bool
-) -> dict[str, str]:
-    """The resource's own settings as they shall be."""
-    named = [(name, _operation(operation), text) for name, operation, text in changes]
-    for name, count in Counter(name for name, _, _ in named).items():
-        _refuse_repeated(name, count)
-    if replacing:
-        # Whoever reads all, changes one and writes all back writes what can't be changed, too.
-        named = [each for each in named if not _is_fixed_as_it_is(resource, each)]
-    own: Mapping[str, str] = {} if replacing else resource.own
-    after = altered(resource.settings, own, resource.effective, named)
-    resource.check(after)
-    return after
-
-
-def _is_fixed_as_it_is(resource: _Resource, change: Change) -> bool:
-    name, _, text = change
-    setting = resource.settings.get(name)
-    if setting is None or setting.is_dynamic:
-        return False
-    # Of a secret nothing is shown, and what is shown of this depends on who asks.
-    is_unlike = (setting.is_secret and text is None) or name == ADVERTISED
-    return is_unlike or resource.effective[name] == text
-
-
-def _operation(number: int) -> Operation:
-    try:
-        return Operation(number)
-    except ValueError:
-        raise error_for(
-            ErrorCode.INVALID_REQUEST,
-            f"operation {number} is none of set (0), delete (1), append (2), subtract (3)",
-        ) from None
-
-
-def _refuse_repeated(what: str, count: int) -> None:
-    if count > 1:
-        raise error_for(ErrorCode.INVALID_REQUEST, f"{what} is {count} times in")
 
 
 def _result(

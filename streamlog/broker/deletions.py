@@ -1,7 +1,7 @@
-"""Deletions: DeleteTopics and DeleteRecords.
+"""Deletions: DeleteRecords.
 
-A topic is not removed beside who is at work on its files, and records are deleted when a restart
-would find them deleted: the answer waits until it is written where logs begin.
+Records are deleted when a restart would find them deleted: the answer waits until it is written
+where logs begin.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamlog.errors import ConnectionLost, StreamlogError
-from streamlog.protocol.messages.admin import DeleteRecordsRequest, DeleteTopicsRequest
+from streamlog.protocol.messages.admin import DeleteRecordsRequest
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
@@ -22,19 +22,14 @@ if TYPE_CHECKING:
 class Deletions:
     """Deletes what clients ask to have deleted."""
 
-    def __init__(
-        self, admin: AdminRequests, upkeep: Upkeep, *, forget_topic: Callable[[str], None]
-    ) -> None:
-        """`forget_topic` is told of each topic that is gone."""
+    def __init__(self, admin: AdminRequests, upkeep: Upkeep) -> None:
         self._admin = admin
         self._upkeep = upkeep
-        self._forget_topic = forget_topic
         self._unsettled: set[asyncio.Future[Message]] = set()
 
     def handlers(self) -> dict[Any, Callable[..., Message | asyncio.Future[Message]]]:
         """Who answers what."""
         return {
-            DeleteTopicsRequest: lambda request, at: self._topics(request, at.version),
             DeleteRecordsRequest: lambda request, _: self._records(request),
         }
 
@@ -43,10 +38,6 @@ class Deletions:
         for answer in list(self._unsettled):
             if not answer.done():
                 answer.set_exception(gone)
-
-    def _topics(self, request: DeleteTopicsRequest, version: int) -> Message:
-        self._upkeep.wait()  # Nobody else may be at work in a folder that is removed.
-        return self._admin.delete_topics(request, version, self._forget_topic)
 
     def _records(self, request: DeleteRecordsRequest) -> Message | asyncio.Future[Message]:
         """It is answered when it is for good."""

@@ -6,11 +6,11 @@ same, and whoever answers it says that there is no coordinator, so that the clie
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from streamlog.broker.answers import Answer, chained
 from streamlog.broker.coordinator.runtime import (
     OFFSETS_CONFIGS,
     OFFSETS_PARTITIONS,
@@ -21,7 +21,9 @@ from streamlog.broker.coordinator.transaction_runtime import (
     TRANSACTIONS_PARTITIONS,
     TRANSACTIONS_TOPIC,
 )
+from streamlog.broker.finding import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
 from streamlog.broker.publications import PUBLICATIONS_CONFIGS, PUBLICATIONS_TOPIC
+from streamlog.broker.quorum.topic_control import DEFAULT
 from streamlog.protocol.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -31,6 +33,7 @@ from streamlog.protocol.messages.consumer_group_description import ConsumerGroup
 from streamlog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
+    FindCoordinatorRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
@@ -82,6 +85,7 @@ _NEEDED: Final[Mapping[type[Message], tuple[str, ...]]] = {
         ),
         (OFFSETS_TOPIC,),
     ),
+    FindCoordinatorRequest: (OFFSETS_TOPIC, TRANSACTIONS_TOPIC),
     **dict.fromkeys(
         (InitProducerIdRequest, AddPartitionsToTxnRequest, EndTxnRequest), (TRANSACTIONS_TOPIC,)
     ),
@@ -91,15 +95,20 @@ _NEEDED: Final[Mapping[type[Message], tuple[str, ...]]] = {
     PublishRequest: tuple(INTERNAL_TOPICS),
 }
 
+_COORDINATED: Final = {
+    GROUP_KEY_TYPE: (OFFSETS_TOPIC,),
+    TRANSACTION_KEY_TYPE: (TRANSACTIONS_TOPIC,),
+}
+"""By type of the key that a coordinator is looked for."""
+
 Handler = Callable[[Any, Any], Any]
-Created = Message | asyncio.Future[Message]
 
 
 class InternalTopics:
     """Makes internal topics before the requests that need them."""
 
     def __init__(
-        self, partitions: Partitions, create: Callable[[CreateTopicsRequest], Created]
+        self, partitions: Partitions, create: Callable[[CreateTopicsRequest], Answer]
     ) -> None:
         self._partitions = partitions
         self._create = create
@@ -112,20 +121,23 @@ class InternalTopics:
         }
 
     def _begin(self, needed: tuple[str, ...], handler: Handler, request: Any, context: Any) -> Any:  # noqa: ANN401 - each request has its own answer
+        match request:
+            case InitProducerIdRequest(transactional_id=None):
+                needed = ()
+            case FindCoordinatorRequest():
+                needed = _COORDINATED.get(request.key_type, ())
         missing = [name for name in needed if not self._partitions.partitions(name)]
-        if not missing or (
-            isinstance(request, InitProducerIdRequest) and request.transactional_id is None
-        ):
+        if not missing:
             return handler(request, context)
-        return after(self.ensure(missing), partial(handler, request, context))
+        return chained(self.ensure(missing), lambda _: handler(request, context))
 
-    def ensure(self, names: list[str]) -> Created:
+    def ensure(self, names: list[str]) -> Answer:
         """Make these topics."""
         topics = [
             CreatableTopic(
                 name=name,
                 num_partitions=INTERNAL_TOPICS[name].partitions,
-                replication_factor=1,
+                replication_factor=DEFAULT,
                 configs=[
                     CreatableTopicConfig(name=key, value=value)
                     for key, value in INTERNAL_TOPICS[name].configs.items()
@@ -134,33 +146,3 @@ class InternalTopics:
             for name in names
         ]
         return self._create(CreateTopicsRequest(topics=topics, timeout_ms=CREATION_TIMEOUT_MS))
-
-
-def after(first: Created, then: Callable[[], Any]) -> Any:  # noqa: ANN401 - as above
-    """What comes of `then`, which is called when the first answer is there, now or later."""
-    if not isinstance(first, asyncio.Future):
-        return then()
-    whole: asyncio.Future[Any] = first.get_loop().create_future()
-
-    def hand_on(done: asyncio.Future[Any]) -> None:
-        if whole.done():
-            return
-        if (error := done.exception()) is not None:
-            whole.set_exception(error)
-        else:
-            whole.set_result(done.result())
-
-    def go_on(done: asyncio.Future[Message]) -> None:
-        if whole.done():
-            return  # Nobody waits for it any more.
-        if (error := done.exception()) is not None:
-            whole.set_exception(error)
-            return
-        answer = then()
-        if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(hand_on)
-        else:
-            whole.set_result(answer)
-
-    first.add_done_callback(go_on)
-    return whole

@@ -8,33 +8,24 @@ holds for connections within a second. How the bounds are counted is `quotas`'.
 
 from __future__ import annotations
 
-import difflib
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from streamlog.broker.quota_table import ENTITY_TYPES, RATES, Entity, QuotaTable, entity_of
-from streamlog.broker.settings import LONG_MAX
-from streamlog.errors import LogError, StreamlogError
+from streamlog.broker.quota_table import ENTITY_TYPES, Entity
+from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlteredQuota,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     DescribedQuota,
-    QuotaAlteration,
     QuotaEntity,
     QuotaFilter,
-    QuotaOperation,
     QuotaValue,
 )
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.quorum.metadata import ClusterMetadata
 
 QUOTAS_MAX = 10_000
 """Entities with a quota; all of them are written with every change."""
@@ -44,14 +35,13 @@ EXACT, DEFAULT, ANY = 0, 1, 2
 class QuotaRequests:
     """Shows and changes the quotas of clients."""
 
-    def __init__(self, directory: LogDirectory) -> None:
-        self._directory = directory
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
         """Who answers what."""
         return {
             DescribeClientQuotasRequest: lambda request, _: self.describe(request),
-            AlterClientQuotasRequest: lambda request, _: self.alter(request),
         }
 
     def describe(self, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:
@@ -62,7 +52,7 @@ class QuotaRequests:
             return DescribeClientQuotasResponse(
                 error_code=error.code, error_message=str(error), entries=None
             )
-        table = self._directory.altered.quotas
+        table = self._metadata.quotas()
         return DescribeClientQuotasResponse(
             error_message=None,
             entries=[
@@ -75,74 +65,12 @@ class QuotaRequests:
             ],
         )
 
-    def alter(self, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-        """Make changes; those to one entity are made together or not at all."""
-        counts = Counter(_parts(entry.entity) for entry in request.entries)
-        entries = []
-        for entry in request.entries:
-            answer = AlteredQuota(error_message=None, entity=entry.entity)
-            try:
-                if counts[_parts(entry.entity)] > 1:
-                    raise _refusal("the same entity is in twice")
-                self._alter(entry, validate_only=request.validate_only)
-            except LogError as error:
-                answer.error_code, answer.error_message = error.code, str(error)
-            except StreamlogError as error:
-                answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-                answer.error_message = str(error)
-            entries.append(answer)
-        return AlterClientQuotasResponse(entries=entries)
-
-    def _alter(self, entry: QuotaAlteration, *, validate_only: bool) -> None:
-        entity = _checked_entity(entry.entity)
-        changes: dict[str, int | None] = {}
-        for operation in entry.ops:
-            if operation.key in changes:
-                raise _refusal(f"{operation.key} is in twice")
-            changes[operation.key] = _checked_rate(operation)
-        altered = self._directory.altered
-        after: QuotaTable = altered.quotas.altered(entity, changes)
-        if len(after) > max(QUOTAS_MAX, len(altered.quotas)):
-            detail = f"there are quotas for {QUOTAS_MAX} entities already: remove some"
-            raise error_for(ErrorCode.POLICY_VIOLATION, detail)
-        if not validate_only and after != altered.quotas:
-            self._directory.alter_broker(replace(altered, quotas=after))
-
-
-def _parts(entity: Sequence[QuotaEntity]) -> Entity:
-    return entity_of((part.entity_type, part.entity_name) for part in entity)
-
-
-def _checked_entity(entity: Sequence[QuotaEntity]) -> Entity:
-    kinds = [part.entity_type for part in entity]
-    if not kinds or len({*kinds}) < len(kinds):
-        raise _refusal(f"an entity of {', '.join(kinds) or 'nothing'}: name each type once")
-    for part in entity:
-        _check_kind(part.entity_type)
-        if part.entity_name == "":
-            raise _refusal(f"a {part.entity_type} without a name; null means the default")
-    return _parts(entity)
-
 
 def _check_kind(kind: str) -> None:
     if kind == "ip":
         raise _refusal("addresses have no quotas here: see max.connections.per.ip")
     if kind not in ENTITY_TYPES:
         raise _refusal(f"unknown type {kind!r}: quotas are for {' and '.join(ENTITY_TYPES)}")
-
-
-def _checked_rate(operation: QuotaOperation) -> int | None:
-    key, value = operation.key, operation.value
-    if key not in RATES:
-        near = difflib.get_close_matches(key, RATES, n=1, cutoff=0)
-        raise _refusal(
-            f"unknown quota {key!r}: did you mean {near[0]!r}? There are: {', '.join(RATES)}"
-        )
-    if operation.remove:
-        return None
-    if not 1 <= value < LONG_MAX or value != int(value):
-        raise _refusal(f"{key}={value}: it has to be a whole number of bytes a second, from 1 on")
-    return int(value)
 
 
 def _check_filters(components: Sequence[QuotaFilter]) -> None:

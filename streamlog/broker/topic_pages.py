@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from streamlog.broker.admin import TOPIC_OPERATIONS, check_name
+from streamlog.broker.admin import TOPIC_OPERATIONS, offline
+from streamlog.broker.quorum.registrations import NO_LEADER
+from streamlog.broker.quorum.topic_control import check_name
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.topic_partitions import (
@@ -23,8 +25,8 @@ from streamlog.protocol.messages.topic_partitions import (
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.log_directory import LogDirectory
-    from streamlog.broker.storage.topic_state import TopicState
+    from streamlog.broker.quorum.metadata import ClusterMetadata, TopicRegistration
+    from streamlog.broker.quorum.registrations import PartitionRegistration
 
 PAGE_PARTITIONS_MAX: Final = 2_000
 """On one page, whatever is asked for; Kafka's `max.request.partition.size.limit`."""
@@ -33,8 +35,8 @@ PAGE_PARTITIONS_MAX: Final = 2_000
 class TopicPages:
     """Shows topics page by page."""
 
-    def __init__(self, directory: LogDirectory, *, internal_topics: frozenset[str]) -> None:
-        self._directory = directory
+    def __init__(self, metadata: ClusterMetadata, *, internal_topics: frozenset[str]) -> None:
+        self._metadata = metadata
         self._internal_topics = internal_topics
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
@@ -52,7 +54,7 @@ class TopicPages:
                 topics=[_missing(name, ErrorCode.INVALID_REQUEST) for name in sorted(asked)]
             )
         names = sorted(
-            name for name in asked or self._directory.topics if name >= cursor.topic_name
+            name for name in asked or self._metadata.topic_names() if name >= cursor.topic_name
         )
         limit = max(min(request.response_partition_limit, PAGE_PARTITIONS_MAX), 1)
         return self._page(names, cursor, limit, with_missing=bool(asked))
@@ -65,7 +67,7 @@ class TopicPages:
             if not room:
                 page.next_cursor = Cursor(topic_name=name, partition_index=0)
                 break
-            state = self._directory.topics.get(name)
+            state = self._metadata.topic(name)
             if state is None:
                 if with_missing:
                     page.topics.append(_missing(name, _why_missing(name)))
@@ -80,26 +82,30 @@ class TopicPages:
         return page
 
     def _described(
-        self, state: TopicState, numbers: Sequence[int]
+        self, state: TopicRegistration, numbers: Sequence[int]
     ) -> DescribeTopicPartitionsResponseTopic:
-        node = [self._directory.node_id]
         return DescribeTopicPartitionsResponseTopic(
             name=state.name,
             topic_id=state.topic_id,
             is_internal=state.name in self._internal_topics,
-            partitions=[
-                DescribeTopicPartitionsResponsePartition(
-                    partition_index=number,
-                    leader_id=self._directory.node_id,
-                    leader_epoch=state.partitions[number].epochs.current,
-                    replica_nodes=node,
-                    isr_nodes=node,
-                    eligible_leader_replicas=[],
-                    last_known_elr=[],
-                )
-                for number in numbers
-            ],
+            partitions=[self._partition(number, state.partitions[number]) for number in numbers],
             topic_authorized_operations=TOPIC_OPERATIONS,
+        )
+
+    def _partition(
+        self, number: int, partition: PartitionRegistration
+    ) -> DescribeTopicPartitionsResponsePartition:
+        has_leader = partition.leader != NO_LEADER
+        return DescribeTopicPartitionsResponsePartition(
+            error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=number,
+            leader_id=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=list(partition.replicas),
+            isr_nodes=list(partition.isr),
+            eligible_leader_replicas=list(partition.elr),
+            last_known_elr=[],
+            offline_replicas=offline(self._metadata, partition),
         )
 
 

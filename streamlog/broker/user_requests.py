@@ -7,19 +7,12 @@ made of one (`protocol/scram`).
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from streamlog.broker.security.users import SECRET_BYTES, Users
-from streamlog.broker.storage.catalog import USERS
-from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.security import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResult,
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
@@ -32,27 +25,24 @@ from streamlog.protocol.messages.security import (
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.broker.quorum.metadata import ClusterMetadata
 
 
 class UserRequests:
-    """The users of this broker."""
+    """The users of the cluster, as this broker knows them."""
 
-    def __init__(self, directory: LogDirectory) -> None:
-        """Read what was kept.
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+        self.users = metadata.users()
 
-        Raises:
-            LogDirectoryError, CorruptData: it can't be read.
-        """
-        self._directory = directory
-        kept = directory.kept(USERS, Users.of_content)
-        self.users = kept or Users(secrets.token_bytes(SECRET_BYTES), {})
+    def on_changed(self) -> None:
+        """The metadata knows others."""
+        self.users = self._metadata.users()
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
         """Who answers what."""
         return {
             DescribeUserScramCredentialsRequest: lambda request, _: self.describe(request),
-            AlterUserScramCredentialsRequest: lambda request, _: self.alter(request),
             # To who proves itself where nobody asks; where somebody does, that is the gate's.
             SaslHandshakeRequest: lambda _, __: SaslHandshakeResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE
@@ -73,21 +63,6 @@ class UserRequests:
             error_message=None, results=[self._described(name, counts[name]) for name in counts]
         )
 
-    def alter(self, request: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
-        """Change credentials; of each user all that was asked for, or nothing."""
-        after, results = self.users.altered(request.deletions, request.upsertions)
-        failure: StreamlogError | None = None
-        if not all(results.values()):
-            try:
-                self._directory.keep(USERS, after.content())
-            except StreamlogError as error:
-                failure = error
-            else:
-                self.users = after
-        return AlterUserScramCredentialsResponse(
-            results=[_result(name, error or failure) for name, error in results.items()]
-        )
-
     def _described(self, name: str, count: int) -> DescribeUserScramCredentialsResult:
         own = self.users.of(name)
         if count > 1:
@@ -103,10 +78,3 @@ class UserRequests:
                 user=name, error_message=None, credential_infos=infos
             )
         return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=message)
-
-
-def _result(name: str, error: StreamlogError | None) -> AlterUserScramCredentialsResult:
-    if error is None:
-        return AlterUserScramCredentialsResult(user=name, error_message=None)
-    code = error.code if isinstance(error, LogError) else ErrorCode.KAFKA_STORAGE_ERROR
-    return AlterUserScramCredentialsResult(user=name, error_code=code, error_message=str(error))

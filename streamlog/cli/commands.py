@@ -26,6 +26,7 @@ from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.acls import acls
 from streamlog.cli.app_commands import WithAppCommands
+from streamlog.cli.cluster import cluster
 from streamlog.cli.configs import configs
 from streamlog.cli.dlq import dlq
 from streamlog.cli.doctor import doctor
@@ -85,6 +86,7 @@ cli.add_typer(users, name="users")
 cli.add_typer(acls, name="acls")
 cli.add_typer(quotas, name="quotas")
 cli.add_typer(dlq, name="dlq")
+cli.add_typer(cluster, name="cluster")
 
 
 @cli.callback(invoke_without_command=True)

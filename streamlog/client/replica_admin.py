@@ -62,6 +62,21 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """A partition: who leads it, who holds it."""
+
+    topic: str
+    partition: int
+    leader: int
+    """-1 while nobody leads it."""
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    """The preferred leader first."""
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogDir:
     """A directory in which a broker has partitions."""
 
@@ -114,6 +129,30 @@ class ReplicaAdmin(AdminRoom):
             return _cluster(response.cluster_id, response.controller_id, brokers)
 
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        return await self._ask_controller(request, MetadataResponse, read)
+
+    async def describe_partitions(self) -> list[PartitionDescription]:
+        """All partitions of all topics, internal ones too, by topic and number."""
+
+        def read(response: MetadataResponse) -> list[PartitionDescription]:
+            return sorted(
+                (
+                    PartitionDescription(
+                        topic.name or "",
+                        each.partition_index,
+                        each.leader_id,
+                        each.leader_epoch,
+                        tuple(each.replica_nodes),
+                        tuple(each.isr_nodes),
+                        tuple(each.offline_replicas),
+                    )
+                    for topic in response.topics
+                    for each in topic.partitions
+                ),
+                key=lambda each: (each.topic, each.partition),
+            )
+
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         return await self._ask_controller(request, MetadataResponse, read)
 
     async def describe_log_dirs(

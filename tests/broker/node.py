@@ -10,9 +10,19 @@ from typing import TypeVar
 from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.group_config import GroupConfig
+from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.protocol.apis import api_of
+from streamlog.protocol.messages.admin import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from streamlog.protocol.messages.data import (
     FetchPartition,
     FetchRequest,
@@ -31,6 +41,8 @@ from streamlog.records.compression import Compression
 
 FETCH_BY_NAME = 12
 """The last version of Fetch in which topics go by name."""
+BY_ITSELF = RequestContext(6, "tester", "/127.0.0.1", principal=IN_PROCESS)
+"""Who prepares a test, and may do everything; in the last version that both requests have."""
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
@@ -82,9 +94,26 @@ def later(broker: Broker, request: Message, version: int | None = None) -> async
 
 
 def create(broker: Broker, name: str = "t", partitions: int = 1, **configs: str) -> None:
-    broker.directory.create_topic(
-        name, partitions, {key.replace("_", "."): value for key, value in configs.items()}
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=[
+            CreatableTopicConfig(name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ],
     )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=1_000)
+    response = broker.begin(request, BY_ITSELF)
+    assert isinstance(response, CreateTopicsResponse)
+    assert not response.topics[0].error_code, response.topics[0].error_message
+
+
+def delete(broker: Broker, name: str = "t") -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=1_000)
+    response = broker.begin(request, BY_ITSELF)
+    assert isinstance(response, DeleteTopicsResponse)
+    assert not response.responses[0].error_code, response.responses[0].error_message
 
 
 def batch(

@@ -38,7 +38,7 @@ from streamlog.protocol.messages.coordination import (
     InitProducerIdResponse,
 )
 from streamlog.protocol.schema import ZERO_UUID
-from tests.broker.node import Node, ask, at, batch, create, fetch, produce, values
+from tests.broker.node import Node, ask, at, batch, create, delete, fetch, produce, values
 
 
 async def metadata(
@@ -137,7 +137,7 @@ def test_a_topic_is_known_by_its_id(node: Node) -> None:
 
     async def after(broker: Broker) -> None:
         assert (await metadata(broker, "t")).topics[0].topic_id == topic_id
-        broker.directory.delete_topic("t")
+        delete(broker)
         (again,) = (await metadata(broker, "t")).topics
         assert again.topic_id not in (topic_id, ZERO_UUID)
 

@@ -33,6 +33,13 @@ from streamlog.protocol.messages.admin import (
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from streamlog.protocol.messages.brokers import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+    UnregisterBrokerRequest,
+)
 from streamlog.protocol.messages.cluster import (
     ApiVersionsRequest,
     DescribeClusterRequest,
@@ -370,6 +377,11 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
         (*C, OP.ALTER),
     ),
     (AlterPartitionReassignmentsRequest, (*C, OP.ALTER)),
+    (UnregisterBrokerRequest, (*C, OP.ALTER)),
+    (BrokerRegistrationRequest, (*C, OP.CLUSTER_ACTION)),
+    (BrokerHeartbeatRequest, (*C, OP.CLUSTER_ACTION)),
+    (AlterPartitionRequest, (*C, OP.CLUSTER_ACTION)),
+    (AllocateProducerIdsRequest, (*C, OP.CLUSTER_ACTION)),
     (lambda: ListPartitionReassignmentsRequest(topics=None), (*C, OP.DESCRIBE)),
     (ListConfigResourcesRequest, (*C, OP.DESCRIBE_CONFIGS)),
     (

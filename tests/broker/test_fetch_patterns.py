@@ -14,7 +14,7 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from streamlog.protocol.messages.data import FetchRequest, FetchResponse, PartitionData
 from tests.broker import node
-from tests.broker.node import at, batch, create, fetch_request, produce, values
+from tests.broker.node import at, batch, create, delete, fetch_request, produce, values
 from tests.broker.test_server import Peer, peer, until
 
 NAMED = 12
@@ -89,7 +89,7 @@ def test_errors_are_told_as_ever() -> None:
         assert (await answer(one, 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         ask(one, 0, 2, epoch=0)
         assert values(await answer(one, 2)) == [b"0"]
-        broker.directory.delete_topic("t")
+        delete(broker)
         create(broker)
         ask(one, 0, 3, epoch=9)
         assert (await answer(one, 3)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -28,7 +28,7 @@ from streamlog.protocol.messages.data import (
     PartitionData,
 )
 from streamlog.protocol.schema import ZERO_UUID
-from tests.broker.node import Node, ask, at, batch, create, later, produce, values
+from tests.broker.node import Node, ask, at, batch, create, delete, later, produce, values
 
 BY_NAME, BY_ID = 12, 16
 
@@ -372,8 +372,8 @@ def test_a_session_by_id_does_not_go_on_with_a_topic_of_the_same_name(node: Node
         create(broker)
         old_id = broker.directory.topics["t"].topic_id
         first = await ask(broker, by_id(old_id, epoch=0), FetchResponse, BY_ID)
-        broker._partitions.delete("t")
-        broker._partitions.create("t", 1, {})
+        delete(broker)
+        create(broker)
         await produce(broker, batch(b"new"))
         following = by_id(old_id, session_id=first.session_id, epoch=1)
         response = await ask(broker, following, FetchResponse, BY_ID)

@@ -13,7 +13,7 @@ from streamlog.protocol.messages.data import FetchPartition, FetchResponse, Part
 from streamlog.protocol.schema import one_buffer
 from streamlog.records.batch import encode_batch, split_batches
 from streamlog.records.control import time_mark_of
-from tests.broker.node import Node, ask, at, batch, create, fetch_request, produce
+from tests.broker.node import Node, ask, at, batch, create, delete, fetch_request, produce
 from tests.broker.test_transactions import begun
 
 QUIET_MS = 5_000
@@ -178,7 +178,7 @@ def test_a_topic_that_is_deleted_takes_its_wishes_along(node: Node) -> None:
         create(broker)
         await produce(broker, batch(b"a"))
         await want(broker, 1, 1)
-        broker.directory.delete_topic("t")
+        delete(broker)
         node.pass_time(broker, QUIET_MS)
 
     node.run(story)

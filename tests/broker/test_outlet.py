@@ -30,7 +30,7 @@ from streamlog.protocol.messages.data import (
     FetchTopic,
 )
 from streamlog.records.batch import RecordBatch, place_batch
-from tests.broker.node import FETCH_BY_NAME, batch, create, produce
+from tests.broker.node import FETCH_BY_NAME, batch, create, delete, produce
 
 FETCH = api_of(FetchRequest)
 PATIENCE_S = 120
@@ -209,7 +209,7 @@ def test_a_slow_reader_holds_no_memory_and_a_deleted_topic_is_sent_to_its_end(
             (connection,) = server._connections
             assert connection._outlet.blocked
             assert connection._outlet.held_bytes < 1_000
-            broker.directory.delete_topic("t")
+            delete(broker)
             (size_bytes,) = struct.unpack(">i", head[:4])
             frame = head[4:] + await read_exactly(client, size_bytes - 96, 1 << 20)
         _, response = decode_response(FETCH, FETCH_BY_NAME, frame)

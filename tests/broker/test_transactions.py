@@ -50,7 +50,7 @@ from streamlog.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.broker.node import Node, ask, create, later, produce_request
+from tests.broker.node import Node, ask, create, delete, later, produce_request
 from tests.broker.test_isolation import on_disk, read, told, transactional, values
 
 ILLEGAL = ErrorCode.ILLEGAL_GENERATION
@@ -385,7 +385,7 @@ def test_a_topic_that_is_gone_holds_up_no_transaction(node: Node) -> None:
         create(broker, "gone")
         assert await writer.add("gone") == ErrorCode.NONE
         await writer.write(b"a")
-        broker._partitions.delete("gone")
+        delete(broker, "gone")
         assert await writer.end() == ErrorCode.NONE
         assert values(await read(broker, 0))[:1] == [b"a"]
 

@@ -21,6 +21,7 @@ from streamlog.client.cluster import (
 from streamlog.clock import ManualClock, SystemClock
 from streamlog.errors import ConnectionLost, StreamlogError, UnknownTopicOrPartition
 from streamlog.transport.connection import TcpTransport
+from tests.broker.node import create
 
 connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
 
@@ -36,7 +37,7 @@ def test_a_broker_on_another_port_is_found_by_the_addresses_as_they_are_now(
         for _ in range(2):
             async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
                 if not broker.directory.topics:
-                    broker.directory.create_topic("t", 1)
+                    create(broker, "t", 1)
                 addresses[:] = [("127.0.0.1", 1), (server.host, server.port)]
                 found = await cluster.retrying(lambda: cluster.describe(["t"]))
                 assert found[0].leaders == {0: broker.directory.node_id}
@@ -76,7 +77,7 @@ def test_what_is_known_grows_old(tmp_path: Path) -> None:
     async def main() -> None:
         clock = ManualClock()
         async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
-            broker.directory.create_topic("t", 2)
+            create(broker, "t", 2)
             cluster = Cluster(lambda: [(server.host, server.port)], connect, clock)
             part = TopicPartition("t", 1)
             assert cluster.leader(part) is None
@@ -120,7 +121,7 @@ def test_an_unknown_topic_is_waited_for_a_little(tmp_path: Path) -> None:
             cluster = Cluster(lambda: [(server.host, server.port)], connect, clock)
             late = group.create_task(cluster.topic("late"))
             await cluster.describe([])
-            broker.directory.create_topic("late", 1)
+            create(broker, "late", 1)
             assert (await late).name == "late"
             absent = group.create_task(_unknown(cluster, "absent"))
             await cluster.describe([])

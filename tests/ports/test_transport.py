@@ -32,6 +32,7 @@ from streamlog.protocol.messages.data import (
 from streamlog.protocol.schema import one_buffer
 from streamlog.records.batch import encode_batch, split_batches
 from streamlog.transport.connection import TcpTransport, Transport
+from tests.broker.node import create
 
 Open = Callable[[], AbstractAsyncContextManager[Transport]]
 TIMEOUT_MS = 60_000
@@ -44,7 +45,8 @@ def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     @asynccontextmanager
     async def opened() -> AsyncIterator[Transport]:
         async with Broker.open(str(tmp_path)) as broker, BrokerServer(broker) as server:
-            broker.directory.create_topic("t", 1, topic_id=TOPIC_ID)
+            create(broker)
+            topic_ids["t"] = broker.directory.topics["t"].topic_id
             transport: Transport = EmbeddedTransport(broker)
             if request.param == "tcp":
                 transport = await TcpTransport.connect(
@@ -58,7 +60,8 @@ def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return opened
 
 
-TOPIC_ID = bytes(range(16))
+topic_ids: dict[str, bytes] = {}
+"""Of the broker that a test has open."""
 
 
 def produce(number: int, *, acks: int) -> ProduceRequest:
@@ -72,7 +75,7 @@ def fetch(offset: int, *, max_wait_ms: int = 0) -> FetchRequest:
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
-        topics=[FetchTopic(topic="t", topic_id=TOPIC_ID, partitions=[part])],
+        topics=[FetchTopic(topic="t", topic_id=topic_ids["t"], partitions=[part])],
     )
 
 

@@ -48,7 +48,7 @@ from streamlog.protocol.messages.consumer_groups import (
 if TYPE_CHECKING:
     from streamlog.broker.coordinator.consumer_group import ConsumerGroup
     from streamlog.broker.coordinator.shard import Caller
-    from streamlog.broker.coordinator.topics import Topics
+    from streamlog.broker.replication.topics import Topics
 
 OWN_MEMBER_ID_VERSION = 1
 """From this version on a member brings an id of its own making (KIP-1082)."""

@@ -12,7 +12,7 @@ from streamlog.broker.coordinator.classic_group import ClassicGroup
 from streamlog.broker.coordinator.consumer_group import ConsumerGroup
 from streamlog.broker.coordinator.consumer_member import Held, Subscriber
 from streamlog.broker.coordinator.consumer_records import by_topic_id
-from streamlog.broker.coordinator.topics import Topics
+from streamlog.broker.replication.topics import Topics
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import consumer_group_description as wire
 from streamlog.protocol.messages.coordination import (

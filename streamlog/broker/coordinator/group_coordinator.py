@@ -91,8 +91,8 @@ from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from streamlog.broker.coordinator.topics import Topics
     from streamlog.broker.group_config import GroupConfig
+    from streamlog.broker.replication.topics import Topics
     from streamlog.protocol.schema import Message
 
 MANY_LEAVE_VERSION = 3

@@ -1,29 +1,6 @@
-"""Topics: the port through which groups see which topics there are."""
+"""The names of topics that no group means when it names them by an expression."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
-
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's: no expression for names means them."""
-
-
-class Topics(Protocol):
-    """All topics of the log, as they are now."""
-
-    def names(self) -> Collection[str]:
-        """Every topic."""
-        ...
-
-    def topic_id(self, name: str) -> bytes | None:
-        """Its identity; None if there is no such topic."""
-        ...
-
-    def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this identity."""
-        ...
-
-    def partitions(self, name: str) -> int:
-        """How many it has; 0 if there is no such topic."""
-        ...

@@ -10,6 +10,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from streamlog.broker.answers import Answer, chained
 from streamlog.broker.coordinator.transaction import TransactionState
 from streamlog.broker.transaction_answers import code_answer
 from streamlog.errors import LogError, StreamlogError
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition
     from streamlog.protocol.schema import Message
 
-Answer: TypeAlias = "Message | asyncio.Future[Message]"
 TransactionRequest: TypeAlias = (
     InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
 )
@@ -89,9 +89,15 @@ class TransactionRequests:
         }
 
     def _init(self, request: InitProducerIdRequest, context: Context) -> Answer:
+        return chained(self._runtime.producer_ids.ready(), partial(self._go_on, request, context))
+
+    def _go_on(self, request: InitProducerIdRequest, context: Context, code: ErrorCode) -> Answer:
+        """With a producer id at hand, if `code` says so."""
+        if code is not ErrorCode.NONE:
+            return code_answer(request, context.version, code)
         if request.transactional_id is None:
             # A number that no producer has had; epochs begin anew with it.
-            return InitProducerIdResponse(producer_id=self._runtime.partitions.new_producer_id())
+            return InitProducerIdResponse(producer_id=self._runtime.producer_ids.take())
         return self._begin(request, context)
 
     def _begin(self, request: TransactionRequest, context: Context) -> Answer:

@@ -39,6 +39,7 @@ from streamlog.records.batch import RecordBatch, encode_batch
 from streamlog.records.control import ABORT, COMMIT, Marker
 
 if TYPE_CHECKING:
+    from streamlog.broker.coordinator.producer_ids import ProducerIds
     from streamlog.broker.coordinator.runtime import CoordinatorRuntime
     from streamlog.broker.coordinator.transaction import Transaction
     from streamlog.broker.replication.group_flush import GroupFlush
@@ -86,6 +87,7 @@ class TransactionRuntime:
         self,
         partitions: Partitions,
         groups: CoordinatorRuntime,
+        producer_ids: ProducerIds,
         *,
         config: TransactionConfig,
         clock: Clock,
@@ -96,9 +98,8 @@ class TransactionRuntime:
         self._groups = groups
         self._config = config
         self._flush = flush
-        self._around = Surroundings(
-            partitions.new_producer_id, partitions.exists, groups.partition_of
-        )
+        self.producer_ids = producer_ids
+        self._around = Surroundings(producer_ids.take, partitions.exists, groups.partition_of)
         self._shards: LedShards[TransactionCoordinator] = LedShards(
             TRANSACTIONS_TOPIC,
             partitions,

@@ -17,6 +17,7 @@ from streamlog.broker.quorum.metadata import TopicRegistration
 from streamlog.broker.quorum.metadata_records import MetadataRecord
 from streamlog.broker.quorum.reassignments import completed
 from streamlog.broker.quorum.registrations import NO_LEADER, PartitionRegistration
+from streamlog.broker.security.rules import not_elected
 from streamlog.errors import LogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.brokers import (
@@ -165,11 +166,10 @@ class PartitionControl:
         """Elections that somebody asks for: of preferred leaders, or of whoever lives."""
         kind = request.election_type
         if kind not in (PREFERRED, UNCLEAN):
-            error = error_for(
-                ErrorCode.INVALID_REQUEST,
-                f"there is no election type {kind}: 0 is the preferred leader, 1 any that lives",
+            message = (
+                f"there is no election type {kind}: 0 is the preferred leader, 1 any that lives"
             )
-            return answered(ElectLeadersResponse(error_code=error.code))
+            return answered(not_elected(request, ErrorCode.INVALID_REQUEST, message))
         records: dict[tuple[str, int], MetadataRecord] = {}
         results = []
         for name, numbers in self._asked(request):

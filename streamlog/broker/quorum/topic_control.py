@@ -342,13 +342,18 @@ class TopicControl:
         return place(row, racks, numbers, copies, start)
 
 
+def is_name(name: str) -> bool:
+    """Whether a topic may be called so."""
+    return name not in (".", "..") and TOPIC_NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     """Whether a topic may be called so.
 
     Raises:
         LogError: INVALID_TOPIC_EXCEPTION, it may not.
     """
-    if name in (".", "..") or TOPIC_NAME.fullmatch(name) is None:
+    if not is_name(name):
         raise error_for(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{name[:300]!r} is no topic name: use 1 to 249 letters, digits, '.', '_' and '-'",

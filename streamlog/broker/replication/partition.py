@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Protocol
 from streamlog.broker.config import FLUSH_ALWAYS, FLUSH_NEVER
 from streamlog.broker.replication.partition_replica import Committed, PartitionReplica, ReplicaNode
 from streamlog.broker.storage.appends import Origin
-from streamlog.errors import OffsetOutOfRange, StreamlogError
+from streamlog.errors import OffsetOutOfRange, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from streamlog.broker.replication.group_flush import GroupFlush
+    from streamlog.broker.replication.topics import Topics
     from streamlog.broker.storage.appends import AppendResult
     from streamlog.broker.storage.file_range import FileRange
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.partition_log import PartitionLog
     from streamlog.broker.storage.syncing import PendingSync
-    from streamlog.broker.storage.topic_state import TopicState
     from streamlog.broker.storage.transactions import Decided
     from streamlog.protocol.schema import Buffer
     from streamlog.records.control import Marker
@@ -385,97 +385,99 @@ class Partition:
 
 
 class Partitions:
-    """The partitions of this broker, found by topic and number."""
+    """The partitions that this broker leads, found by topic and number."""
 
     def __init__(
         self,
         directory: LogDirectory,
         *,
+        topics: Topics,
         listener: AppendListener,
         flush: GroupFlush,
         mode: str,
     ) -> None:
+        """`topics` knows which topics there are in the cluster."""
         self._directory = directory
         self._listener = listener
         self._flush = flush
         self._mode = mode
-        self._served: dict[tuple[str, int], Partition] = {}
-        self.on_led: Callable[[str, int], None] = lambda _topic, _index: None
-        """Told of each partition that this broker begins to lead."""
-        self._names: dict[bytes, str] = {}
+        self._topics = topics
+        self._led: dict[tuple[str, int], Partition] = {}
 
     def get(self, topic: str, index: int) -> Partition:
         """The partition.
 
         Raises:
             UnknownTopicOrPartition: it is not there.
+            NotLeader: another broker leads it, or none does.
         """
-        partition = self._served.get((topic, index))
-        if partition is None:
-            log = self._directory.log(topic, index)
-            partition = self._served[topic, index] = Partition(
+        partition = self._led.get((topic, index))
+        if partition is not None:
+            return partition
+        count = self._topics.partitions(topic)
+        if not count:
+            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
+        if not 0 <= index < count:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} has partitions 0 to {count - 1}, not {index}"
+            )
+        raise error_for(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is not led by this broker"
+        )
+
+    def lead(self, topic: str, index: int, leader_epoch: int) -> None:
+        """This broker leads a partition from now on, in this epoch.
+
+        Raises:
+            UnknownTopicOrPartition: it is not on this broker.
+        """
+        log = self._directory.log(topic, index)
+        log.epochs.begin(leader_epoch)
+        if (topic, index) not in self._led:
+            self._led[topic, index] = Partition(
                 topic, index, log, listener=self._listener, flush=self._flush, mode=self._mode
             )
-        return partition
+
+    def resign(self, topic: str, index: int) -> bool:
+        """This broker leads it no longer, if it did: whoever waits there is told."""
+        if self._led.pop((topic, index), None) is None:
+            return False
+        self._listener.on_gone(topic, index)
+        return True
+
+    def leads(self, topic: str, index: int) -> bool:
+        """Whether this broker does."""
+        return (topic, index) in self._led
 
     def high_watermark(self, topic: str, index: int) -> int:
         """The high watermark of a partition. Raises what `get` raises."""
         return self.get(topic, index).high_watermark
-
-    def new_producer_id(self) -> int:
-        """A number that no producer has had; kept on disk, so none ever will."""
-        return self._directory.next_producer_id()
 
     def last_stable_offset(self, topic: str, index: int) -> int:
         """The last stable offset of a partition. Raises what `get` raises."""
         return self.get(topic, index).last_stable_offset
 
     def exists(self, topic: str, index: int) -> bool:
-        """Whether there is such a partition."""
-        state = self._directory.topics.get(topic)
-        return state is not None and 0 <= index < len(state.partitions)
+        """Whether there is such a partition in the cluster."""
+        return 0 <= index < self._topics.partitions(topic)
 
     def names(self) -> Collection[str]:
         """Every topic."""
-        return self._directory.topics.keys()
+        return self._topics.names()
 
     def topic_id(self, name: str) -> bytes | None:
         """The topic's identity; None if there is none of this name."""
-        state = self._directory.topics.get(name)
-        return None if state is None else state.topic_id
+        return self._topics.topic_id(name)
 
     def name_of(self, topic_id: bytes) -> str | None:
         """The name of the topic with this identity; None if there is none."""
-        name = self._names.get(topic_id)
-        if name is None or self.topic_id(name) != topic_id:
-            topics = self._directory.topics
-            self._names = {state.topic_id: state.name for state in topics.values()}
-            name = self._names.get(topic_id)
-        return name
+        return self._topics.name_of(topic_id)
 
     def partitions(self, name: str) -> int:
         """How many partitions a topic has; 0 if there is none of this name."""
-        state = self._directory.topics.get(name)
-        return 0 if state is None else len(state.partitions)
+        return self._topics.partitions(name)
 
     def is_behind(self, topic: str, index: int) -> bool:
         """Whether something was appended to the partition that may not be shown yet."""
-        partition = self._served.get((topic, index))
+        partition = self._led.get((topic, index))
         return partition is not None and partition.high_watermark < partition.log.log_end_offset
-
-    def create(self, name: str, count: int, configs: Mapping[str, str]) -> TopicState:
-        """Make a topic of `count` partitions. Raises what `LogDirectory.create_topic` raises."""
-        state = self._directory.create_topic(name, count, configs)
-        for index in range(count):
-            self.on_led(name, index)
-        return state
-
-    def delete(self, name: str) -> None:
-        """Delete a topic; whoever waits for it is told."""
-        state = self._directory.topics[name]
-        count = len(state.partitions)
-        self._directory.delete_topic(name)
-        self._names.pop(state.topic_id, None)
-        for index in range(count):
-            self._served.pop((name, index), None)
-            self._listener.on_gone(name, index)

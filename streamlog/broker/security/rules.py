@@ -30,6 +30,18 @@ from streamlog.protocol.messages.admin import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from streamlog.protocol.messages.brokers import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from streamlog.protocol.messages.cluster import (
     ApiVersionsRequest,
     DescribeClusterRequest,
@@ -342,6 +354,22 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     ConsumerGroupHeartbeatRequest: group_rules.heartbeat,
     ConsumerGroupDescribeRequest: group_rules.describe_consumer_groups,
     ElectLeadersRequest: on_cluster(Operation.ALTER, not_elected),
+    UnregisterBrokerRequest: on_cluster(
+        Operation.ALTER, lambda _: UnregisterBrokerResponse(error_code=DENIED, error_message=WHY)
+    ),
+    # What only brokers of the cluster send to each other.
+    BrokerRegistrationRequest: on_cluster(
+        Operation.CLUSTER_ACTION, lambda _: BrokerRegistrationResponse(error_code=DENIED)
+    ),
+    BrokerHeartbeatRequest: on_cluster(
+        Operation.CLUSTER_ACTION, lambda _: BrokerHeartbeatResponse(error_code=DENIED)
+    ),
+    AlterPartitionRequest: on_cluster(
+        Operation.CLUSTER_ACTION, lambda _: AlterPartitionResponse(error_code=DENIED)
+    ),
+    AllocateProducerIdsRequest: on_cluster(
+        Operation.CLUSTER_ACTION, lambda _: AllocateProducerIdsResponse(error_code=DENIED)
+    ),
     AlterPartitionReassignmentsRequest: on_cluster(
         Operation.ALTER,
         lambda _: AlterPartitionReassignmentsResponse(error_code=DENIED, error_message=WHY),

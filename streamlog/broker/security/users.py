@@ -43,6 +43,11 @@ class Users:
         self._credentials = credentials
 
     @property
+    def secret(self) -> bytes:
+        """What the credentials of users that there are not are made up from."""
+        return self._secret
+
+    @property
     def names(self) -> list[str]:
         """All users."""
         return sorted(self._credentials)

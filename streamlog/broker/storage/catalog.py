@@ -5,13 +5,11 @@
                       deleted
     checkpoints       per partition folder the offset before which everything is synced, and
                       the one before which everything was deleted
-    broker.json       the broker's settings that were altered while it ran, and quotas of clients
-    producer_ids      the first producer id that was never given out
-    users.json        what is kept of passwords
-    acls.json         who may do what
     clean_shutdown    there while nobody has the directory open and all of it was synced
     listener          where the holder of the lock can be reached
 
+What was in four more files, before there was a metadata log, is read from there once, to begin
+the log with it: `broker.json`, `producer_ids`, `users.json`, `acls.json`.
 Rule of the file: each is replaced as a whole, durably, with a checksum in it but for the first,
 and what can't be read is an error that names the file; nothing is guessed.
 """
@@ -44,11 +42,15 @@ CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
 LOCK = "lock"
 
+PREDECESSORS = (BROKER, PRODUCER_IDS, USERS, ACLS)
+"""What is in the metadata log now."""
+
 RECOVERY_POINTS = "recovery_points"
 LOG_START_OFFSETS = "log_start_offsets"
 HIGH_WATERMARKS = "high_watermarks"
 
 OFFSET_MAX = 2**63 - 1
+NO_BROKER_EPOCH = -1
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 """What comes of looking into something that is not what it should be."""
 
@@ -225,26 +227,16 @@ class Catalog:
         except MALFORMED as error:
             raise self.damaged(BROKER, error) from error
 
-    def write_broker_settings(self, settings: AlteredSettings) -> None:
-        """What holds from the next start on."""
-        content = {
-            "default": dict(settings.default),
-            "node": dict(settings.node),
-            "quotas": [
-                {"entity": dict(entity), "rates": dict(settings.quotas.of(entity))}
-                for entity in settings.quotas
-            ],
-        }
-        self._replace_json(BROKER, {"version": _FORMAT, **content})
+    def remove_predecessors(self) -> None:
+        """Of the files that there were before the metadata log, none is left."""
+        gone = [self._removed(name) for name in PREDECESSORS]
+        if any(gone):
+            self._files.sync_directory(self._path)
 
     # What is in there is for its owner to read, who says `damaged` of it as well.
     def kept(self, name: str) -> dict[str, Any] | None:
         """What a room above has kept under a name; None if nothing."""
         return self._read_json(name)
-
-    def keep(self, name: str, content: Mapping[str, object]) -> None:
-        """Keep something for a room above."""
-        self._replace_json(name, {"version": _FORMAT, **content})
 
     def next_producer_id(self) -> int | None:
         """The first producer id that was never given out; None if nothing is known of it."""
@@ -256,29 +248,30 @@ class Catalog:
         except MALFORMED as error:
             raise self.damaged(PRODUCER_IDS, error) from error
 
-    def write_next_producer_id(self, producer_id: int) -> None:
-        """Everything below may have been given out."""
-        self._replace_json(PRODUCER_IDS, {"version": _FORMAT, "next": producer_id})
-
-    def mark_clean(self, ends: Mapping[str, SegmentEnd]) -> None:
+    def mark_clean(self, ends: Mapping[str, SegmentEnd], *, broker_epoch: int) -> None:
         """All is on disk and the directory is being closed; the last thing that is written.
 
-        `ends` tell by folder how each partition ends.
+        `ends` tell by folder how each partition ends, `broker_epoch` which process has closed it.
         """
-        self._replace_json(CLEAN_SHUTDOWN, {"version": _FORMAT, "ends": dict(ends)}, indent=None)
+        content = {"version": _FORMAT, "ends": dict(ends), "broker_epoch": broker_epoch}
+        self._replace_json(CLEAN_SHUTDOWN, content, indent=None)
 
-    def take_clean_mark(self) -> dict[str, SegmentEnd] | None:
-        """How each partition ended if the directory was closed in order; then the mark is gone.
+    def take_clean_mark(self) -> tuple[dict[str, SegmentEnd] | None, int]:
+        """How each partition ended if the directory was closed in order, and the broker's epoch.
 
-        A partition of which nothing is said has to be looked at.
+        None and -1 if it was not. Then the mark is gone. A partition of which nothing is said has
+        to be looked at.
         """
+        ends, broker_epoch = None, NO_BROKER_EPOCH
         try:
             content = self._read_json(CLEAN_SHUTDOWN)
-            ends = None if content is None else _ends(content)
+            if content is not None:
+                ends = _ends(content)
+                broker_epoch = int(content.get("broker_epoch", NO_BROKER_EPOCH))
         except (CorruptData, *MALFORMED):
-            ends = None  # It only spares the recovery.
+            ends, broker_epoch = None, NO_BROKER_EPOCH  # It only spares the recovery.
         self._remove(CLEAN_SHUTDOWN)
-        return ends
+        return ends, broker_epoch
 
     def least_ends(self) -> dict[str, int]:
         """By folder of a partition, the offset that it reaches at least.
@@ -354,12 +347,15 @@ class Catalog:
         checked = {**content, _CHECKSUM: _checksum(content)}
         self._replace(name, json.dumps(checked, indent=indent) + "\n")
 
-    def _remove(self, name: str) -> bool:
+    def _remove(self, name: str) -> None:
+        if self._removed(name):
+            self._files.sync_directory(self._path)
+
+    def _removed(self, name: str) -> bool:
         try:
             self._files.remove(f"{self._path}/{name}")
         except FileNotFoundError:
             return False
-        self._files.sync_directory(self._path)
         return True
 
     def damaged(self, name: str, error: Exception) -> CorruptData:

@@ -1,7 +1,7 @@
 """LogDirectory: every partition under one folder, and the lock on it.
 
-`topics.json` is the point at which a topic begins and ends to exist: its folders (`folders`)
-are made before it is in there, and deleted after it is out.
+Which topics there are is decided in the metadata log (`quorum`). `topics.json` says what of them is
+here: folders (`folders`) are made before they are in there, and deleted after they are out.
 The first process to open the directory holds its lock; others are told where it listens. With
 `read_only` nothing is locked and nothing changed, and a writer may be at work.
 Rule of the file: opening in order scans nothing (`clean_shutdown`), any other opening scans
@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from streamlog.broker.config import BrokerConfig
+from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.storage.aside import Job
 from streamlog.broker.storage.catalog import (
     LOCK,
-    MALFORMED,
     META,
+    NO_BROKER_EPOCH,
     AlteredSettings,
     Catalog,
     Identity,
@@ -45,7 +45,7 @@ from streamlog.broker.storage.files import (
 from streamlog.broker.storage.folders import Folders, partition_folder, partition_folders
 from streamlog.broker.storage.os_files import OsFiles, process_id
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.broker.storage.producer_ids import ProducerIds
+from streamlog.broker.storage.predecessor_files import PredecessorFiles
 from streamlog.broker.storage.roll_budget import RollBudget
 from streamlog.broker.storage.segment import SegmentEnd
 from streamlog.broker.storage.staging import Staging
@@ -79,6 +79,8 @@ class LogDirectory:
         self.cluster_id = ""
         self.node_id = config.node_id
         self.directory_id = ""
+        self.previous_broker_epoch = self.broker_epoch = NO_BROKER_EPOCH
+        """Of the broker's process that has closed it in order, and of the one that has it now."""
         self.rolls: RollBudget[PartitionLog] = RollBudget()
         """Who of its logs may begin a segment, when many of them are due."""
         self.staging = Staging(files, path)
@@ -94,7 +96,6 @@ class LogDirectory:
         self._least_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
         self._deleting: set[bytes] = set()
-        self._producer_ids = ProducerIds(self._catalog)
         self._failure: LogDirectoryError | None = None
         self._closed = False
 
@@ -151,7 +152,7 @@ class LogDirectory:
 
     @property
     def topics(self) -> Mapping[str, TopicState]:
-        """The topics by name; changes with `create_topic` and `delete_topic`."""
+        """The topics of which something is here, by name."""
         return MappingProxyType(self._topics)
 
     @property
@@ -223,6 +224,26 @@ class LogDirectory:
             name=name, topic_id=topic_id, partitions={}, configs=given, config=config
         )
         return self._grown(topic, range(partitions))
+
+    def host(
+        self, name: str, topic_id: bytes, numbers: Iterable[int], configs: Mapping[str, str]
+    ) -> TopicState:
+        """Have these partitions of a topic, those that are not here yet made anew.
+
+        Raises:
+            ConfigError: a setting is unknown or out of range.
+            LogDirectoryError: the disk refused; what was not here still is not.
+        """
+        self._check_writable()
+        topic = self._topics.get(name)
+        if topic is None:
+            given = dict(configs)
+            config = self._config.topic.overridden(given)
+            topic = TopicState(
+                name=name, topic_id=topic_id, partitions={}, configs=given, config=config
+            )
+        missing = sorted({*numbers} - {*topic.partitions})
+        return self._grown(topic, missing) if missing else topic
 
     def add_partitions(self, name: str, partitions: int) -> TopicState:
         """Give a topic so many partitions; it has them, durably, when this returns.
@@ -319,17 +340,13 @@ class LogDirectory:
             self._write_topics(list(others.values()))
         self._take_topic(after)
 
-    def alter_broker(self, altered: AlteredSettings) -> None:
-        """Replace the altered settings of the broker; they hold at once, and durably.
+    def take_settings(self, altered: AlteredSettings) -> None:
+        """Go by these altered settings of the broker from now on.
 
         Raises:
             ConfigError: a setting is unknown or out of range; nothing was changed.
-            LogDirectoryError: the disk refused; nothing was changed.
         """
-        self._check_writable()
         config = effective(self._given_config, altered)
-        with self._disk():
-            self._catalog.write_broker_settings(altered)
         self._config, self._altered = config, altered
         for topic in list(self._topics.values()):
             self._take_topic(replace(topic, config=config.topic.overridden(topic.configs)))
@@ -377,40 +394,30 @@ class LogDirectory:
             except OSError as error:
                 _logger.warning("%s can't be removed (%s): the next start will try", path, error)
 
-    def next_producer_id(self) -> int:
-        """A producer id that was never given out in this directory and never will be again.
+    def predecessors(self) -> PredecessorFiles:
+        """Files from before there was a metadata log."""
+        self._check_writable()
+        logs = self._logs().values()
+        return PredecessorFiles(self._catalog, self.path, [each.producers for each in logs])
+
+    # ---- the broker's own ----
+
+    def open_own_log(self, name: str, config: TopicConfig) -> PartitionLog:
+        """A log that is no topic's, made if there is none; whoever opens it closes it.
 
         Raises:
             LogDirectoryError: the disk refused.
-            CorruptData: the file that counts them is damaged.
         """
         self._check_writable()
+        folder = f"{self.path}/{name}-0"
         with self._disk():
-            return self._producer_ids.next(self._logs().values())
-
-    def kept(self, name: str, read: Callable[[dict[str, Any]], Kept]) -> Kept | None:
-        """What a room above has kept under a name, as `read` understands it; None if nothing.
-
-        Raises:
-            LogDirectoryError: the disk refused.
-            CorruptData: the file is damaged.
-        """
-        with self._disk():
-            content = self._catalog.kept(name)
-        try:
-            return None if content is None else read(content)
-        except MALFORMED as error:
-            raise self._catalog.damaged(name, error) from error
-
-    def keep(self, name: str, content: Mapping[str, object]) -> None:
-        """Keep something for a room above, durably.
-
-        Raises:
-            LogDirectoryError: the disk refused; what was kept before is still there.
-        """
-        self._check_writable()
-        with self._disk():
-            self._catalog.keep(name, content)
+            try:
+                self._files.list(folder)
+            except FileNotFoundError:
+                log = PartitionLog.create(self._files, folder, name=f"{name}-0", config=config)
+                self._files.sync_directory(self.path)
+                return log
+        return PartitionLog.open(self._files, folder, name=f"{name}-0", config=config)
 
     def write_listener(self, host: str, port: int) -> None:
         """Tell processes that find the directory locked where to connect.
@@ -522,7 +529,8 @@ class LogDirectory:
             self._checkpoints.keep(self._checkpoints.take(self._logs()))
             self._catalog.remove_listener()
             if whole:
-                self._catalog.mark_clean({folder: log.end for folder, log in self._logs().items()})
+                ends = {folder: log.end for folder, log in self._logs().items()}
+                self._catalog.mark_clean(ends, broker_epoch=self.broker_epoch)
 
     def _discard(self) -> None:
         self._closed = True
@@ -541,11 +549,9 @@ class LogDirectory:
         self._identify(names)
         if not self._catalog.knows_topics():
             self._folders.check_owned()
-        ends = self._catalog.take_clean_mark()
+        ends, self.previous_broker_epoch = self._catalog.take_clean_mark()
         self._catalog.remove_listener()
         entries, self._deleting = self._catalog.topics()
-        self._altered = self._catalog.broker_settings()
-        self._config = effective(self._given_config, self._altered)
         checkpoints = self._checkpoints.read(entries)
         for entry in entries:
             self._open_topic(entry, checkpoints, names, ends)

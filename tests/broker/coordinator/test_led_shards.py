@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
@@ -13,6 +14,7 @@ from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRunti
 from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
+from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (
@@ -26,6 +28,27 @@ from tests.broker.coordinator.driving import commit, joining
 from tests.broker.node import Node, create
 
 
+class Topics:
+    """Those of a directory."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+
+    def names(self) -> Collection[str]:
+        return self._directory.topics.keys()
+
+    def topic_id(self, name: str) -> bytes | None:
+        state = self._directory.topics.get(name)
+        return None if state is None else state.topic_id
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return next((n for n in self.names() if self.topic_id(n) == topic_id), None)
+
+    def partitions(self, name: str) -> int:
+        state = self._directory.topics.get(name)
+        return 0 if state is None else len(state.partitions)
+
+
 class Nobody:
     """Waits for nothing that is appended."""
 
@@ -37,8 +60,14 @@ class Nobody:
 
 
 def partitions_of(broker: Broker) -> Partitions:
-    flush = GroupFlush(broker.directory)
-    return Partitions(broker.directory, listener=Nobody(), flush=flush, mode="always")
+    """What this broker has, as if it led what it is told to lead."""
+    topics, flush = Topics(broker.directory), GroupFlush(broker.directory)
+    partitions = Partitions(
+        broker.directory, topics=topics, listener=Nobody(), flush=flush, mode="always"
+    )
+    for index in range(topics.partitions(OFFSETS_TOPIC)):
+        partitions.lead(OFFSETS_TOPIC, index, 0)
+    return partitions
 
 
 def led_by(broker: Broker, replayed: list[int]) -> LedShards[list[int]]:
@@ -63,11 +92,11 @@ def test_a_shard_answers_from_the_end_of_its_load_until_it_is_lost(
     replayed: list[int] = []
 
     async def story(broker: Broker) -> None:
-        shards = led_by(broker, replayed)
-        assert code_of(shards) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert code_of(led_by(broker, replayed)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         create(broker)
         for offset in range(3):
             await commit(broker, offset)
+        shards = led_by(broker, replayed)
         index = shards.index_of("g")
         assert code_of(shards) == ErrorCode.NOT_COORDINATOR
         assert not shards.lead(index)

@@ -24,6 +24,7 @@ from streamlog.protocol.messages.brokers import (
     AlterPartitionResponse,
 )
 from streamlog.protocol.messages.data import FetchRequest, PartitionProduceResponse, ProduceResponse
+from streamlog.protocol.messages.metadata_log import ConfigRecord, PartitionRecord, TopicRecord
 from streamlog.protocol.schema import Message
 from tests.broker.node import batch, context, produce_request
 
@@ -79,7 +80,7 @@ class ReplicatingNode:
         self.threads: list[HeldThread] = []
         self.broker = Broker.open("data", files=self.files, threads=self._thread)
         if "t" not in self.broker.directory.topics:
-            self.broker.directory.create_topic("t", 1, self._cluster.configs, topic_id=TOPIC_ID)
+            self._know_topic()
         self.replicas = Replicas(
             self.broker.directory,
             node=(self.id, self._life),
@@ -97,6 +98,29 @@ class ReplicatingNode:
         )
         self.up = True
         self._task = asyncio.ensure_future(self.replicas.run())
+
+    def _know_topic(self) -> None:
+        """Each of these brokers has metadata of its own, in which it leads the topic alone."""
+        own = self.broker.directory.node_id
+        configs = [
+            ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)
+            for name, value in self._cluster.configs.items()
+        ]
+        self.broker._member._quorum._commit(  # type: ignore[attr-defined]
+            (
+                TopicRecord(name="t", topic_id=TOPIC_ID),
+                *configs,
+                PartitionRecord(
+                    partition_id=0,
+                    topic_id=TOPIC_ID,
+                    replicas=[own],
+                    isr=[own],
+                    leader=own,
+                    leader_epoch=0,
+                    partition_epoch=0,
+                ),
+            )
+        )
 
     def _thread(self, name: str) -> HeldThread:
         thread = HeldThread(name)

@@ -274,7 +274,7 @@ def test_it_stops_when_it_is_switched_off_and_leaves_nothing_behind() -> None:
     names = here.names()
     here.run_until(lambda: any(name.endswith(".cleaned") for name in here.names()))
     altered = replace(here.directory.altered, node={"log.cleaner.enable": "false"})
-    here.directory.alter_broker(altered)
+    here.directory.take_settings(altered)
     here.cleaner.run()
     assert here.names() == names
     here.run_for(2 * BACKOFF_MS)

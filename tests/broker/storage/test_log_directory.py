@@ -3,18 +3,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from streamlog.broker.config import BrokerConfig, TopicConfig
-from streamlog.broker.storage.catalog import AlteredSettings, new_topic_id
-from streamlog.broker.storage.files import read_file, write_whole
+from streamlog.broker.storage.catalog import new_topic_id
+from streamlog.broker.storage.files import read_file, replace_file, write_whole
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.memory_files import MemoryFiles
-from streamlog.broker.storage.producer_ids import PRODUCER_IDS_BLOCK
 from streamlog.errors import (
     ConfigError,
     CorruptData,
@@ -28,6 +27,12 @@ from streamlog.errors import (
 )
 from tests.broker.storage.batches import batch, overwrite, read_records
 
+PREDECESSORS = {
+    "producer_ids": '{"version": 1, "next": 1000, "crc32c": 1440212140}',
+    "broker.json": '{"version": 1, "default": {"log.retention.ms": "1000"}, "nod'
+    'e": {}, "quotas": [], "crc32c": 1836158784}',
+}
+"""As they were written before there was a metadata log."""
 SMALL_TOPICS = BrokerConfig(topic=TopicConfig(segment_bytes=1024, index_interval_bytes=128))
 
 
@@ -271,19 +276,6 @@ def test_a_folder_that_is_missing_is_damage(files: MemoryFiles) -> None:
         directory.close()
 
 
-def test_producer_ids_are_never_given_twice(files: MemoryFiles) -> None:
-    directory = opened(files)
-    given = [directory.next_producer_id() for _ in range(PRODUCER_IDS_BLOCK + 5)]
-    directory.close()
-    directory = opened(files)
-    given += [directory.next_producer_id() for _ in range(3)]
-    files.crash()
-    directory = opened(files)
-    given += [directory.next_producer_id() for _ in range(3)]
-    assert given == sorted(set(given))
-    assert given[0] == 0
-
-
 def test_a_second_opening_is_told_where_the_first_listens(
     files: MemoryFiles, directory: LogDirectory
 ) -> None:
@@ -355,11 +347,10 @@ def test_partitions_without_an_identity_are_not_taken_over(files: MemoryFiles) -
 def test_a_damaged_small_file_is_named(files: MemoryFiles, name: str, content: bytes) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
-    directory.next_producer_id()
     directory.close()
-    overwrite(files, f"/data/{name}", content)
+    replace_file(files, f"/data/{name}", content)
     with pytest.raises(CorruptData, match=f"/data/{name}"):
-        opened(files).next_producer_id()
+        opened(files).predecessors().next_producer_id()
 
 
 @pytest.mark.parametrize("name", ["topics.json", "checkpoints", "producer_ids", "broker.json"])
@@ -369,19 +360,26 @@ def test_what_was_changed_in_a_small_file_is_noticed_unless_on_purpose(
     directory = opened(files)
     directory.create_topic("a", 1)
     directory.log("a", 0).append(batch(3), now_ms=0)
-    directory.next_producer_id()
-    directory.alter_broker(AlteredSettings(default={"log.retention.ms": "1000"}))
     directory.close()
+    for predecessor, text in PREDECESSORS.items():
+        replace_file(files, f"/data/{predecessor}", text.encode())
     content = json.loads(read_file(files, f"/data/{name}"))
     content["something"] = "else"
     overwrite(files, f"/data/{name}", json.dumps(content).encode())
+
+    def read(directory: LogDirectory) -> tuple[int, Mapping[str, str]]:
+        return (
+            directory.predecessors().next_producer_id(),
+            directory.predecessors().settings().default,
+        )
+
     with pytest.raises(CorruptData, match=f'/data/{name} is damaged.*remove "crc32c"'):
-        opened(files).next_producer_id()
+        read(opened(files))
     files.crash(keep_bytes=None)  # and so the lock is free
     del content["crc32c"]
     overwrite(files, f"/data/{name}", json.dumps(content).encode())
     directory = opened(files)
-    assert directory.next_producer_id() == PRODUCER_IDS_BLOCK
+    assert read(directory) == (1000, {"log.retention.ms": "1000"})
     assert len(read_records(directory.log("a", 0))) == 3
 
 
@@ -404,14 +402,15 @@ def test_a_log_without_its_list_of_topics_is_not_taken_for_an_empty_one(
         inspection.verify()
 
 
-def test_no_producer_id_is_given_out_twice_though_their_count_is_lost(files: MemoryFiles) -> None:
+def test_producer_ids_that_logs_know_were_given_out_though_their_count_is_lost(
+    files: MemoryFiles,
+) -> None:
     directory = opened(files)
+    assert directory.predecessors().next_producer_id() == 0
     directory.create_topic("a", 1)
-    ids = [directory.next_producer_id() for _ in range(7)]
-    directory.log("a", 0).append(batch(producer=(ids[-1], 0, 0)), now_ms=0)
+    directory.log("a", 0).append(batch(producer=(6, 0, 0)), now_ms=0)
     directory.close()
-    files.remove("/data/producer_ids")
-    assert opened(files).next_producer_id() == ids[-1] + 1
+    assert opened(files).predecessors().next_producer_id() == 7
 
 
 def test_a_reader_changes_nothing_and_locks_nothing(

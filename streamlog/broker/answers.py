@@ -1,0 +1,66 @@
+"""Answers: what is there now, or will be: a response, or a future of one.
+
+Most requests are answered at once, and get no future. What goes on with an answer goes on at once
+then, too; a request costs a turn of the loop only where something has to be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from streamlog.protocol.schema import Message
+
+T = TypeVar("T")
+R = TypeVar("R")
+Answer: TypeAlias = Message | asyncio.Future[Message]
+
+
+def mapped(first: T | asyncio.Future[T], then: Callable[[T], R]) -> R | asyncio.Future[R]:
+    """What `then` makes of an answer once it is there; an error is handed on."""
+    if not isinstance(first, asyncio.Future):
+        return then(first)
+    whole: asyncio.Future[R] = first.get_loop().create_future()
+
+    def go_on(done: asyncio.Future[T]) -> None:
+        if not whole.done():  # Or nobody waits for it any more.
+            _settle(whole, done, then)
+
+    first.add_done_callback(go_on)
+    return whole
+
+
+def chained(
+    first: T | asyncio.Future[T], then: Callable[[T], R | asyncio.Future[R]]
+) -> R | asyncio.Future[R]:
+    """The answer that `then` comes to, now or later, once the first one is there."""
+    if not isinstance(first, asyncio.Future):
+        return then(first)
+    whole: asyncio.Future[R] = first.get_loop().create_future()
+
+    def go_on(done: asyncio.Future[T]) -> None:
+        if whole.done():
+            return
+        if (error := done.exception()) is not None:
+            whole.set_exception(error)
+            return
+        answer = then(done.result())
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(hand_on)
+        else:
+            whole.set_result(answer)
+
+    def hand_on(done: asyncio.Future[R]) -> None:
+        if not whole.done():
+            _settle(whole, done, lambda result: result)
+
+    first.add_done_callback(go_on)
+    return whole
+
+
+def _settle(whole: asyncio.Future[R], done: asyncio.Future[T], then: Callable[[T], R]) -> None:
+    if (error := done.exception()) is not None:
+        whole.set_exception(error)
+    else:
+        whole.set_result(then(done.result()))

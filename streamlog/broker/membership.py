@@ -1,0 +1,157 @@
+"""Membership: a broker's part in its cluster, of one broker or of many.
+
+Requests that change the cluster go to the controller; what is committed is applied to this broker;
+and the controller knows that the broker is there. What the metadata says is acted upon from the
+broker's own registration on (rule R1): what is older may be of the process before this one, or of a
+cluster that this node has not heard of for long.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from streamlog.broker.applying import Applying, Observers
+from streamlog.broker.forwarding import Deciding, Forwarding
+from streamlog.broker.sessions import BrokerSession
+from streamlog.errors import StreamlogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamlog.broker.answers import Answer
+    from streamlog.broker.cluster_config import ClusterConfig
+    from streamlog.broker.quorum.metadata import ClusterMetadata
+    from streamlog.broker.quorum.metadata_changes import MetadataChange
+    from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.clock import Clock
+    from streamlog.protocol.schema import Message
+
+_log = logging.getLogger(__name__)
+
+
+class Quorum(Deciding, Protocol):
+    """The member of the quorum in this process."""
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """What is committed, as far as it knows."""
+        ...
+
+    @property
+    def requests(self) -> frozenset[type[Message]]:
+        """What can be submitted."""
+        ...
+
+    def watch(self, watcher: Callable[[list[MetadataChange]], None]) -> None:
+        """Have it told of what each batch has changed, once it is committed."""
+        ...
+
+    def configure(self, cluster: ClusterConfig) -> None:
+        """Go by other settings."""
+        ...
+
+    def tick(self) -> None:
+        """Do what is due."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest; None for never."""
+        ...
+
+    def close(self) -> None:
+        """Take part no longer."""
+        ...
+
+
+class Membership:
+    """One broker in its cluster."""
+
+    def __init__(self, quorum: Quorum, directory: LogDirectory, *, clock: Clock) -> None:
+        self._quorum = quorum
+        self._directory = directory
+        self._clock = clock
+        self._forwarding = Forwarding(quorum, clock=clock)
+        self._session = BrokerSession(
+            directory,
+            quorum.metadata,
+            self.submit,
+            listeners=(),
+            clock=clock,
+            on_registered=self._act,
+        )
+        self._applying: Applying | None = None
+        self._is_acting = False
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """What is committed, as far as this broker knows."""
+        return self._quorum.metadata
+
+    @property
+    def requests(self) -> frozenset[type[Message]]:
+        """What can be submitted."""
+        return self._quorum.requests
+
+    def identity(self) -> tuple[int, int]:
+        """The broker's id, and its epoch."""
+        return self._directory.node_id, self._session.epoch
+
+    def begin(self, partitions: Partitions, observers: Observers) -> None:
+        """Register this broker, and be what the metadata says from then on.
+
+        Raises:
+            ConfigError: a setting of the cluster is unknown here or out of range.
+            LogDirectoryError: the disk refused.
+        """
+        self._applying = Applying(self.metadata, self._directory, partitions, observers)
+        self._quorum.watch(self._on_changes)
+        self._session.tick()
+
+    def submit(self, request: Message, version: int | None = None) -> Answer:
+        """Have the controller decide on a request; in its newest version unless one is given."""
+        newest = type(request).__versions__.last
+        return self._forwarding.submit(request, newest if version is None else version)
+
+    def on_settings(self) -> None:
+        """Other settings of the broker hold."""
+        cluster = self._directory.config.cluster
+        self._session.configure(cluster.heartbeat_interval_ms)
+        self._quorum.configure(cluster)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        # Before the controller looks who is silent: after a long pause of this process, it is not.
+        self._session.tick()
+        self._quorum.tick()
+        if self._applying is not None:
+            self._applying.tick(self._clock.now_ms())
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest; None for never."""
+        deadlines = [self._session.next_deadline_ms(), self._quorum.next_deadline_ms()]
+        if self._applying is not None:
+            deadlines.append(self._applying.next_deadline_ms())
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def close(self) -> None:
+        """Nothing is decided any more. Raises what the log's `close` raises."""
+        self._quorum.close()
+
+    def _on_changes(self, changes: list[MetadataChange]) -> None:
+        if self._applying is not None and self._is_acting:
+            self._applying.apply(changes)
+        else:
+            self._act()
+
+    def _act(self) -> None:
+        """Begin to act on the metadata, if it has come to this broker's registration."""
+        if self._is_acting or self._applying is None or not self._session.may_act:
+            return
+        self._is_acting = True
+        try:
+            self._applying.begin()
+        except StreamlogError:
+            _log.critical("broker %d can't be what the metadata says", self._directory.node_id)
+            raise

@@ -1,0 +1,82 @@
+"""Peers: requests of this broker to others of its cluster.
+
+One connection for each, made when it is needed and given up when it fails. Where a broker is, the
+metadata knows, and before there is any, the list of voters (`controller.quorum.voters`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamlog.errors import ConnectionLost, RequestTimedOut, StreamlogError
+from streamlog.transport.connection import TcpTransport, Transport
+
+if TYPE_CHECKING:
+    from streamlog.protocol.schema import Message
+
+PEER_CLIENT_ID = "streamlog-broker"
+"""As what brokers come to each other: such a request is not handed on once more."""
+
+Address = tuple[str, int]
+
+
+class Peers:
+    """The other brokers, by number."""
+
+    def __init__(self, address: Callable[[int], Address | None]) -> None:
+        """`address` tells where one is reached; None if that is not known."""
+        self._address = address
+        self._connections: dict[int, tuple[Address, Transport]] = {}
+        self._connecting: dict[int, asyncio.Lock] = {}
+
+    async def call(self, node_id: int, request: Message, *, timeout_ms: int) -> Message:
+        """Ask one of them.
+
+        Raises:
+            ConnectionLost: it can't be reached, or hung up.
+            RequestTimedOut: no answer came in time.
+        """
+        transport = await self.transport(node_id, timeout_ms=timeout_ms)
+        try:
+            return await transport.call(request, timeout_ms=timeout_ms)
+        except (ConnectionLost, RequestTimedOut):
+            await self._give_up(node_id, transport)
+            raise
+
+    async def transport(self, node_id: int, *, timeout_ms: int) -> Transport:
+        """The connection to one of them, made if there is none.
+
+        Raises:
+            ConnectionLost: it can't be reached.
+            RequestTimedOut: it listens, and does not answer.
+        """
+        async with self._connecting.setdefault(node_id, asyncio.Lock()):
+            address = self._address(node_id)
+            known = self._connections.get(node_id)
+            if known is not None and known[0] == address:
+                return known[1]
+            if known is not None:
+                await self._give_up(node_id, known[1])
+            if address is None:
+                raise ConnectionLost(f"where broker {node_id} is reached is not known (yet)")
+            transport = await TcpTransport.connect(
+                *address, client_id=PEER_CLIENT_ID, timeout_ms=timeout_ms
+            )
+            self._connections[node_id] = address, transport
+            return transport
+
+    async def close(self) -> None:
+        """Hang up on all of them."""
+        for node_id, (_, transport) in list(self._connections.items()):
+            await self._give_up(node_id, transport)
+
+    async def _give_up(self, node_id: int, transport: Transport) -> None:
+        known = self._connections.get(node_id)
+        if known is not None and known[1] is transport:
+            del self._connections[node_id]
+        try:
+            await transport.close()
+        except StreamlogError:
+            return  # It was lost before.

@@ -1,0 +1,120 @@
+"""BrokerSession: this process as the controller knows it: registered, alive, allowed to lead.
+
+What is sent, and when, is decided by `quorum/broker_lifecycle`; this sends it by way of the quorum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from streamlog.broker.answers import Answer
+from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, Place, Send
+from streamlog.protocol.messages.brokers import (
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Listener,
+)
+from streamlog.protocol.schema import Message
+
+if TYPE_CHECKING:
+    from streamlog.broker.quorum.metadata import ClusterMetadata
+    from streamlog.broker.storage.log_directory import LogDirectory
+    from streamlog.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+
+class BrokerSession:
+    """One process of a broker."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        metadata: ClusterMetadata,
+        submit: Callable[[Message], Answer],
+        *,
+        listeners: Iterable[Listener],
+        clock: Clock,
+        on_registered: Callable[[], None],
+    ) -> None:
+        self._directory = directory
+        self._metadata = metadata
+        self._submit = submit
+        self._clock = clock
+        self._on_registered = on_registered
+        cluster = directory.config.cluster
+        self._life = BrokerLifecycle(
+            registration=BrokerRegistrationRequest(
+                broker_id=directory.node_id,
+                cluster_id=directory.cluster_id,
+                incarnation_id=uuid.uuid4().bytes,
+                listeners=list(listeners),
+                rack=None,
+                log_dirs=[id_bytes(directory.directory_id)],
+                previous_broker_epoch=directory.previous_broker_epoch,
+            ),
+            heartbeat_interval_ms=cluster.heartbeat_interval_ms,
+        )
+
+    @property
+    def epoch(self) -> int:
+        """Of this process, by the controller; -1 while it is not registered."""
+        return self._life.epoch
+
+    @property
+    def may_act(self) -> bool:
+        """Whether what the metadata says of partitions is of this process (rule R1)."""
+        return self._life.may_act(self._metadata.offset)
+
+    def configure(self, heartbeat_interval_ms: int) -> None:
+        """Go by other settings."""
+        self._life.heartbeat_interval_ms = heartbeat_interval_ms
+
+    def on_damage(self, places: Iterable[Place]) -> None:
+        """Replicas have turned out to lack records that they had counted."""
+        self._life.on_damage(places)
+
+    def tick(self) -> None:
+        """Send what is due."""
+        while (send := self._life.on_tick(self._clock.now_ms(), self._metadata.offset)) is not None:
+            answer = self._submit(send.request)
+            if isinstance(answer, asyncio.Future):
+                answer.add_done_callback(partial(self._on_done, send))
+                return
+            self._on_answer(send, answer)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest; None for never."""
+        return self._life.next_deadline_ms()
+
+    def _on_done(self, send: Send, done: asyncio.Future[Message]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._life.on_lost(send.number, self._clock.now_ms())
+        else:
+            self._on_answer(send, done.result())
+
+    def _on_answer(self, send: Send, answer: Message) -> None:
+        now_ms, refusal = self._clock.now_ms(), None
+        match answer:
+            case BrokerRegistrationResponse():
+                refusal = self._life.on_registered(answer, send.number, now_ms)
+                self._directory.broker_epoch = self._life.epoch
+                if refusal is None:
+                    self._on_registered()
+            case BrokerHeartbeatResponse():
+                refusal = self._life.on_heard(answer, send.number, now_ms)
+        if refusal is not None:
+            what, number = type(send.request).__name__, self._directory.node_id
+            _log.warning("%s of broker %d was refused: %s", what, number, refusal.name)
+
+
+def id_bytes(text: str) -> bytes:
+    """The 16 bytes of an id that is written as Kafka writes them."""
+    return base64.urlsafe_b64decode(f"{text}==")

@@ -1,0 +1,188 @@
+"""`streamlog cluster`: brokers of one log, and where its partitions are.
+
+`init` makes a data directory one of a cluster, before its broker is started; the others are shells
+around `Admin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as Grid
+
+from streamlog.assignors import TopicPartition
+from streamlog.cli.session import LogOption, Session, ask
+from streamlog.cli.terminal import out
+from streamlog.client.admin import Admin
+from streamlog.client.replica_admin import ClusterDescription, PartitionDescription
+from streamlog.errors import LogError, UsageError
+from streamlog.protocol.error_codes import ErrorCode
+
+cluster = typer.Typer(help="Brokers, and where partitions are.", no_args_is_help=True)
+
+NOBODY = -1
+
+
+@cluster.command("init")
+def cluster_init(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Of one broker.")],
+    node: Annotated[int, typer.Option("--node", metavar="ID", help="The broker's node.id.")],
+    cluster_id: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-id", metavar="ID", help="The same for all brokers; without it a new one."
+        ),
+    ] = None,
+) -> None:
+    """Make a data directory that of a broker of a cluster; it must not be one yet."""
+    from streamlog.broker.storage.formatting import (  # noqa: PLC0415 - the others start faster
+        format_directory,
+    )
+
+    identity = format_directory(str(data), node_id=node, cluster_id=cluster_id)
+    typer.echo(f"{data} is of node {identity.node_id} of cluster {identity.cluster_id}")
+
+
+@cluster.command("status")
+def cluster_status(context: typer.Context, log: LogOption = None) -> None:
+    """Brokers, and the partitions that have no leader or too few replicas in sync."""
+    session: Session = context.obj
+
+    async def look(admin: Admin) -> tuple[ClusterDescription, list[PartitionDescription]]:
+        return await admin.describe_cluster(), await admin.describe_partitions()
+
+    described, partitions = ask(session, log, look)
+    typer.echo(f"cluster {described.cluster_id}")
+    grid = Grid("broker", "address", "rack", "leads", "holds", "in sync")
+    for each in described.brokers:
+        number = each.node_id
+        grid.add_row(
+            str(number),
+            f"{each.host}:{each.port}",
+            each.rack or "",
+            str(sum(partition.leader == number for partition in partitions)),
+            str(sum(number in partition.replicas for partition in partitions)),
+            str(sum(number in partition.in_sync for partition in partitions)),
+        )
+    out().print(grid)
+    lacking = [each for each in partitions if len(each.in_sync) < len(each.replicas)]
+    leaderless = [each for each in partitions if each.leader == NOBODY]
+    typer.echo(
+        f"{len(partitions)} partitions, {len(lacking)} with replicas that are not in sync,"
+        f" {len(leaderless)} without a leader"
+    )
+    if lacking or leaderless:
+        out().print(_partitions(each for each in partitions if each in lacking + leaderless))
+
+
+@cluster.command("elect")
+def cluster_elect(
+    context: typer.Context,
+    partitions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC-PARTITION]...", help="Without any: all."),
+    ] = None,
+    *,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean", help="Any replica that lives, where nobody leads: may lose records."
+        ),
+    ] = False,
+    log: LogOption = None,
+) -> None:
+    """Have the preferred replicas lead partitions again."""
+    wanted = [parse_partition(text) for text in partitions or ()]
+    if unclean and not wanted:
+        raise UsageError("--unclean may lose records: name the partitions")
+    session: Session = context.obj
+    done = ask(session, log, lambda admin: admin.elect_leaders(wanted or None, unclean=unclean))
+    elected = [where for where, error in done.items() if error is None]
+    for where in sorted(elected):
+        typer.echo(f"{where.topic}-{where.partition}: its leader is elected")
+    refused = _first_other(done.values(), ErrorCode.ELECTION_NOT_NEEDED)
+    if refused is not None:
+        raise refused
+    if not elected:
+        typer.echo("nothing to do: all are led by their preferred replicas")
+
+
+@cluster.command("reassign")
+def cluster_reassign(
+    context: typer.Context,
+    moves: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC-PARTITION=BROKER,BROKER...]...",
+            help="The first broker is to lead; nothing behind '=' gives a move up.",
+        ),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Move partitions to other brokers; without any, show those that are on their way."""
+    session: Session = context.obj
+    if not moves:
+        under_way = ask(session, log, lambda admin: admin.list_partition_reassignments())
+        grid = Grid("partition", "replicas", "coming", "going")
+        for where, move in sorted(under_way.items()):
+            numbers = (_numbers(each) for each in (move.replicas, move.adding, move.removing))
+            grid.add_row(f"{where.topic}-{where.partition}", *numbers)
+        out().print(grid)
+        return
+    wanted = dict(map(parse_move, moves))
+    done = ask(session, log, lambda admin: admin.alter_partition_reassignments(wanted))
+    for where, error in done.items():
+        if error is None:
+            what = "is on its way" if wanted[where] else "stays"
+            typer.echo(f"{where.topic}-{where.partition} {what}")
+    refused = next((error for error in done.values() if error is not None), None)
+    if refused is not None:
+        raise refused
+
+
+def parse_partition(text: str) -> TopicPartition:
+    """`orders-3`.
+
+    Raises:
+        UsageError: it is no partition.
+    """
+    topic, _, number = text.rpartition("-")
+    if not topic or not number.isdecimal():
+        raise UsageError(f"{text!r} is no partition: write it as TOPIC-PARTITION, such as orders-3")
+    return TopicPartition(topic, int(number))
+
+
+def parse_move(text: str) -> tuple[TopicPartition, list[int] | None]:
+    """`orders-3=1,2`, or `orders-3=` to give a move up.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    where, equals, brokers = text.partition("=")
+    numbers = [each for each in brokers.split(",") if each]
+    if not equals or not all(each.isdecimal() for each in numbers):
+        raise UsageError(f"{text!r} is no move: write it as TOPIC-PARTITION=BROKER,BROKER...")
+    return parse_partition(where), [int(each) for each in numbers] or None
+
+
+def _partitions(partitions: Iterable[PartitionDescription]) -> Grid:
+    grid = Grid("partition", "leader", "epoch", "replicas", "in sync", "offline")
+    for each in partitions:
+        grid.add_row(
+            f"{each.topic}-{each.partition}",
+            "none" if each.leader == NOBODY else str(each.leader),
+            str(each.leader_epoch),
+            *(_numbers(numbers) for numbers in (each.replicas, each.in_sync, each.offline)),
+        )
+    return grid
+
+
+def _numbers(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _first_other(errors: Iterable[LogError | None], than: int) -> LogError | None:
+    return next((each for each in errors if each is not None and each.code != than), None)

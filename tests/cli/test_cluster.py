@@ -1,0 +1,85 @@
+"""`streamlog cluster`, over a log of one broker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from streamlog.assignors import TopicPartition
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.cli.cluster import cluster, parse_move, parse_partition
+from streamlog.errors import ConfigError, LogDirectoryLost, LogError, UsageError
+from tests.broker.node import create
+from tests.cli.console import Invoke, console, row
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Invoke:
+    async def make() -> None:
+        async with Broker.open(str(tmp_path / "log")) as broker:
+            create(broker, "orders", 2)
+
+    asyncio.run(make())
+    return console(cluster, tmp_path / "log")
+
+
+def test_a_directory_is_made_one_of_a_cluster_once(tmp_path: Path) -> None:
+    data = tmp_path / "new"
+
+    def init(*arguments: str) -> str:
+        at = ["init", "--data", str(data), *arguments]
+        return CliRunner().invoke(cluster, at, catch_exceptions=False).output
+
+    assert "is of node 2 of cluster abc" in init("--node", "2", "--cluster-id", "abc")
+    with pytest.raises(LogDirectoryLost, match="is of node 2 of cluster abc already"):
+        init("--node", "3")
+    with pytest.raises(ConfigError, match="belongs to node 2"):
+        Broker.open(str(data), config=BrokerConfig(node_id=3))
+
+    async def serve() -> str:
+        async with Broker.open(str(data), config=BrokerConfig(node_id=2)) as broker:
+            return broker.cluster_id
+
+    assert asyncio.run(serve()) == "abc"
+
+
+def test_brokers_and_their_partitions_are_told(told: Invoke) -> None:
+    said = told("status")
+    assert row(said, "1", "127.0.0.1:0", "", "2", "2", "2")
+    assert "2 partitions, 0 with replicas that are not in sync, 0 without a leader" in said
+
+
+def test_leaders_are_elected_where_others_should_lead(told: Invoke) -> None:
+    assert "nothing to do" in told("elect")
+    assert "nothing to do" in told("elect", "orders-1")
+    with pytest.raises(LogError, match="orders-7"):
+        told("elect", "orders-7")
+    with pytest.raises(UsageError, match="name the partitions"):
+        told("elect", "--unclean")
+
+
+def test_partitions_are_moved_where_there_are_brokers(told: Invoke) -> None:
+    assert "orders-0 is on its way" in told("reassign", "orders-0=1")
+    assert "orders-0" not in told("reassign")
+    with pytest.raises(LogError, match="orders-0"):
+        told("reassign", "orders-0=1,2")
+    with pytest.raises(LogError, match="not being moved"):
+        told("reassign", "orders-0=")
+
+
+@pytest.mark.parametrize("text", ["orders", "-1", "orders-x", "orders-"])
+def test_what_is_no_partition_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match="TOPIC-PARTITION"):
+        parse_partition(text)
+
+
+def test_moves_are_read() -> None:
+    assert parse_move("a-b-3=1,2") == (TopicPartition("a-b", 3), [1, 2])
+    assert parse_move("a-b-3=") == (TopicPartition("a-b", 3), None)
+    for text in ("a-3", "a-3=x", "a=1"):
+        with pytest.raises(UsageError):
+            parse_move(text)
