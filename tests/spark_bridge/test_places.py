@@ -38,7 +38,7 @@ KEYED = 60
 async def fill(url: str) -> None:
     async with Log.open(url) as log:
         admin = log.admin()
-        names = ("plain", "marked", "aborted", "cut", "emptied", "empty")
+        names = ("plain", "marked", "aborted", "cut", "emptied", "empty", "compacted")
         await admin.create_topics([NewTopic(name, 1) for name in names])
         async with log.producer() as producer:
             for name in ("plain", "cut", "emptied"):
@@ -60,7 +60,6 @@ def compact(path: Path) -> None:
     """A topic of which most records are gone, in between as well."""
     directory = LogDirectory.open(str(path), config=COMPACTED)
     try:
-        directory.create_topic("compacted", 1)
         log = directory.log("compacted", 0)
         for number in range(KEYED):
             log.append(keyed((f"k{number % KEYS}", f"{number:040}"), ("x", "x" * 40)), now_ms=0)
