@@ -24,6 +24,8 @@ from streamlog.protocol.messages.brokers import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     BrokerState,
+    Feature,
+    Listener,
     ProposedPartition,
     ProposedTopic,
 )
@@ -89,6 +91,9 @@ class SimulatedBroker:
                 broker_id=broker_id,
                 cluster_id="c",
                 incarnation_id=bytes([broker_id, *incarnation.to_bytes(4), *bytes(11)]),
+                listeners=[Listener(name="PLAINTEXT", host=f"b{broker_id}", port=9092)],
+                features=[Feature(name="transaction.version", max_supported_version=2)],
+                rack=world.rack(broker_id),
                 log_dirs=[disk.directory],
                 previous_broker_epoch=disk.clean_epoch,
             ),

@@ -10,12 +10,15 @@ from random import Random
 
 from simulation.controller.broker import Disk, SimulatedBroker
 from simulation.controller.oracle import Holder, Oracle, Violation
+from simulation.controller.orders import TOPICS, order
 from streamlog.broker.cluster_config import ClusterConfig
+from streamlog.broker.config import BrokerConfig
 from streamlog.broker.quorum.controller import Controller
 from streamlog.broker.quorum.decision import Decision, Realm
 from streamlog.broker.quorum.elections import CORRECT, Rules
 from streamlog.broker.quorum.metadata import TOPIC_RESOURCE, ClusterMetadata
 from streamlog.broker.quorum.metadata_records import MetadataRecord, decode_record, encode_record
+from streamlog.broker.security_config import AUTHORIZER_STANDARD, SecurityConfig
 from streamlog.protocol.messages.admin import (
     AlterableConfig,
     AlterConfigsResource,
@@ -43,8 +46,8 @@ CALM_MS = 12_000
 """How long everything has to be well again after the faults (L1)."""
 STEP_MS = (10, 30)
 REPLICAS = 3
-TOPICS = ("a", "b")
 NEWEST = 99
+SECURED = BrokerConfig(security=SecurityConfig(authorizer=AUTHORIZER_STANDARD))
 
 Heard = Callable[[Message | None], None]
 
@@ -63,6 +66,7 @@ class World:
         """Offsets of the last records of batches."""
         self.loses_disks = bool(seed % 2)
         """Whether disks are lost; else settings change that say how many losses are borne."""
+        self.has_racks = bool(seed % 3)
         self._rules = rules
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._serial, self._numbers = count(), count(1)
@@ -90,6 +94,10 @@ class World:
         """Let something happen in a while."""
         heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._serial), what))
 
+    def rack(self, broker_id: int) -> str | None:
+        """Where a broker stands, in lives with racks."""
+        return f"rack {broker_id % 2}" if self.has_racks else None
+
     def number(self) -> int:
         """One that nobody has had."""
         return next(self._numbers)
@@ -107,6 +115,7 @@ class World:
         self.at(400, self._make)
         self.at(450, self._make)
         self.at(500, self._trouble)
+        self.at(500, self._administer)
         self._until(FAULTS_MS)
         self._heal()
         self._until(FAULTS_MS + CALM_MS)
@@ -206,6 +215,7 @@ class World:
             cluster_id="c",
             node_id=100,
             chance=self.rng,
+            config=SECURED,
             cluster=ClusterConfig(session_timeout_ms=1500, imbalance_check_interval_s=3),
             rules=self._rules,
         )
@@ -226,7 +236,9 @@ class World:
         self.at(self.rng.randint(10, 800), self._take_over)
 
     def _tick(self) -> None:
-        if self._controller is not None and self._under_way is None:
+        is_free = self._controller is not None and self._under_way is None
+        deadline = None if self._controller is None else self._controller.next_deadline_ms()
+        if is_free and self._controller is not None and (deadline or 0) <= self.now_ms:
             decision = self._controller.on_tick(self.now_ms)
             if decision is not None:
                 self._carry_out(decision, None)
@@ -284,6 +296,11 @@ class World:
         self.counts["stops in order"] += 1
         process.is_dead = True
         self.at(self.rng.randint(1, 2000), lambda: self._start(process.id))
+
+    def _administer(self) -> None:
+        if not self._is_calm:
+            self._order(order(self.rng, self.oracle.image, sorted(self.disks)))
+            self.at(self.rng.randint(20, 300), self._administer)
 
     # ---- what goes wrong, and what is asked for ----
 
