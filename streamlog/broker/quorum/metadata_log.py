@@ -63,6 +63,8 @@ class MetadataLog:
         self._files = files
         self._directory = directory
         self._start = start
+        self._flushed_end = flushed_end
+        """At opening."""
         self._places: list[_Place] = []
         self._segments: list[_Segment] = []
         self._useless: list[_Segment] = []
@@ -169,15 +171,28 @@ class MetadataLog:
         self.sync()
 
     def discard_unsound(self) -> None:
-        """Cut off what is unsound, and all behind it, durably; the rest is on disk, too."""
+        """Cut off what is unsound, and all behind it, durably; the rest is on disk, too.
+
+        What was not known to be on disk is written once more: after a sync that has failed, a
+        system may take pages for clean that never got there, and a later sync says nothing.
+        """
         while self._useless:
             self._remove(self._useless.pop())
         for segment in self._segments:
             segment.file.truncate(segment.size_bytes)
+            unsure = [each for each in self._places if self._is_unsure(each, segment)]
+            if unsure:
+                position = unsure[0].position
+                data = segment.file.read(segment.size_bytes - position, position)
+                write_whole(segment.file, data, position)
             segment.file.sync()
         if not self._places:
             self.restart(self._start)
         self.sync()
+
+    def _is_unsure(self, place: _Place, segment: _Segment) -> bool:
+        is_known = self._flushed_end is not None and place.next_offset <= self._flushed_end
+        return place.segment == segment.base_offset and not is_known
 
     def close(self) -> None:
         """Give the files back."""

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulation.disk import SimulatedDisk
 from streamlog.broker.quorum.log_entries import encode_entry, encode_snapshot
 from streamlog.broker.quorum.quorum_files import FOLDER, QuorumFiles
 from streamlog.broker.quorum.raft_messages import Entry, QuorumState, SnapshotId
@@ -192,6 +194,28 @@ def test_an_error_of_the_disk_is_one_of_the_directory() -> None:
     files.fail_next_sync(errno.EIO)
     with pytest.raises(LogDirectoryFailed):
         quorum.sync(1)
+
+
+def test_a_sync_that_failed_proves_nothing_later() -> None:
+    disk = SimulatedDisk(Random(1))
+    quorum = QuorumFiles(disk, "data")
+    quorum.settle()
+    quorum.persist(STATE)
+    quorum.append([entry(0)])
+    quorum.sync(1)
+    quorum.append([entry(1)])
+    disk.refuse_syncs()
+    with pytest.raises(LogDirectoryFailed):
+        quorum.sync(2)
+    # The process ends, and another one finds what the page cache has.
+    disk.kill()
+    again = QuorumFiles(disk, "data")
+    again.settle()
+    assert all_of(again) == [entry(0), entry(1)]
+    disk.cut()
+    last = QuorumFiles(disk, "data")
+    last.settle()
+    assert all_of(last) == [entry(0), entry(1)]
 
 
 Step = st.sampled_from(["append", "append", "sync", "truncate", "roll", "crash", "snapshot"])
