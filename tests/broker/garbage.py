@@ -104,12 +104,12 @@ class Garbage:
                 return draw.random() < 0.5
             case "string" | "float64":
                 return draw.choice(TEXTS if kind == "string" else FRACTIONS)
-            case "bytes":
-                return draw.randbytes(draw.randint(0, 20))
+            case "bytes" | "uuid":
+                return draw.randbytes(16 if kind == "uuid" else draw.randint(0, 20))
             case "records":
                 return batch(*[b"value"] * draw.randint(1, 3))
-            case "uuid":
-                return draw.randbytes(16)
+            case "uint16":
+                return draw.choice(NUMBERS) & 0xFFFF
             case _:
                 return draw.choice(NUMBERS)
 
