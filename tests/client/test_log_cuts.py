@@ -46,7 +46,7 @@ def test_a_reader_that_was_further_reads_on_from_where_the_log_was_cut(tmp_path:
                 # What is committed by now is of the second leader, and right.
                 await reader.commit()
                 place = (await reader.committed_metadata([T0]))[T0]
-                assert place == OffsetAndMetadata(10, leader_epoch=1)
+                assert place == OffsetAndMetadata(10, leader_epoch=2)
                 await write(log, [b"more"])
                 reader.seek(T0, place)
                 async with asyncio.timeout(60):

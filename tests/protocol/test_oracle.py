@@ -27,8 +27,12 @@ THEIRS: dict[str, Any] = {
 
 
 def shared(name: str) -> bool:
-    """Authorized operations are a number here and a set of its bits there; one field is ours."""
-    return not name.endswith(("authorized_operations", "mark_after_ms"))
+    """Authorized operations are a number here and a set of its bits there; some fields are ours."""
+    return not name.endswith("authorized_operations") and name not in OWN_FIELDS
+
+
+OWN_FIELDS = {"mark_after_ms", "known_high_watermark", "rejoin_id", "rejoined"}
+"""Under `OWN_TAG`: they step over them."""
 
 
 NO_ID = bytes(16)
@@ -97,9 +101,18 @@ REQUESTS = [
     if api.request.__name__ in THEIRS
     for version in range(api.request.__versions__.first, api.max_version + 1)
 ]
-UNKNOWN_TO_THEM = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"} | {
-    api.name for api in APIS.values() if api.key >= OWN_KEY
+BETWEEN_BROKERS = {
+    "AllocateProducerIds",
+    "AlterPartition",
+    "BrokerHeartbeat",
+    "BrokerRegistration",
+    "UnregisterBroker",
 }
+UNKNOWN_TO_THEM = (
+    {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
+    | BETWEEN_BROKERS
+    | {api.name for api in APIS.values() if api.key >= OWN_KEY}
+)
 
 
 def test_they_know_what_we_compare_with_them() -> None:

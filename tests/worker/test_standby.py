@@ -15,6 +15,7 @@ from streamlog.processing.task import TaskId
 from streamlog.tables import directories
 from streamlog.tables.changelog import Progress, checkpoint
 from streamlog.tables.rocksdb import RocksBudget
+from streamlog.tables.store import Changes
 from streamlog.worker.restore import Restorer
 from streamlog.worker.standby import Room, Standbys
 from streamlog.worker.topics import ensure_topics
@@ -30,7 +31,7 @@ COMMITS, KEYS, DEADLINE_S = 6, 500, 60
 async def commit(log: Log, number: int) -> None:
     """A checkpoint, as an owner elsewhere writes it."""
     rows = [(b"\x0busers-table%d" % key, b"%d" % (number * KEYS + key)) for key in range(KEYS)]
-    batch = checkpoint(rows, Progress(offsets={("users", 0): number}))
+    batch = checkpoint(Changes.of(rows), Progress(offsets={("users", 0): number}))
     wall_ms = SystemClock().wall_ms()
     async with log.producer() as producer:
         await producer.send_atomic(*CHANGELOG, [(wall_ms, key, value, ()) for key, value in batch])
