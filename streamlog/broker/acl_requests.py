@@ -1,29 +1,19 @@
-"""AclRequests: DescribeAcls, CreateAcls and DeleteAcls (KIP-140, KIP-290).
+"""AclRequests: which ACLs there are, and who decides by them (KIP-140, KIP-290).
 
-ACLs are replaced as a whole, durably, and hold for every request from then on. Without an
-authorizer there are none, and whoever asks is told so. What can't be meant, such as an ACL for
-all operations in general or for a cluster of another name, is refused with what would be taken.
+They are the controller's (`quorum/security_control`), and hold here once they are committed.
+Without an authorizer there are none, and whoever asks is told so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from streamlog.broker.security.acls import (
-    AclFilter,
-    Authorizer,
-    super_users_of,
-)
+from streamlog.broker.quorum.security_control import filter_of
+from streamlog.broker.security.acls import Authorizer, super_users_of
 from streamlog.broker.security_config import AUTHORIZER_NONE
 from streamlog.errors import LogError
-from streamlog.protocol.acls import (
-    Operation,
-    Pattern,
-    Permission,
-    ResourceType,
-)
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.security import (
     AclDescription,
@@ -38,18 +28,6 @@ if TYPE_CHECKING:
     from streamlog.broker.security_config import SecurityConfig
 
 DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
-
-
-class _Filter(Protocol):
-    """What DescribeAcls and DeleteAcls have in common."""
-
-    resource_type_filter: int
-    resource_name_filter: str | None
-    pattern_type_filter: int
-    principal_filter: str | None
-    host_filter: str | None
-    operation: int
-    permission_type: int
 
 
 class AclRequests:
@@ -84,7 +62,7 @@ class AclRequests:
     def describe(self, request: DescribeAclsRequest) -> DescribeAclsResponse:
         """Those that a filter matches, by resource."""
         try:
-            found = self._required().acls.matching(_filter(request))
+            found = self._required().acls.matching(filter_of(request))
         except LogError as error:
             return DescribeAclsResponse(error_code=error.code, error_message=str(error))
         return DescribeAclsResponse(
@@ -114,18 +92,3 @@ class AclRequests:
         if self.authorizer is None:
             raise error_for(ErrorCode.SECURITY_DISABLED, DISABLED)
         return self.authorizer
-
-
-def _filter(asked: _Filter) -> AclFilter:
-    try:
-        return AclFilter(
-            resource_type=ResourceType(asked.resource_type_filter),
-            name=asked.resource_name_filter,
-            pattern=Pattern(asked.pattern_type_filter),
-            principal=asked.principal_filter,
-            host=asked.host_filter,
-            operation=Operation(asked.operation),
-            permission=Permission(asked.permission_type),
-        )
-    except ValueError as error:
-        raise error_for(ErrorCode.INVALID_REQUEST, f"no such filter ({error})") from None
