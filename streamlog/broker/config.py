@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.group_config import GroupConfig
+from streamlog.broker.quorum_config import QuorumConfig
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.settings import (
     INT_MAX,
@@ -160,6 +161,8 @@ class BrokerConfig:
     """Transactions."""
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     """Brokers that are several."""
+    quorum: QuorumConfig = field(default_factory=QuorumConfig)
+    """Who decides for them."""
     connections: ConnectionConfig = field(default_factory=ConnectionConfig)
     """Clients."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -169,6 +172,7 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         check_table(self)
+        self.quorum.check(self.node_id)
 
     def overridden(self, configs: Mapping[str, str]) -> BrokerConfig:
         """These settings with some replaced, given by the broker's names and as text.
@@ -182,10 +186,9 @@ class BrokerConfig:
             if place is None:
                 raise unknown("broker", name, _PLACES)
             sections[place.section][place.name] = text
-        changed = replaced(self, sections[""])
-        parts = {name: replaced(getattr(changed, name), sections[name]) for name in _SECTIONS}
-        topic = changed.topic.overridden(sections["topic"])
-        return replace(changed, topic=topic, **parts)
+        parts = {name: replaced(getattr(self, name), sections[name]) for name in _SECTIONS}
+        topic = self.topic.overridden(sections["topic"])
+        return replaced(self, sections[""], topic=topic, **parts)
 
     def described(self) -> dict[str, str]:
         """Every setting by the broker's name, as text."""
@@ -203,6 +206,7 @@ class _Place(NamedTuple):
 
 _SECTIONS: Mapping[str, type[Any]] = {
     "cluster": ClusterConfig,
+    "quorum": QuorumConfig,
     "group": GroupConfig,
     "transaction": TransactionConfig,
     "connections": ConnectionConfig,

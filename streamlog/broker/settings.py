@@ -289,8 +289,8 @@ def _items(text: str) -> list[str]:
     return [item for item in (each.strip() for each in text.split(",")) if item]
 
 
-def replaced(table: Table, configs: Mapping[str, str]) -> Table:
-    """A table with some of its settings replaced, by Kafka's names and as text.
+def replaced(table: Table, configs: Mapping[str, str], **parts: object) -> Table:
+    """A table with some of its settings replaced, by Kafka's names and as text, and whole parts.
 
     Raises:
         ConfigError: a value is malformed or out of range.
@@ -299,6 +299,7 @@ def replaced(table: Table, configs: Mapping[str, str]) -> Table:
     changes: dict[str, Any] = {
         known[name].attribute: known[name].setting.parse(text) for name, text in configs.items()
     }
+    changes.update(parts)
     return replace(table, **changes)  # type: ignore[type-var]  # a table is a dataclass
 
 
