@@ -144,6 +144,7 @@ def test_tests_mirror_the_package() -> None:
         apart = {
             "builds",
             "chaos",
+            "cluster",
             "conformance",
             "equality",
             "examples",

@@ -27,6 +27,7 @@ from streamlog.broker.settings import (
     choice,
     declared,
     replaced,
+    text,
     texts_of,
     truth,
     unknown,
@@ -43,6 +44,7 @@ from streamlog.broker.topic_config import (
     TopicConfig,
 )
 from streamlog.broker.transaction_config import TransactionConfig
+from streamlog.errors import ConfigError
 
 __all__ = [
     "AS_PRODUCED",
@@ -83,6 +85,23 @@ class BrokerConfig:
             is_dynamic=False,
         ),
         most=INT_MAX,
+    )
+    log_dirs: str = text(
+        "",
+        Named(
+            "log.dirs",
+            "The broker's data directory, unless the command says it. One, and no list as in"
+            " Kafka.",
+            is_dynamic=False,
+        ),
+    )
+    rack: str = text(
+        "",
+        Named(
+            "broker.rack",
+            "Where the broker stands; replicas of a partition are put into different racks.",
+            is_dynamic=False,
+        ),
     )
     # Enough for four consumers to share a topic, few enough to open at once on a small machine.
     num_partitions: int = whole(
@@ -173,6 +192,11 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         check_table(self)
         self.quorum.check(self.node_id)
+        if "," in self.log_dirs:
+            raise ConfigError(
+                f"log.dirs={self.log_dirs}: a broker has one data directory; join the disks, or run"
+                " a broker for each"
+            )
 
     def overridden(self, configs: Mapping[str, str]) -> BrokerConfig:
         """These settings with some replaced, given by the broker's names and as text.
@@ -181,11 +205,11 @@ class BrokerConfig:
             ConfigError: a name is unknown, or a value malformed or out of range.
         """
         sections: dict[str, dict[str, str]] = {name: {} for name in ("", *_SECTIONS, "topic")}
-        for name, text in configs.items():
+        for name, value in configs.items():
             place = _PLACES.get(name)
             if place is None:
                 raise unknown("broker", name, _PLACES)
-            sections[place.section][place.name] = text
+            sections[place.section][place.name] = value
         parts = {name: replaced(getattr(self, name), sections[name]) for name in _SECTIONS}
         topic = self.topic.overridden(sections["topic"])
         return replaced(self, sections[""], topic=topic, **parts)

@@ -8,11 +8,9 @@ a request to stop and the second into an end, and errors into one clear line and
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -21,11 +19,9 @@ from rich.markup import escape
 
 from streamlog.app import App
 from streamlog.assignors import TopicPartition
-from streamlog.broker.config import BrokerConfig
-from streamlog.broker.listeners import Listener, listeners_of
-from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.acls import acls
 from streamlog.cli.app_commands import WithAppCommands
+from streamlog.cli.broker import broker
 from streamlog.cli.cluster import cluster
 from streamlog.cli.configs import configs
 from streamlog.cli.dlq import dlq
@@ -34,7 +30,7 @@ from streamlog.cli.groups import groups
 from streamlog.cli.history import backfill, compare, hand_over, promote
 from streamlog.cli.log import log_commands
 from streamlog.cli.quotas import quotas
-from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve, set_within
+from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve
 from streamlog.cli.session import LogOption, Session, load_app
 from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
 from streamlog.cli.topics import partitions_of, topics
@@ -45,7 +41,6 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.properties import read_properties
 from streamlog.records.batch import Record
 from streamlog.serdes import Serde, from_text
 from streamlog.topology import TopicSpec
@@ -55,18 +50,7 @@ if TYPE_CHECKING:
 
 EXIT_BUG = 1
 DEFAULT_LOG = "embedded:./.streamlog/log"
-LISTEN_DEFAULT = "127.0.0.1:9092"
-PORT_MAX = 65_535
 POLL_MS = 200
-LOOK_MS = 1_000
-"""How often a broker that nobody writes to looks whether its directory is still there."""
-
-
-class Flush(StrEnum):
-    """When a broker acknowledges a record."""
-
-    ALWAYS = "always"
-    OS = "os"
 
 
 T = TypeVar("T")
@@ -178,70 +162,7 @@ def worker(
     )
 
 
-@cli.command()
-def broker(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The log's directory.")],
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            "--listen",
-            metavar="HOST:PORT",
-            help=f"Port 0 takes a free one. Default: the listeners in FILE, else {LISTEN_DEFAULT}",
-        ),
-    ] = None,
-    flush: Annotated[
-        Flush | None,
-        typer.Option(
-            "--flush", help="Acknowledge what is on disk, or what the operating system has."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Settings of the broker, NAME=VALUE a line."),
-    ] = None,
-) -> None:
-    """Serve a log directory to Kafka clients until Ctrl-C."""
-    from streamlog.broker.broker import Broker  # noqa: PLC0415 - the other commands start faster
-    from streamlog.broker.listening import Listening  # noqa: PLC0415 - the same
-
-    settings = broker_config(config, flush)
-    listeners = listeners_of(settings.security) if listen is None else ()
-    if not listeners:
-        host, port = parse_address(listen or LISTEN_DEFAULT)
-        listeners = (Listener(host=host, port=port),)
-
-    async def main(stop: asyncio.Event) -> None:
-        async with (
-            Broker.open(str(data), config=settings) as opened,
-            Listening(opened, listeners) as listening,
-        ):
-            for server in listening.servers:
-                protocol = server.listener.protocol
-                security = "" if protocol == PLAINTEXT else f"{protocol}, "
-                typer.echo(
-                    f"listening on {server.host}:{server.port} "
-                    f"({security}log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
-                )
-            # What is there now stays: a full collection that walks it holds every client up.
-            gc.collect()
-            gc.freeze()
-            while not await set_within(stop, LOOK_MS):
-                opened.directory.check()
-
-    serve(main, "closing the log")
-    typer.echo("stopped: the log is closed")
-
-
-def broker_config(file: Path | None, flush: Flush | None) -> BrokerConfig:
-    """The settings of a broker from a file, and from the command line, which comes first.
-
-    Raises:
-        ConfigError: a setting is unknown or out of range.
-    """
-    given = {} if file is None else read_properties(str(file))
-    if flush is not None:
-        given["flush"] = flush
-    return BrokerConfig().overridden(given)
+cli.command()(broker)
 
 
 @cli.command()
@@ -322,18 +243,6 @@ def main(app: App | None = None) -> NoReturn:
     except StreamlogError as error:
         fail(error)
     sys.exit(0)
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT"; "[::1]:9092" for IPv6.
-
-    Raises:
-        UsageError: it is not of that form.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > PORT_MAX or not host:
-        raise UsageError(f"{text!r} is not HOST:PORT, such as {LISTEN_DEFAULT}")
-    return host.strip("[]"), int(port)
 
 
 def encode(serde: Serde[Any], text: str) -> bytes:

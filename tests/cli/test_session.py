@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamlog import App
-from streamlog.cli.commands import Flush, broker_config
+from streamlog.cli.broker import Flush, broker_config
 from streamlog.cli.session import Session
 from streamlog.errors import ConfigError
 

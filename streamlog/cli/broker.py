@@ -1,0 +1,127 @@
+"""`streamlog broker`: one broker of a log, until Ctrl-C; alone, or with others that it is told of.
+
+A shell: settings come from a file and from the command line, which comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.listeners import Listener, listeners_of
+from streamlog.broker.security_config import PLAINTEXT
+from streamlog.cli.running import serve, set_within
+from streamlog.errors import UsageError
+from streamlog.properties import read_properties
+
+LISTEN_DEFAULT = "127.0.0.1:9092"
+PORT_MAX = 65_535
+LOOK_MS = 1_000
+"""How often a broker that nobody writes to looks whether its directory is still there."""
+
+
+class Flush(StrEnum):
+    """When a broker acknowledges a record."""
+
+    ALWAYS = "always"
+    OS = "os"
+
+
+def broker(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="DIR", help="The log's directory. Default: log.dirs in FILE"
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help=f"Port 0 takes a free one. Default: the listeners in FILE, else {LISTEN_DEFAULT}",
+        ),
+    ] = None,
+    flush: Annotated[
+        Flush | None,
+        typer.Option(
+            "--flush", help="Acknowledge what is on disk, or what the operating system has."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Settings of the broker, NAME=VALUE a line."),
+    ] = None,
+) -> None:
+    """Serve a log directory to Kafka clients until Ctrl-C."""
+    settings = broker_config(config, flush)
+    if data is not None:
+        settings = replace(settings, log_dirs=str(data))
+    if not settings.log_dirs:
+        raise UsageError("where is its data? Give --data DIR, or log.dirs=DIR in --config FILE")
+    listeners = listeners_of(settings.security) if listen is None else ()
+    if not listeners:
+        host, port = parse_address(listen or LISTEN_DEFAULT)
+        listeners = (Listener(host=host, port=port),)
+    run_broker(settings, listeners)
+
+
+def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
+    """Until a signal ends it. Raises what opening the directory and listening raise."""
+    from streamlog.broker.broker import Broker  # noqa: PLC0415 - the other commands start faster
+    from streamlog.broker.listening import Listening  # noqa: PLC0415 - the same
+
+    data = settings.log_dirs
+
+    async def main(stop: asyncio.Event) -> None:
+        async with (
+            Broker.open(data, config=settings) as opened,
+            Listening(opened, listeners) as listening,
+        ):
+            for server in listening.servers:
+                protocol = server.listener.protocol
+                security = "" if protocol == PLAINTEXT else f"{protocol}, "
+                typer.echo(
+                    f"listening on {server.host}:{server.port} "
+                    f"({security}log {data}, cluster {opened.cluster_id}); Ctrl-C stops"
+                )
+            # What is there now stays: a full collection that walks it holds every client up.
+            gc.collect()
+            gc.freeze()
+            while not await set_within(stop, LOOK_MS):
+                opened.directory.check()
+
+    serve(main, "closing the log")
+    typer.echo("stopped: the log is closed")
+
+
+def broker_config(file: Path | None, flush: Flush | None) -> BrokerConfig:
+    """The settings of a broker from a file, and from the command line, which comes first.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range.
+    """
+    given = {} if file is None else read_properties(str(file))
+    if flush is not None:
+        given["flush"] = flush
+    return BrokerConfig().overridden(given)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of "HOST:PORT"; "[::1]:9092" for IPv6.
+
+    Raises:
+        UsageError: it is not of that form.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > PORT_MAX or not host:
+        raise UsageError(f"{text!r} is not HOST:PORT, such as {LISTEN_DEFAULT}")
+    return host.strip("[]"), int(port)

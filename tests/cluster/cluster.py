@@ -1,0 +1,294 @@
+"""Brokers of a cluster as processes of their own, and what can be done to them from outside.
+
+    with Cluster(tmp_path) as cluster:       # three `streamlog broker --config FILE`
+        asyncio.run(story(cluster))          # which begins with `await cluster.ready()`
+
+What they log is printed at the end, so that it stands below a test that has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, TypeVar
+
+from streamlog.broker.storage.catalog import new_id
+from streamlog.broker.storage.formatting import format_directory
+from streamlog.errors import StreamlogError
+from streamlog.protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
+from streamlog.protocol.schema import Message
+from streamlog.transport.connection import TcpTransport
+from tests.cluster.ports import reserved_ports
+
+ROOT = Path(__file__).parent.parent.parent
+DEADLINE_S = 60.0
+STOP_S = 30.0
+"""SIGTERM, and a broker has ended: what is promised to who restarts them one by one."""
+ASK_MS = 1_000
+ASK_AGAIN_S = 0.05
+LAST_LINES = 60
+
+SETTINGS: Mapping[str, str] = {
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+    "group.initial.rebalance.delay.ms": "0",
+}
+"""Time-outs of tests: failing over takes about two seconds instead of ten."""
+QUORUM_SETTINGS: Mapping[str, str] = {
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.election.backoff.max.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "600",
+    "controller.quorum.request.timeout.ms": "600",
+}
+"""Likewise, where several decide."""
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass
+class Node:
+    """One broker, in all its lives."""
+
+    number: int
+    port: int
+    directory: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    """For its next start, beside that of this process."""
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "broker.properties"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "broker.log"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+class Cluster:
+    """Brokers 1 to n, each of which is a controller, too. A context manager: they end with it."""
+
+    def __init__(
+        self, directory: Path, brokers: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Nothing runs yet; `settings` are those of every broker, beside `SETTINGS`."""
+        self.cluster_id = new_id()
+        self._directory = directory
+        self._count = brokers
+        self._settings = dict(settings or {})
+        self._stack = ExitStack()
+        self.nodes: dict[int, Node] = {}
+
+    def __enter__(self) -> Self:
+        """Make their directories, and start them. They are not `ready` yet."""
+        ports = self._stack.enter_context(reserved_ports(self._count))
+        for number, port in enumerate(ports, 1):
+            node = Node(number, port, self._directory / f"broker-{number}")
+            self.nodes[number] = node
+            node.directory.mkdir(parents=True)
+            format_directory(str(node.data), node_id=number, cluster_id=self.cluster_id)
+        for node in self.nodes.values():
+            self.configure(node.number)
+            self.start(node.number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes.values():
+            self.kill(node.number)
+        self._stack.close()
+        for node in self.nodes.values():
+            print(f"--- broker {node.number}, {node.address}\n{self._last_lines(node)}")  # noqa: T201
+
+    @property
+    def bootstrap(self) -> str:
+        """Their addresses, as clients take them."""
+        return ",".join(node.address for node in self.nodes.values())
+
+    @property
+    def url(self) -> str:
+        """The log."""
+        return f"kafka://{self.bootstrap}"
+
+    @property
+    def voters(self) -> str:
+        """Who decides."""
+        return ",".join(f"{node.number}@{node.address}" for node in self.nodes.values())
+
+    def configure(self, number: int, settings: Mapping[str, str] | None = None) -> None:
+        """Write a broker's settings, for its next start; these come before those of all."""
+        node = self.nodes[number]
+        given = {
+            "node.id": str(number),
+            "log.dirs": str(node.data),
+            "listeners": f"PLAINTEXT://{node.address}",
+            **SETTINGS,
+            **({} if self._count == 1 else self._quorum()),
+            **self._settings,
+            **(settings or {}),
+        }
+        node.config.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+
+    def _quorum(self) -> dict[str, str]:
+        return {"controller.quorum.voters": self.voters, **QUORUM_SETTINGS}
+
+    # ---- what is done to them ----
+
+    def start(self, number: int) -> None:
+        """Start a broker that does not run; whether it is ready is another question."""
+        node = self.nodes[number]
+        assert not node.is_running, f"broker {number} runs"
+        paths = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+        with node.log.open("ab") as log:
+            node.process = subprocess.Popen(
+                [sys.executable, "-m", "streamlog", "broker", "--config", str(node.config)],
+                env={**os.environ, "PYTHONPATH": paths, **node.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, number: int) -> None:
+        """SIGKILL: no chance to write anything. It is gone when this returns."""
+        process = self.nodes[number].process
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP: its sockets stay open, and nobody answers."""
+        self._signal(number, signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT."""
+        self._signal(number, signal.SIGCONT)
+
+    async def stop(self, number: int, *, within_s: float = STOP_S) -> int:
+        """SIGTERM, as a service manager does; its exit code. It fails the test to be late."""
+        process = self._signal(number, signal.SIGTERM)
+        try:
+            return await asyncio.to_thread(process.wait, within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"broker {number} did not stop within {within_s} s") from None
+
+    async def restart(self, number: int) -> int:
+        """In order, back to all being ready; the exit code of the one before."""
+        code = await self.stop(number)
+        self.start(number)
+        await self.ready()
+        return code
+
+    def _signal(self, number: int, which: signal.Signals) -> subprocess.Popen[bytes]:
+        process = self.nodes[number].process
+        assert process is not None, f"broker {number} was not started"
+        process.send_signal(which)
+        return process
+
+    # ---- what they say ----
+
+    async def ready(self, *, within_s: float = DEADLINE_S) -> None:
+        """All that run know of each other as alive, and of a controller."""
+        wanted = {node.number for node in self.nodes.values() if node.is_running}
+
+        async def all_know() -> bool:
+            for number in wanted:
+                seen = await self.ask(number, DescribeClusterRequest(), DescribeClusterResponse)
+                if seen.controller_id < 0 or {each.broker_id for each in seen.brokers} != wanted:
+                    return False
+            return True
+
+        await self.until(all_know, f"brokers {sorted(wanted)} know of each other", within_s)
+
+    async def in_sync(self, *topics: str, within_s: float = DEADLINE_S) -> None:
+        """Every replica of these topics, or of all, is in sync, and somebody leads."""
+
+        async def are() -> bool:
+            partitions = await self.partitions(*topics)
+            return all(
+                each.leader_id >= 0 and set(each.isr_nodes) == set(each.replica_nodes)
+                for each in partitions.values()
+            )
+
+        await self.until(are, "all replicas are in sync", within_s)
+
+    async def partitions(self, *topics: str) -> dict[tuple[str, int], MetadataResponsePartition]:
+        """Leader and replicas of the partitions of these topics, or of all, as one of them says."""
+        about = [MetadataRequestTopic(name=each) for each in topics] or None
+        request = MetadataRequest(topics=about, allow_auto_topic_creation=False)
+        answer = await self.ask(self._any(), request, MetadataResponse)
+        return {
+            (topic.name or "", each.partition_index): each
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+    async def ask(self, number: int, request: Message, kind: type[M]) -> M:
+        """Ask one broker. Raises what the connection raises."""
+        transport = await TcpTransport.connect(
+            "127.0.0.1", self.nodes[number].port, client_id="tester", timeout_ms=ASK_MS
+        )
+        try:
+            answer = await transport.call(request, timeout_ms=ASK_MS)
+        finally:
+            await transport.close()
+        assert isinstance(answer, kind)
+        return answer
+
+    async def until(
+        self, is_so: Callable[[], Awaitable[bool]], what: str, within_s: float = DEADLINE_S
+    ) -> None:
+        """Ask until it is so. A broker that can't be reached is asked again, while it runs."""
+        deadline_s = asyncio.get_running_loop().time() + within_s
+        why = "it is not so"
+        while True:
+            try:
+                if await is_so():
+                    return
+            except StreamlogError as error:
+                why = str(error)
+            ended = [
+                node
+                for node in self.nodes.values()
+                if node.process is not None and (node.process.poll() or 0) > 0
+            ]
+            assert not ended, f"a broker has ended with an error: {self._last_lines(ended[0])}"
+            assert asyncio.get_running_loop().time() < deadline_s, f"not in time: {what}: {why}"
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def log_text(self, number: int) -> str:
+        """What a broker has said, in all its lives."""
+        path = self.nodes[number].log
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _any(self) -> int:
+        running = [node.number for node in self.nodes.values() if node.is_running]
+        assert running, "no broker runs"
+        return running[0]
+
+    def _last_lines(self, node: Node) -> str:
+        return "\n".join(self.log_text(node.number).splitlines()[-LAST_LINES:])

@@ -1,0 +1,64 @@
+"""A cluster of one broker, as a process: what can be done to it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from streamlog.client.topic_admin import NewTopic
+from streamlog.errors import ConnectionLost, RequestTimedOut
+from streamlog.log import Log
+from streamlog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from tests.cluster.cluster import Cluster
+from tests.cluster.ports import reserved_ports
+
+
+def test_it_is_stopped_in_order_and_started_again(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        async with Log.open(cluster.url) as log:
+            await log.admin().create_topics([NewTopic("orders", partitions=3)])
+        await cluster.in_sync("orders")
+        assert await cluster.restart(1) == 0
+        assert len(await cluster.partitions("orders")) == 3
+
+    with Cluster(tmp_path, brokers=1) as cluster:
+        asyncio.run(story(cluster))
+    assert "stopped: the log is closed" in cluster.log_text(1)
+
+
+def test_it_is_paused_and_killed(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async def ask() -> None:
+            await cluster.ask(1, DescribeClusterRequest(), DescribeClusterResponse)
+
+        await cluster.ready()
+        cluster.pause(1)
+        with pytest.raises(RequestTimedOut):
+            await ask()
+        cluster.resume(1)
+        await ask()
+        cluster.kill(1)
+        with pytest.raises(ConnectionLost):
+            await ask()
+        cluster.start(1)
+        await cluster.ready()
+
+    with Cluster(tmp_path, brokers=1) as cluster:
+        asyncio.run(story(cluster))
+
+
+def test_a_broker_that_can_not_start_is_told_of(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        with pytest.raises(AssertionError, match=r"error: unknown broker setting 'no\.such'"):
+            await cluster.ready()
+
+    with Cluster(tmp_path, brokers=1, settings={"no.such": "1"}) as cluster:
+        asyncio.run(story(cluster))
+
+
+def test_ports_are_given_once() -> None:
+    with reserved_ports(3) as ports, reserved_ports(3) as others:
+        assert len({*ports, *others}) == 6
