@@ -43,6 +43,7 @@ from streamlog.protocol.schema import Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from streamlog.broker.listeners import Reached
     from streamlog.broker.quorum.metadata import ClusterMetadata, TopicRegistration
     from streamlog.broker.quorum.registrations import PartitionRegistration
     from streamlog.broker.replication.partition import Partitions
@@ -59,9 +60,6 @@ NOT_ASKED = -(2**31)
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """Everything that can be done to a topic, by the numbers of KIP-430: nothing is forbidden here."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-
-Listener = tuple[str, int]
-"""Host and port at which the client that asks can reach this broker."""
 
 
 class AdminRequests:
@@ -86,12 +84,12 @@ class AdminRequests:
     # ---- the cluster ----
 
     def metadata(
-        self, request: MetadataRequest, version: int, listener: Listener
+        self, request: MetadataRequest, version: int, reached: Reached
     ) -> Message | asyncio.Future[Message]:
         """Brokers and topics; a topic that is not there may be made on the way."""
         missing = self._to_be_made(request)
         if not missing:
-            return self._metadata_of(request, version, listener, {})
+            return self._metadata_of(request, version, reached, {})
         topics = [
             CreatableTopic(name=name, num_partitions=DEFAULT, replication_factor=DEFAULT)
             for name in missing
@@ -101,7 +99,7 @@ class AdminRequests:
         def then(made: Message) -> Message:
             results = made.topics if isinstance(made, CreateTopicsResponse) else []
             refused = {each.name: each.error_code for each in results if each.error_code}
-            return self._metadata_of(request, version, listener, refused)
+            return self._metadata_of(request, version, reached, refused)
 
         return mapped(self._submit(creation), then)
 
@@ -121,7 +119,7 @@ class AdminRequests:
         self,
         request: MetadataRequest,
         version: int,
-        listener: Listener,
+        reached: Reached,
         refused: Mapping[str, int],
     ) -> MetadataResponse:
         """What there is now; `refused` are topics that could not be made, with the reasons."""
@@ -138,7 +136,7 @@ class AdminRequests:
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
-                for node_id, host, port, rack in self.brokers(listener)
+                for node_id, host, port, rack in self.brokers(reached)
             ],
             cluster_id=self._directory.cluster_id,
             controller_id=self._directory.node_id,
@@ -147,7 +145,7 @@ class AdminRequests:
         )
 
     def describe_cluster(
-        self, request: DescribeClusterRequest, listener: Listener
+        self, request: DescribeClusterRequest, reached: Reached
     ) -> DescribeClusterResponse:
         """Brokers alone; controllers are not to be talked to."""
         if request.endpoint_type == CONTROLLERS_ENDPOINT:
@@ -161,7 +159,7 @@ class AdminRequests:
             controller_id=self._directory.node_id,
             brokers=[
                 DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
-                for node_id, host, port, rack in self.brokers(listener)
+                for node_id, host, port, rack in self.brokers(reached)
             ],
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
         )
@@ -260,16 +258,21 @@ class AdminRequests:
             ],
         )
 
-    def brokers(self, listener: Listener) -> list[tuple[int, str, int, str | None]]:
-        """The brokers that live, with where the client that asks reaches them."""
+    def brokers(self, reached: Reached) -> list[tuple[int, str, int, str | None]]:
+        """The brokers that live, with where the client that asks reaches them.
+
+        That is by the listener by which it has come to this one: one for others may be in a network
+        of its own, and ask for another proof. Who has none of that name is not shown (KIP-103).
+        """
         own, metadata = self._directory.node_id, self._metadata
         found = []
         for broker_id, broker in sorted(metadata.brokers.items()):
             if broker_id == own:
-                found.append((own, *listener, broker.rack))
-            elif not broker.is_fenced and broker.endpoints:
-                endpoint = broker.endpoints[0]
-                found.append((broker_id, endpoint.host, endpoint.port, broker.rack))
+                found.append((own, reached.host, reached.port, broker.rack))
+            elif not broker.is_fenced:
+                endpoint = broker.endpoint(reached.listener)
+                if endpoint is not None:
+                    found.append((broker_id, endpoint.host, endpoint.port, broker.rack))
         return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast, overload
 
@@ -32,6 +32,7 @@ from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
 from streamlog.broker.finding import Finding
 from streamlog.broker.internal_topics import INTERNAL_TOPICS, InternalTopics
+from streamlog.broker.listeners import Reached
 from streamlog.broker.marking import Marking
 from streamlog.broker.membership import Membership
 from streamlog.broker.partition_requests import PartitionRequests
@@ -46,6 +47,7 @@ from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.security.acls import Authorizer
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
+from streamlog.broker.security_config import PLAINTEXT
 from streamlog.broker.storage.aside import Threads, os_thread
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.topic_pages import TopicPages
@@ -55,6 +57,7 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.apis import APIS
 from streamlog.protocol.fetch_patterns import FetchAlike
+from streamlog.protocol.messages.brokers import Listener as BrokerListener
 from streamlog.protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
@@ -84,8 +87,8 @@ class RequestContext:
     client_id: str | None
     client_host: str
     principal: str = ANONYMOUS
-    listener: tuple[str, int] | None = None
-    """Where this client has reached the broker, if that is not the same for all."""
+    listener: Reached | None = None
+    """Where this client has reached the broker; None for who is in its process."""
     connection: int = 0
     """Which one, by number in the order in which they were accepted; 0 in this process."""
 
@@ -96,8 +99,8 @@ class Broker:
     def __init__(
         self, directory: LogDirectory, member: Membership, *, clock: Clock, threads: Threads
     ) -> None:
-        self.advertised = ("127.0.0.1", 0)
-        """Host and port that clients are told; see `listens`. Port 0: there is none."""
+        self._reached = Reached(PLAINTEXT, "127.0.0.1", 0)
+        """Where who is in this process is told to come; see `listens`. Port 0: there is none."""
         self._directory, self._clock = directory, clock
         self._is_open = self._closed = False
         self._member, metadata = member, member.metadata
@@ -222,14 +225,23 @@ class Broker:
         """What it takes for the time."""
         return self._clock
 
-    def listens(self, host: str, port: int) -> None:
-        """Tell clients, and processes that find the directory in use, where this broker is.
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """Host and port of its last listener. Port 0: there is none."""
+        return self._reached.host, self._reached.port
+
+    def listens(self, host: str, port: int, *, listener: str = PLAINTEXT) -> None:
+        """Tell processes that find the directory in use where this broker is.
 
         Raises:
             LogDirectoryError: the disk refused to keep it.
         """
-        self.advertised = (host, port)
+        self._reached = Reached(listener, host, port)
         self._directory.write_listener(host, port)
+
+    def listens_at(self, listeners: Sequence[BrokerListener]) -> None:
+        """All listeners are open: what the cluster is told of where this broker is reached."""
+        self._member.listens_at(listeners)
 
     async def __aenter__(self) -> Self:
         self._is_open = True
@@ -381,8 +393,8 @@ class Broker:
         elif topic == TRANSACTIONS_TOPIC:
             self._transactions.resign(index)
 
-    def _listener(self, context: RequestContext) -> tuple[str, int]:
-        return context.listener or self.advertised
+    def _listener(self, context: RequestContext) -> Reached:
+        return context.listener or self._reached
 
     def _session_slots(self) -> int:
         return self._directory.config.connections.fetch_sessions_max

@@ -33,6 +33,7 @@ from streamlog.protocol.messages.config_resources import (
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
+    from streamlog.broker.listeners import Reached
     from streamlog.broker.quorum.metadata import ClusterMetadata
     from streamlog.broker.storage.log_directory import LogDirectory
 
@@ -46,7 +47,6 @@ ADVERTISED = "advertised.listeners"
 ALL_BROKERS = ""
 """The name of the settings that hold for every broker of the cluster."""
 
-Listener = tuple[str, int]
 Change = tuple[str, Operation, str | None]
 
 
@@ -67,10 +67,10 @@ class ConfigRequests:
         self._directory = directory
         self._metadata = metadata
 
-    def handlers(self, listener: Callable[[Any], Listener]) -> dict[Any, Callable[..., Message]]:
-        """Who answers what; `listener` tells where a client has reached this broker."""
+    def handlers(self, reached: Callable[[Any], Reached]) -> dict[Any, Callable[..., Message]]:
+        """Who answers what; `reached` tells where a client has reached this broker."""
         return {
-            DescribeConfigsRequest: lambda request, at: self.describe(request, listener(at)),
+            DescribeConfigsRequest: lambda request, at: self.describe(request, reached(at)),
             ListConfigResourcesRequest: lambda request, at: self.resources(request, at.version),
         }
 
@@ -100,7 +100,7 @@ class ConfigRequests:
     # ---- describing ----
 
     def describe(
-        self, request: DescribeConfigsRequest, listener: Listener
+        self, request: DescribeConfigsRequest, reached: Reached
     ) -> DescribeConfigsResponse:
         """All settings of topics and of this broker, or those that are asked for."""
         results = []
@@ -111,7 +111,7 @@ class ConfigRequests:
                 resource_name=asked.resource_name,
             )
             try:
-                result.configs = self._described(asked, listener)
+                result.configs = self._described(asked, reached)
             except LogError as error:
                 result.error_code, result.error_message = error.code, str(error)
             for each in result.configs:
@@ -123,7 +123,7 @@ class ConfigRequests:
         return DescribeConfigsResponse(results=results)
 
     def _described(
-        self, asked: DescribeConfigsResource, listener: Listener
+        self, asked: DescribeConfigsResource, reached: Reached
     ) -> list[DescribeConfigsResourceResult]:
         resource = self._resource(asked.resource_type, asked.resource_name)
         described = [
@@ -133,20 +133,21 @@ class ConfigRequests:
             own = self._metadata.config(BROKER_RESOURCE, ALL_BROKERS)
             described = [each for each in described if each.name in own]
         elif asked.resource_type == BROKER_RESOURCE:
-            fixed = self._fixed(listener)
+            fixed = self._fixed(reached)
             names = {each.name for each in fixed}
             described = [*(each for each in described if each.name not in names), *fixed]
         keys = asked.configuration_keys
         return [each for each in described if not keys or each.name in keys]
 
-    def _fixed(self, listener: Listener) -> list[DescribeConfigsResourceResult]:
+    def _fixed(self, reached: Reached) -> list[DescribeConfigsResourceResult]:
         """What clients look for in a broker's settings and nobody sets."""
-        host, port = listener
         given = self._directory.config.security
         values = {
             "broker.id": (str(self._directory.node_id), "The older name of node.id."),
             ADVERTISED: (
-                given.advertised_listeners or given.listeners or f"PLAINTEXT://{host}:{port}",
+                given.advertised_listeners
+                or given.listeners
+                or f"{reached.listener}://{reached.host}:{reached.port}",
                 "Where this client reaches the broker.",
             ),
         }

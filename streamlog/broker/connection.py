@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from streamlog.broker.broker import Broker, RequestContext, api_versions
 from streamlog.broker.connections import Connections
 from streamlog.broker.gate import NO_HEADER, Gate, bare
+from streamlog.broker.listeners import Reached
 from streamlog.broker.outlet import memory_bytes
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.tls import TlsConnection, outlet_of
@@ -77,13 +78,15 @@ class Connection(asyncio.BufferedProtocol):
         self,
         broker: Broker,
         *,
+        listener: str,
         place: tuple[str, int] | None,
         connections: Connections[Client],
         gate: Gate | None,
     ) -> None:
         self.closed = asyncio.Event()
         self._broker = broker
-        self._listener = place
+        self._listener = listener
+        self._reached = None if place is None else Reached(listener, *place)
         self._connections = connections
         self._number = connections.next_number()
         self._gate = gate
@@ -124,9 +127,9 @@ class Connection(asyncio.BufferedProtocol):
             receive_bytes_max = self._broker.directory.config.security.sasl_receive_bytes_max
             self._reader.size_bytes_max = receive_bytes_max
             self._gate.open(on_open=self._on_open, on_timeout=self._on_stranger)
-        if self._listener is None:
+        if self._reached is None:
             host, port = transport.get_extra_info("sockname")[:2]
-            self._listener = (host.removeprefix("::ffff:"), port)
+            self._reached = Reached(self._listener, host.removeprefix("::ffff:"), port)
         if not self._connections.admit(self, self._peer):
             self._ended = True
             self._transport.abort()
@@ -389,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
                 client_id,
                 f"/{self._peer}",
                 principal=self._principal,
-                listener=self._listener,
+                listener=self._reached,
                 connection=self._number,
             )
         return known

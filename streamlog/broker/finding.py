@@ -17,7 +17,8 @@ from streamlog.protocol.messages.coordination import (
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from streamlog.broker.admin import AdminRequests, Listener
+    from streamlog.broker.admin import AdminRequests
+    from streamlog.broker.listeners import Reached
     from streamlog.broker.quorum.metadata import ClusterMetadata
 
 MANY_COORDINATORS_VERSION = 4
@@ -33,22 +34,22 @@ class Finding:
         self._admin = admin
         self._metadata = metadata
 
-    def handlers(self, listener: Callable[[Any], Listener]) -> dict[Any, Callable[..., Message]]:
-        """Who answers what; `listener` tells where a client has reached this broker."""
+    def handlers(self, reached: Callable[[Any], Reached]) -> dict[Any, Callable[..., Message]]:
+        """Who answers what; `reached` tells where a client has reached this broker."""
         return {
             FindCoordinatorRequest: lambda request, at: self.find_coordinator(
-                request, at.version, listener(at)
+                request, at.version, reached(at)
             )
         }
 
     def find_coordinator(
-        self, request: FindCoordinatorRequest, version: int, listener: Listener
+        self, request: FindCoordinatorRequest, version: int, reached: Reached
     ) -> FindCoordinatorResponse:
         """Who leads the partition that a group, or a transactional id, belongs to."""
         if version >= MANY_COORDINATORS_VERSION:
-            found = [self._coordinator(k, request, listener) for k in request.coordinator_keys]
+            found = [self._coordinator(k, request, reached) for k in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
-        one = self._coordinator(request.key, request, listener)
+        one = self._coordinator(request.key, request, reached)
         return FindCoordinatorResponse(
             error_code=one.error_code,
             error_message=one.error_message,
@@ -58,7 +59,7 @@ class Finding:
         )
 
     def _coordinator(
-        self, key: str, request: FindCoordinatorRequest, listener: Listener
+        self, key: str, request: FindCoordinatorRequest, reached: Reached
     ) -> Coordinator:
         refusal = None
         if request.key_type not in (GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE):
@@ -74,7 +75,7 @@ class Finding:
         there = self._metadata.topic(topic)
         if there is not None:
             leader = there.partitions[shard_index(key, len(there.partitions))].leader
-            for node_id, host, port, _ in self._admin.brokers(listener):
+            for node_id, host, port, _ in self._admin.brokers(reached):
                 if node_id == leader:
                     return Coordinator(key=key, node_id=node_id, host=host, port=port)
         return Coordinator(

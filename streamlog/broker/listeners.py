@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from streamlog.broker.security_config import (
     PLAINTEXT,
@@ -22,6 +23,15 @@ from streamlog.errors import ConfigError
 
 PORT_MAX = 65_535
 _LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[^\]]*\]|[^:]*):(?P<port>\d{1,5})")
+
+
+class Reached(NamedTuple):
+    """Where a client has reached a broker; others are shown to it by the same listener."""
+
+    listener: str
+    """Its name."""
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,15 @@ from streamlog.broker.key_set import KeySet
 from streamlog.broker.listeners import Listener
 from streamlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Tokens
 from streamlog.broker.security.tokens import SignedTokens, UnsecuredTokens
-from streamlog.broker.security_config import PLAINTEXT, SASL_PLAINTEXT, SecurityConfig
-from streamlog.broker.server import BrokerServer
+from streamlog.broker.security_config import (
+    PLAINTEXT,
+    PROTOCOLS,
+    SASL_PLAINTEXT,
+    SecurityConfig,
+)
+from streamlog.broker.server import WILDCARDS, BrokerServer
+from streamlog.errors import ConfigError
+from streamlog.protocol.messages.brokers import Listener as BrokerListener
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,9 +44,13 @@ class Listening:
         """Nothing is listened to yet.
 
         Raises:
-            ConfigError: a listener has TLS, and there is no certificate for it.
+            ConfigError: a listener has TLS, and there is no certificate for it; or there are other
+            brokers, and a listener has no address for them.
         """
+        self._broker = broker
         config = broker.directory.config.security
+        if broker.directory.config.quorum.voters:
+            _check_reachable(listeners)
         connections: Connections[Client] = Connections(
             lambda: broker.directory.config.connections,
             quota_table=lambda: broker.directory.altered.quotas,
@@ -78,6 +89,7 @@ class Listening:
                 if server is not first:
                     await self._stack.enter_async_context(server)
             await self._stack.enter_async_context(first)
+            self._broker.listens_at([_told(each) for each in self.servers])
         except BaseException:
             await self._stack.aclose()
             raise
@@ -99,3 +111,22 @@ class Listening:
             return UnsecuredTokens(config)
         self._keys = KeySet(config.jwks_url, refresh_ms=config.jwks_refresh_ms)
         return SignedTokens(config, self._keys)
+
+
+def _check_reachable(listeners: Sequence[Listener]) -> None:
+    for each in listeners:
+        if each.host in WILDCARDS and each.advertised is None:
+            raise ConfigError(
+                f"listener {each.name} is on all addresses of this machine; which of them do other"
+                " brokers and clients use? Say it in advertised.listeners, such as"
+                f" {each.name}://this-machine:{each.port}"
+            )
+
+
+def _told(server: BrokerServer) -> BrokerListener:
+    """A listener, as brokers and clients are told of it."""
+    host, port = server.advertised
+    protocol = PROTOCOLS.index(server.listener.protocol)
+    return BrokerListener(
+        name=server.listener.name, host=host, port=port, security_protocol=protocol
+    )

@@ -17,7 +17,7 @@ from streamlog.broker.sessions import BrokerSession
 from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from streamlog.broker.answers import Answer
     from streamlog.broker.cluster_config import ClusterConfig
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
+    from streamlog.protocol.messages.brokers import Listener
     from streamlog.protocol.schema import Message
 
 _log = logging.getLogger(__name__)
@@ -108,6 +109,10 @@ class Membership:
         self._applying = Applying(self.metadata, self._directory, partitions, observers)
         self._quorum.watch(self._on_changes)
         self._session.tick()
+
+    def listens_at(self, listeners: Sequence[Listener]) -> None:
+        """This broker is reached there: as what it registers from now on."""
+        self._session.listens_at(listeners)
 
     def submit(self, request: Message, version: int | None = None) -> Answer:
         """Have the controller decide on a request; in its newest version unless one is given."""

@@ -87,7 +87,7 @@ class BrokerServer:
         except OSError as error:
             await self._stop()
             raise ListenError(_no_listener(self.host, self.port, error)) from error
-        self._broker.listens(*self.advertised)
+        self._broker.listens(*self.advertised, listener=self.listener.name)
         self._connections.open()
         return self
 
@@ -114,7 +114,11 @@ class BrokerServer:
         varies = self.host in WILDCARDS and self.listener.advertised is None
         place = None if varies else self.advertised
         connection = Connection(
-            self._broker, place=place, connections=self._connections, gate=self._gate()
+            self._broker,
+            listener=self.listener.name,
+            place=place,
+            connections=self._connections,
+            gate=self._gate(),
         )
         if self._tls is None:
             return connection

@@ -56,7 +56,7 @@ class BrokerSession:
                 cluster_id=directory.cluster_id,
                 incarnation_id=uuid.uuid4().bytes,
                 listeners=list(listeners),
-                rack=None,
+                rack=directory.config.rack or None,
                 log_dirs=[id_bytes(directory.directory_id)],
                 previous_broker_epoch=directory.previous_broker_epoch,
             ),
@@ -72,6 +72,10 @@ class BrokerSession:
     def may_act(self) -> bool:
         """Whether what the metadata says of partitions is of this process (rule R1)."""
         return self._life.may_act(self._metadata.offset)
+
+    def listens_at(self, listeners: Iterable[Listener]) -> None:
+        """The broker is reached there; counts for registrations from now on."""
+        self._life.registration.listeners = list(listeners)
 
     def configure(self, heartbeat_interval_ms: int) -> None:
         """Go by other settings."""

@@ -10,10 +10,19 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.listening import Listening
+from streamlog.broker.quorum_config import QuorumConfig
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConfigError, ListenError
+from streamlog.protocol.messages.brokers import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from streamlog.protocol.messages.brokers import Listener as RegisteredListener
 from streamlog.protocol.messages.cluster import MetadataRequest, MetadataResponse
+from tests.broker.node import BY_ITSELF
 from tests.broker.test_server import peer
 
 
@@ -92,6 +101,61 @@ def test_clients_are_told_where_they_have_come_in() -> None:
                         told = (answer.brokers[0].host, answer.brokers[0].port)
                         assert told == (place or ("127.0.0.1", server.port))
             assert broker.advertised == ("127.0.0.1", listening.servers[0].port)
+
+    asyncio.run(main())
+
+
+def test_other_brokers_are_shown_by_the_same_listener() -> None:
+    async def main() -> None:
+        listeners = (Listener(name="A"), Listener(name="B"), Listener(name="C"))
+        async with (
+            Broker.open("data", files=MemoryFiles()) as broker,
+            Listening(broker, listeners) as listening,
+        ):
+            await join(broker, RegisteredListener(name="B", host="b", port=7))
+            shown = []
+            for server in listening.servers:
+                async with peer(server) as one:
+                    one.ask(MetadataRequest(topics=[]), 1)
+                    _, answer = await one.answer(MetadataRequest)
+                    assert isinstance(answer, MetadataResponse)
+                    shown.append([(each.node_id, each.port) for each in answer.brokers])
+            a, b, c = (server.port for server in listening.servers)
+            assert shown == [[(1, a)], [(1, b), (2, 7)], [(1, c)]]
+
+    asyncio.run(main())
+
+
+async def join(broker: Broker, listener: RegisteredListener) -> None:
+    """Broker 2 is there."""
+    registration = BrokerRegistrationRequest(
+        broker_id=2,
+        cluster_id=broker.cluster_id,
+        incarnation_id=b"i" * 16,
+        listeners=[listener],
+        log_dirs=[b"d" * 16],
+    )
+    registered = await broker.handle(registration, BY_ITSELF)
+    assert isinstance(registered, BrokerRegistrationResponse)
+    epoch = registered.broker_epoch
+    heartbeat = BrokerHeartbeatRequest(
+        broker_id=2, broker_epoch=epoch, current_metadata_offset=epoch
+    )
+    heard = await broker.handle(heartbeat, BY_ITSELF)
+    assert isinstance(heard, BrokerHeartbeatResponse)
+    assert not heard.is_fenced
+
+
+def test_brokers_that_are_several_are_told_apart_by_an_address() -> None:
+    async def main() -> None:
+        quorum = QuorumConfig(voters="1@a:1")
+        async with Broker.open(
+            "data", files=MemoryFiles(), config=BrokerConfig(quorum=quorum)
+        ) as broker:
+            with pytest.raises(
+                ConfigError, match=r"advertised\.listeners, such as OUT://this-mach"
+            ):
+                Listening(broker, [Listener(name="OUT", host="", port=7)])
 
     asyncio.run(main())
 
