@@ -33,8 +33,10 @@ DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
 class AclRequests:
     """The ACLs of this broker; `authorizer` decides by them, None if nobody is to."""
 
-    def __init__(self, metadata: ClusterMetadata, config: SecurityConfig) -> None:
-        """Go by the ACLs that the metadata knows.
+    def __init__(
+        self, metadata: ClusterMetadata, config: SecurityConfig, *, peers: frozenset[str]
+    ) -> None:
+        """Go by the ACLs that the metadata knows; `peers` are super users, too: the other brokers.
 
         Raises:
             ConfigError: a super user is no principal.
@@ -44,7 +46,7 @@ class AclRequests:
         if config.authorizer != AUTHORIZER_NONE:
             self.authorizer = Authorizer(
                 metadata.acls(),
-                super_users=super_users_of(config.super_users),
+                super_users=super_users_of(config.super_users) | peers,
                 allow_if_none_found=config.allow_if_no_acl,
             )
 

@@ -36,6 +36,7 @@ from streamlog.broker.listeners import Reached
 from streamlog.broker.marking import Marking
 from streamlog.broker.membership import Membership
 from streamlog.broker.partition_requests import PartitionRequests
+from streamlog.broker.peer_security import peer_credentials, peer_principals
 from streamlog.broker.publishing import Coordinators, Publishing
 from streamlog.broker.quorum.cluster_topics import ClusterTopics
 from streamlog.broker.quorum.decision import Realm
@@ -135,8 +136,9 @@ class Broker:
             internal_topics=frozenset(INTERNAL_TOPICS),
             submit=member.submit,
         )
-        self._users = UserRequests(metadata)
-        self._acls = AclRequests(metadata, directory.config.security)
+        config = directory.config
+        self._users = UserRequests(metadata, peer_credentials(config))
+        self._acls = AclRequests(metadata, config.security, peers=peer_principals(config))
         self._authorized = Authorized(self._acls, self._partitions)
         self._upkeep = Upkeep(
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm

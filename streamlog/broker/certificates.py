@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import ssl
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, cast
 
 from streamlog.broker.security.principal_rules import PrincipalRules
 from streamlog.broker.security.principals import Subject, distinguished_name, of_user
@@ -25,9 +26,13 @@ from streamlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from streamlog.clock import Clock
+    from streamlog.transport.security import Security
 
 LOOK_INTERVAL_MS: Final = 1_000
 """How often it is looked whether files have changed, at most."""
+
+FLIGHTS_MAX: Final = 4
+"""A handshake has fewer, there and back."""
 
 _REASONS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate (ssl.client.auth=required)",
@@ -70,6 +75,38 @@ class Certificates:
         """Whom a client's certificate is about; None if no rule has a name for it."""
         name = self._rules.name_of(distinguished_name(subject))
         return None if name is None else of_user(name)
+
+    def own_principal(self, security: Security, host: str) -> str | None:
+        """Who this broker is to others of its cluster, which have certificates like its own.
+
+        It shakes hands with itself, as one of them would that reaches it by `host` and comes to it
+        with `security`. None: they show no certificates.
+
+        Raises:
+            ConfigError: they would not take it.
+        """
+        context = security.tls()
+        if context is None:
+            return None
+        try:
+            subject = _shaken(self._context, context, host)
+        except ssl.SSLError as error:
+            config = self._config
+            raise ConfigError(
+                f"other brokers, which reach this one by {host!r}, would not take its certificate:"
+                f" {why(error)}; ssl.keystore.location={config.keystore} has to be for that name"
+                " (or ssl.endpoint.identification.algorithm=none), and from an authority in"
+                f" ssl.truststore.location={config.truststore or '(those of this machine)'}"
+            ) from None
+        if subject is None:
+            return None
+        principal = self.principal_of(subject)
+        if principal is None:
+            raise ConfigError(
+                "ssl.principal.mapping.rules have no name for this broker's own certificate,"
+                f" {distinguished_name(subject)}: other brokers would hang up on it"
+            )
+        return principal
 
     def _look(self) -> None:
         stamps = self._stamped()
@@ -128,6 +165,22 @@ def server_context(config: SecurityConfig) -> ssl.SSLContext:
         except ssl.SSLError as error:
             raise ConfigError(f"ssl.cipher.suites={config.ciphers!r}: {why(error)}") from error
     return context
+
+
+def _shaken(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> Subject | None:
+    """The subject that the server sees. Raises ssl.SSLError if one does not take the other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(FLIGHTS_MAX):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    shown = ends[1].getpeercert() or {}
+    # As `ssl` gives it; its types know only of texts.
+    return cast("Subject | None", shown.get("subject"))
 
 
 def why(error: Exception) -> str:

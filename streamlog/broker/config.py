@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.group_config import GroupConfig
+from streamlog.broker.peer_config import PeerConfig
 from streamlog.broker.quorum_config import QuorumConfig
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.settings import (
@@ -182,6 +183,8 @@ class BrokerConfig:
     """Brokers that are several."""
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     """Who decides for them."""
+    peers: PeerConfig = field(default_factory=PeerConfig)
+    """How they come to each other."""
     connections: ConnectionConfig = field(default_factory=ConnectionConfig)
     """Clients."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -231,6 +234,7 @@ class _Place(NamedTuple):
 _SECTIONS: Mapping[str, type[Any]] = {
     "cluster": ClusterConfig,
     "quorum": QuorumConfig,
+    "peers": PeerConfig,
     "group": GroupConfig,
     "transaction": TransactionConfig,
     "connections": ConnectionConfig,

@@ -63,7 +63,7 @@ def listeners_of(config: SecurityConfig) -> tuple[Listener, ...]:
     Raises:
         ConfigError: a setting can't be read, or they contradict each other.
     """
-    protocols = _protocols(config.protocol_map)
+    protocols = protocols_of(config)
     places = _places("listeners", config.listeners)
     advertised = _places("advertised.listeners", config.advertised_listeners)
     for name, (host, port) in advertised.items():
@@ -95,9 +95,14 @@ def listeners_of(config: SecurityConfig) -> tuple[Listener, ...]:
     return tuple(listeners)
 
 
-def _protocols(text: str) -> dict[str, str]:
+def protocols_of(config: SecurityConfig) -> dict[str, str]:
+    """The security protocol of each name of a listener.
+
+    Raises:
+        ConfigError: the map can't be read.
+    """
     protocols = {}
-    for item in _items(text):
+    for item in _items(config.protocol_map):
         name, _, protocol = item.partition(":")
         if protocol.upper() not in PROTOCOLS:
             raise ConfigError(

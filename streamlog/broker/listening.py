@@ -8,7 +8,7 @@ one, is opened last: that is the one it is told of.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +17,12 @@ from streamlog.broker.connection import Client
 from streamlog.broker.connections import Connections
 from streamlog.broker.key_set import KeySet
 from streamlog.broker.listeners import Listener
+from streamlog.broker.peer_security import (
+    check_trusted,
+    controller_listener,
+    peer_listener,
+    peer_security,
+)
 from streamlog.broker.security.mechanisms import OAUTHBEARER, PLAIN, Tokens
 from streamlog.broker.security.tokens import SignedTokens, UnsecuredTokens
 from streamlog.broker.security_config import (
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamlog.broker.broker import Broker
+    from streamlog.broker.config import BrokerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -49,14 +56,14 @@ class Listening:
         """
         self._broker = broker
         config = broker.directory.config.security
-        if broker.directory.config.quorum.voters:
-            _check_reachable(listeners)
         connections: Connections[Client] = Connections(
             lambda: broker.directory.config.connections,
             quota_table=lambda: broker.directory.altered.quotas,
         )
         has_tls = any(each.has_tls for each in listeners)
         tls = Certificates(config, broker.clock) if has_tls else None
+        if broker.directory.config.quorum.voters:
+            _check_peers(broker.directory.config, {each.name: each for each in listeners}, tls)
         self._keys: KeySet | None = None
         tokens = self._tokens(config) if any(each.has_sasl for each in listeners) else None
         for each in listeners:
@@ -113,14 +120,39 @@ class Listening:
         return SignedTokens(config, self._keys)
 
 
-def _check_reachable(listeners: Sequence[Listener]) -> None:
-    for each in listeners:
+def _check_peers(
+    config: BrokerConfig, listeners: Mapping[str, Listener], tls: Certificates | None
+) -> None:
+    """Raise ConfigError if other nodes could not come to this one, or would not be let in."""
+    for each in listeners.values():
         if each.host in WILDCARDS and each.advertised is None:
             raise ConfigError(
                 f"listener {each.name} is on all addresses of this machine; which of them do other"
                 " brokers and clients use? Say it in advertised.listeners, such as"
                 f" {each.name}://this-machine:{each.port}"
             )
+    peers, controllers = peer_listener(config), controller_listener(config)
+    for listener in (peers, controllers):
+        own = listeners.get(listener.name)
+        security = peer_security(config, listener)
+        principal = None
+        if own is not None and tls is not None and own.has_tls:
+            principal = tls.own_principal(security, (own.advertised or (own.host, 0))[0])
+        check_trusted(config, listener, principal)
+    voter = config.quorum.addresses().get(config.node_id)
+    own = listeners.get(controllers.name)
+    if voter is not None and own is not None and voter[1] not in _ports(own):
+        raise ConfigError(
+            f"controller.quorum.voters says that node {config.node_id} is reached at port"
+            f" {voter[1]}, but its listener for that, {own.name}, is at port {own.port}: give both"
+            " the same port, or say in controller.listener.names which listener is meant"
+        )
+
+
+def _ports(listener: Listener) -> set[int]:
+    """The ports by which it may be reached."""
+    advertised = () if listener.advertised is None else (listener.advertised[1],)
+    return {listener.port, *advertised}
 
 
 def _told(server: BrokerServer) -> BrokerListener:

@@ -7,29 +7,40 @@ metadata knows, and before there is any, the list of voters (`controller.quorum.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streamlog.errors import ConnectionLost, RequestTimedOut, StreamlogError
+from streamlog.errors import ConnectionLost, LogError, RequestTimedOut, StreamlogError
 from streamlog.transport.connection import TcpTransport, Transport
 
 if TYPE_CHECKING:
     from streamlog.protocol.schema import Message
+    from streamlog.transport.security import Security
 
 PEER_CLIENT_ID = "streamlog-broker"
 """As what brokers come to each other: such a request is not handed on once more."""
 
 Address = tuple[str, int]
+_log = logging.getLogger(__name__)
 
 
 class Peers:
     """The other brokers, by number."""
 
-    def __init__(self, address: Callable[[int], Address | None]) -> None:
-        """`address` tells where one is reached; None if that is not known."""
+    def __init__(
+        self, address: Callable[[int], Address | None], *, security: Security | None = None
+    ) -> None:
+        """`address` tells where one is reached; None if that is not known.
+
+        `security` is how; see `peer_security`.
+        """
         self._address = address
+        self._security = security
         self._connections: dict[int, tuple[Address, Transport]] = {}
         self._connecting: dict[int, asyncio.Lock] = {}
+        self._refusals: dict[int, str] = {}
+        """As they were told; once, and not with every attempt."""
 
     async def call(self, node_id: int, request: Message, *, timeout_ms: int) -> Message:
         """Ask one of them.
@@ -61,9 +72,7 @@ class Peers:
                 await self._give_up(node_id, known[1])
             if address is None:
                 raise ConnectionLost(f"where broker {node_id} is reached is not known (yet)")
-            transport = await TcpTransport.connect(
-                *address, client_id=PEER_CLIENT_ID, timeout_ms=timeout_ms
-            )
+            transport = await self._connected(node_id, address, timeout_ms)
             self._connections[node_id] = address, transport
             return transport
 
@@ -71,6 +80,18 @@ class Peers:
         """Hang up on all of them."""
         for node_id, (_, transport) in list(self._connections.items()):
             await self._give_up(node_id, transport)
+
+    async def _connected(self, node_id: int, address: Address, timeout_ms: int) -> Transport:
+        try:
+            return await TcpTransport.connect(
+                *address, client_id=PEER_CLIENT_ID, timeout_ms=timeout_ms, security=self._security
+            )
+        except LogError as refusal:
+            told = f"broker {node_id} does not let this one in, or is not taken: {refusal}"
+            if self._refusals.get(node_id) != told:
+                self._refusals[node_id] = told
+                _log.error("%s", told)
+            raise ConnectionLost(told) from None
 
     async def _give_up(self, node_id: int, transport: Transport) -> None:
         known = self._connections.get(node_id)

@@ -26,18 +26,24 @@ from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata import ClusterMetadata
+    from streamlog.broker.security.users import Credentials
 
 
 class UserRequests:
     """The users of the cluster, as this broker knows them."""
 
-    def __init__(self, metadata: ClusterMetadata) -> None:
+    def __init__(self, metadata: ClusterMetadata, own: Credentials) -> None:
+        """`own` are users that this broker knows by itself; they come before others."""
         self._metadata = metadata
-        self.users = metadata.users()
+        self._own = own
+        self._kept = metadata.users()
+        self.users = self._kept.joined(own)
+        """Whom it knows."""
 
     def on_changed(self) -> None:
         """The metadata knows others."""
-        self.users = self._metadata.users()
+        self._kept = self._metadata.users()
+        self.users = self._kept.joined(self._own)
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
         """Who answers what."""
@@ -57,14 +63,14 @@ class UserRequests:
         self, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
         """Which mechanisms users have, and with how many iterations."""
-        asked = [each.name for each in request.users or ()] or self.users.names
+        asked = [each.name for each in request.users or ()] or self._kept.names
         counts = Counter(asked)
         return DescribeUserScramCredentialsResponse(
             error_message=None, results=[self._described(name, counts[name]) for name in counts]
         )
 
     def _described(self, name: str, count: int) -> DescribeUserScramCredentialsResult:
-        own = self.users.of(name)
+        own = self._kept.of(name)
         if count > 1:
             code, message = ErrorCode.DUPLICATE_RESOURCE, f"user {name!r} is {count} times in"
         elif not own:

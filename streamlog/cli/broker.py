@@ -67,7 +67,11 @@ def broker(
         settings = replace(settings, log_dirs=str(data))
     if not settings.log_dirs:
         raise UsageError("where is its data? Give --data DIR, or log.dirs=DIR in --config FILE")
-    listeners = listeners_of(settings.security) if listen is None else ()
+    if listen is not None:
+        settings = replace(
+            settings, security=replace(settings.security, listeners="", advertised_listeners="")
+        )
+    listeners = listeners_of(settings.security)
     if not listeners:
         host, port = parse_address(listen or LISTEN_DEFAULT)
         listeners = (Listener(host=host, port=port),)

@@ -66,6 +66,10 @@ class Users:
         strongest = max(self.of(user), default=self._usual())
         return self.credential(user, strongest)
 
+    def joined(self, others: Credentials) -> Users:
+        """These, and others, which come before those of the same name."""
+        return Users(self._secret, {**self._credentials, **others}) if others else self
+
     def altered(
         self,
         deletions: Iterable[ScramCredentialDeletion],
