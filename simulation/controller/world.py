@@ -28,7 +28,7 @@ from streamlog.protocol.messages.admin import (
     DeleteTopicState,
     IncrementalAlterConfigsRequest,
 )
-from streamlog.protocol.messages.brokers import UnregisterBrokerRequest
+from streamlog.protocol.messages.brokers import AlterPartitionRequest, UnregisterBrokerRequest
 from streamlog.protocol.messages.partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -47,6 +47,7 @@ CALM_MS = 12_000
 STEP_MS = (10, 30)
 REPLICAS = 3
 NEWEST = 99
+ALTER_VERSION = 3
 SECURED = BrokerConfig(security=SecurityConfig(authorizer=AUTHORIZER_STANDARD))
 
 Heard = Callable[[Message | None], None]
@@ -146,7 +147,7 @@ class World:
             if is_lost or self._controller is None:
                 self._answer(place, heard, None)
                 return
-            version = 3 if type(request).__name__ == "AlterPartitionRequest" else NEWEST
+            version = ALTER_VERSION if isinstance(request, AlterPartitionRequest) else NEWEST
 
             def answer(response: Message | None) -> None:
                 self._answer(place, heard, response)
@@ -155,6 +156,15 @@ class World:
             self._decide()
 
         self.at(arrival - self.now_ms, arrive)
+        if isinstance(request, AlterPartitionRequest) and self.rng.random() < 3 * self._loss():
+            self.counts["late copies"] += 1
+            self.at(self.rng.randint(100, 1500), lambda: self._arrive_late(request))
+
+    def _arrive_late(self, request: Message) -> None:
+        """A copy comes out of a connection that its sender has given up; nobody waits for it."""
+        if self._controller is not None:
+            self._asked.append((request, ALTER_VERSION, lambda _: None))
+            self._decide()
 
     def _answer(self, place: int, heard: Heard, response: Message | None) -> None:
         if self._is_cut(place, 0) or self.rng.random() < self._loss():

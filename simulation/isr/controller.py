@@ -32,6 +32,7 @@ class IdealController:
         self._incarnations: dict[int, int] = {}
         self._registered: dict[int, int] = {}
         self._seen_ms: dict[int, int] = {}
+        self._deaf_until_ms: dict[int, int] = {}
         self._offset = 0
 
     def metadata(self) -> Metadata:
@@ -43,7 +44,8 @@ class IdealController:
         """A broker lives; one with a new incarnation is registered."""
         broker = beat.broker
         known = self._incarnations.get(broker, 0)
-        if known > beat.incarnation:
+        deaf = self._world.now_ms < self._deaf_until_ms.get(broker, 0)
+        if known > beat.incarnation or deaf:
             return
         if known != beat.incarnation:
             self._register(beat)
@@ -52,7 +54,7 @@ class IdealController:
         self._world.send_to_broker(broker, answer)
         if beat.epoch == self.epochs[broker] and self.fenced[broker]:
             self.fenced[broker] = False
-            self._change(self.state.isr)
+            self._change(self.state.isr)  # One without a leader may have one now.
         else:
             self._world.send_to_broker(broker, self.metadata())
 
@@ -62,8 +64,10 @@ class IdealController:
             return
         isr = tuple(broker for broker, _ in alter.proposal.isr)
         code = self._judge(alter)
-        if code == ErrorCode.NONE and set(isr) != set(self.state.isr):
+        if code == ErrorCode.NONE:
             self._change(isr)
+        if code == ErrorCode.INELIGIBLE_REPLICA and not self._plan.accepts_late_proposals:
+            self._change(self.state.isr, voids=True)
         answer = Altered(
             alter.proposal.number,
             code,
@@ -77,9 +81,18 @@ class IdealController:
         """Time has passed: one broker that was not heard of is fenced."""
         for broker, fenced in self.fenced.items():
             if not fenced and self._world.now_ms - self._seen_ms.get(broker, 0) > session_ms:
-                self.fenced[broker] = True
-                self._change(each for each in self.state.isr if each != broker)
-                return
+                return self._fence(broker)
+        return None
+
+    def overhear(self, broker: int, for_ms: int) -> None:
+        """Hear nothing of a broker for a while, whose session ends by that."""
+        self._deaf_until_ms[broker] = self._world.now_ms + for_ms
+        if not self.fenced[broker]:
+            self._fence(broker)
+
+    def _fence(self, broker: int) -> None:
+        self.fenced[broker] = True
+        self._change(each for each in self.state.isr if each != broker)
 
     def _register(self, beat: Heartbeat) -> None:
         broker = beat.broker
@@ -104,8 +117,12 @@ class IdealController:
                 return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE
 
-    def _change(self, isr: Iterable[int], *, again: bool = False) -> None:
-        """Commit an in-sync set, and elect a leader if the one there is may not lead it."""
+    def _change(self, isr: Iterable[int], *, again: bool = False, voids: bool = False) -> None:
+        """Commit an in-sync set, and elect a leader if the one there is may not lead it.
+
+        What changes nothing of the partition leaves its epoch as it is, unless it `voids` what was
+        proposed.
+        """
         state = self.state
         chosen = tuple(isr) or state.isr[:1]
         leader = state.leader
@@ -118,6 +135,8 @@ class IdealController:
             leader = candidates[0] if candidates else NO_LEADER
         elected = again or leader != state.leader
         self._offset += 1
+        if not elected and not voids and {*chosen} == {*state.isr}:
+            return self._world.tell_brokers()
         self.state = PartitionState(
             leader=leader,
             leader_epoch=state.leader_epoch + elected,
@@ -125,4 +144,4 @@ class IdealController:
             replicas=state.replicas,
             isr=chosen,
         )
-        self._world.on_committed(elected=elected)
+        return self._world.on_committed(elected=elected)

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from simulation.isr.world import World
 
 CONTROLLER = 99
+LATE_MS = (200, 1500)
+"""After its sender has asked again."""
+FENCED_MS = (20, 400)
 
 
 class Faults:
@@ -29,8 +32,18 @@ class Faults:
         self._power_cuts = chance.choice([0.3, 1.0])
         self._clean = chance.choice([0, 0.3])
         self._quick = chance.choice([0.2, 0.8])
+        self._fences = chance.choice([0, 0, 4])
+        self._late_proposals = chance.choice([0, 0, 0.4])
         self._cut: set[tuple[int, int]] = set()
         self._paused: dict[int, list[Callable[[], None]]] = {}
+
+    def carry_proposal(self, source: int, deliver: Callable[[], None]) -> None:
+        """As `carry`, to the controller; some hang in a connection that was given up, and come."""
+        world, chance = self._world, self._world.chance
+        if not world.healed and chance.random() < self._late_proposals:
+            world.at(chance.randint(*LATE_MS), deliver)
+        else:
+            self.carry(source, CONTROLLER, deliver)
 
     def carry(self, source: int, target: int, deliver: Callable[[], None]) -> None:
         """A message is sent: late, twice, or never to be delivered."""
@@ -55,9 +68,16 @@ class Faults:
         world, chance = self._world, self._world.chance
         if world.now_ms > world.plan.duration_ms:
             return self._heal()
-        weights = [self._crashes, self._partitions, self._pauses, 1.5, self._deletions, 3]
-        kinds = [self._crash, self._partition, self._pause, self._cut.clear, self._delete, None]
-        (kind,) = chance.choices(kinds, weights)
+        kinds = {
+            self._crash: self._crashes,
+            self._partition: self._partitions,
+            self._pause: self._pauses,
+            self._cut.clear: 1.5,
+            self._delete: self._deletions,
+            self._fence: self._fences,
+            None: 3,
+        }
+        (kind,) = chance.choices(list(kinds), list(kinds.values()))
         if kind is not None:
             kind()
         return world.at(chance.randint(20, 400), self.strike)
@@ -107,6 +127,13 @@ class Faults:
     def _resume(self, broker: int) -> None:
         for happens in self._paused.pop(broker, ()):
             happens()
+
+    def _fence(self) -> None:
+        """The controller takes a broker for dead that is well."""
+        chance = self._world.chance
+        self._world.count("fences")
+        broker = chance.randrange(len(self._world.brokers))
+        self._world.controller.overhear(broker, chance.randint(*FENCED_MS))
 
     def _delete(self) -> None:
         world = self._world

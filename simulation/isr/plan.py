@@ -27,6 +27,8 @@ class Plan:
     """Planted: AlterPartition without comparing the partition epoch."""
     accepts_old_broker_epochs: bool = False
     """Planted: AlterPartition without comparing the members' broker epochs."""
+    accepts_late_proposals: bool = False
+    """Planted: AlterPartition that was refused for its replicas leaves the partition epoch."""
     keeps_unclean_in_sync: bool = False
     """Planted: a broker that may have lost records stays in sync when it comes back."""
     appends_duplicates: bool = False

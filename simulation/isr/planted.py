@@ -33,24 +33,25 @@ def _around(first_seed: int | None, plan: Plan) -> Planted:
 
 PLANTED: Mapping[str, Planted] = {
     "acks on append": _rules(0, commits_on_append=True),
-    "truncate to high watermark": _rules(5, truncates_to_high_watermark=True),
-    "compare ends only": _rules(49, compares_ends_only=True),
-    "no divergence check": _rules(0, skips_divergence_check=True),
+    "truncate to high watermark": _rules(23, truncates_to_high_watermark=True),
+    "compare ends only": _rules(2, compares_ends_only=True),
+    "no divergence check": _rules(2, skips_divergence_check=True),
     "fetch before flush": _rules(0, fetches_before_flush=True),
     "shrink at once": _rules(0, shrinks_at_once=True),
-    "forget pending isr": _rules(12, forgets_pending_isr=True),
+    "forget pending isr": _rules(16, forgets_pending_isr=True),
     "join before epoch start": _rules(None, joins_before_epoch_start=True),
     "fetch ids repeat": _rules(348, repeats_fetch_ids=True),
     "old metadata": _rules(2936, takes_old_metadata=True),
     "min.insync ignored": _rules(
-        1, ignores_min_insync_in_commits=True, ignores_min_insync_in_answers=True
+        0, ignores_min_insync_in_commits=True, ignores_min_insync_in_answers=True
     ),
-    "elect anybody": _around(3, Plan(elects_anybody=True)),
+    "elect anybody": _around(1, Plan(elects_anybody=True)),
     "no partition epoch": _around(12, Plan(accepts_old_partition_epochs=True)),
+    "late proposal": _around(164, Plan(accepts_late_proposals=True)),
     "duplicates appended": _around(0, Plan(appends_duplicates=True)),
-    "producers forgotten": _around(0, Plan(forgets_producers=True)),
-    "duplicates answered at once": _around(1, Plan(answers_duplicates_at_once=True)),
-    "unsynced counts": _around(34, Plan(strict=False)),
+    "producers forgotten": _around(1, Plan(forgets_producers=True)),
+    "duplicates answered at once": _around(0, Plan(answers_duplicates_at_once=True)),
+    "unsynced counts": _around(197, Plan(strict=False)),
     "unsynced counts, no broker epochs": Planted(
         plan=Plan(
             strict=False, rules=Rules(ignores_broker_epochs=True), accepts_old_broker_epochs=True

@@ -127,7 +127,7 @@ class World:
             case Heartbeat():
                 self.faults.carry(source, CONTROLLER, lambda: self.controller.on_heartbeat(message))
             case Alter():
-                self.faults.carry(source, CONTROLLER, lambda: self.controller.on_alter(message))
+                self.faults.carry_proposal(source, lambda: self.controller.on_alter(message))
 
     def any_broker(self) -> int:
         """Whom a client asks that does not know better."""
@@ -152,6 +152,10 @@ class World:
         if state.leader < 0:
             self.count("leaderless")
         self.checker.on_committed(state, elected=elected)
+        self.tell_brokers()
+
+    def tell_brokers(self) -> None:
+        """What is committed is on its way to everybody."""
         for broker in REPLICAS:
             self.send_to_broker(broker, self.controller.metadata())
 

@@ -11,7 +11,8 @@ from simulation.isr.planted import PLANTED
 
 THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS = 500 if THOROUGH else 25
-FIRST_SEED_MAX = 100_000 if THOROUGH else 60
+
+FIRST_SEED_MAX = 100_000 if THOROUGH else 200
 """Faults that take longer to be found are looked for by the thorough profile."""
 
 FOUND = {
@@ -29,7 +30,7 @@ def test_nothing_is_lost() -> None:
         assert life.counts["acknowledged"] > 0
         for name, count in life.counts.items():
             counts[name] = counts.get(name, 0) + count
-    for name in ("truncations", "one in sync", "leaderless", "power cuts", "deletions"):
+    for name in ("truncations", "one in sync", "leaderless", "power cuts", "deletions", "fences"):
         assert counts[name] > 0, f"{name} never happened"
 
 

@@ -148,13 +148,14 @@ class BrokerControl:
         placement = None
         if is_moved:
             placement = with_directory(partition, broker_id, next(iter(directories)))
-        loses = self._realm.rules.loses_with_directory
-        if (is_moved and loses) or is_damaged:
+        rules = self._realm.rules
+        if (is_moved and rules.loses_with_directory) or is_damaged:
             return Wish(lost={broker_id}, placement=placement)
         own = frozenset({broker_id})
         # What counts is on disk, if it is brought there before it counts: then a process that was
         # killed has lost nothing that others rely on.
-        may_lack = not is_clean and self._realm.config.flush == FLUSH_OS
+        is_early = self._realm.config.flush == FLUSH_OS
+        may_lack = not is_clean and is_early and rules.doubts_killed
         return Wish(gone=own, doubtful=own if may_lack else frozenset(), placement=placement)
 
     def _registered(self, broker_id: int) -> BrokerRegistrationResponse:

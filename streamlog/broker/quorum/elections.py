@@ -41,6 +41,10 @@ class Rules:
     """AlterPartition holds only if nothing has changed since who sent it has looked (CAS)."""
     compares_broker_epoch: bool = True
     """A replica is in sync only as the process that the leader has seen (KIP-903)."""
+    doubts_killed: bool = True
+    """A process that was killed may lack what it has said, where syncs are not waited for."""
+    voids_refused: bool = True
+    """A proposal that is refused for its replicas is not taken up later, by a late copy."""
 
 
 CORRECT = Rules()

@@ -2,6 +2,9 @@
 
 A leader proposes against the epochs it knows, as a compare-and-set: a proposal that was made before
 something else was decided is refused, and the leader learns of that from the metadata (KIP-497).
+One that is refused for what its replicas are is void for good: the partition epoch counts up, so
+that a copy of it that comes late, when they may be in sync, is not taken up. The leader has given
+it up by then, and commits without who was to join.
 Each replica in it carries the epoch of its broker as the leader has seen it, so that a process that
 has started since does not count as in sync for what the one before it had (KIP-903).
 """
@@ -29,6 +32,7 @@ from streamlog.protocol.messages.brokers import (
     ProposedPartition,
     ProposedTopic,
 )
+from streamlog.protocol.messages.metadata_log import PartitionChangeRecord
 from streamlog.protocol.messages.replicas import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -111,6 +115,9 @@ class PartitionControl:
         place = topic.topic_id, number
         if place in records:
             answer.error_code = ErrorCode.INVALID_UPDATE_VERSION  # It is in twice.
+        if answer.error_code == ErrorCode.INELIGIBLE_REPLICA and self._realm.rules.voids_refused:
+            # Changes nothing but the partition epoch, as every record of a partition does.
+            records[place] = PartitionChangeRecord(topic_id=topic.topic_id, partition_id=number)
         if answer.error_code:
             return answer
         wish = Wish(isr=tuple(state.broker_id for state in states))

@@ -186,8 +186,9 @@ class Leader:
     ) -> list[Effect]:
         """The controller has answered proposal `number`.
 
-        INELIGIBLE_REPLICA: nothing has changed. Any other error: it may have, or metadata that
-        this broker has not seen yet has; the proposal stays until that comes.
+        INELIGIBLE_REPLICA: it is void, copies of it that are still under way included: the
+        partition epoch is another one by now. Any other error: something may have changed, by it
+        or by what metadata has not told this broker yet; the proposal stays until that comes.
         """
         if self._pending is None or self._pending.effect.number != number:
             return []

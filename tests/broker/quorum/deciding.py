@@ -9,6 +9,7 @@ from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.quorum.controller import Controller
 from streamlog.broker.quorum.decision import Decision, Realm
+from streamlog.broker.quorum.elections import CORRECT, Rules
 from streamlog.broker.quorum.metadata import ClusterMetadata
 from streamlog.broker.quorum.metadata_records import (
     MetadataRecord,
@@ -57,6 +58,7 @@ class Deciding:
         config: BrokerConfig | None = None,
         node_id: int = CONTROLLER,
         seed: int = 0,
+        rules: Rules = CORRECT,
     ) -> None:
         self.now_ms = 1_000_000
         self.log: list[bytes] = []
@@ -69,6 +71,7 @@ class Deciding:
             config=config or BrokerConfig(),
             cluster=cluster or ClusterConfig(),
             internal_topics=frozenset({INTERNAL}),
+            rules=rules,
         )
         self.controller = Controller(self.realm)
         self.commit(self.controller.on_active(self.now_ms))

@@ -91,9 +91,21 @@ def test_a_leader_of_an_older_epoch_is_told() -> None:
     assert cluster.raft(0).epoch == 5
 
 
+def test_a_leader_that_nobody_tells_of_a_later_epoch_leads_on() -> None:
+    cluster = elected(Rules(no_begin_fence=True))
+    ahead = cluster.raft(2)
+    ahead.on_vote_request(_vote(epoch=5), 900, cluster.now_ms)
+    begin = BeginEpochRequest(epoch=1, leader_id=0)
+    assert ahead.on_begin_epoch(begin, 901, cluster.now_ms) == [], "it stays behind for ever"
+    assert cluster.raft(0).is_leader
+
+
 def test_nobody_is_believed_about_a_third() -> None:
-    cluster = Cluster(3)
     hearsay = VoteResponse(epoch=0, leader_id=2, granted=False)
+    believes = Cluster(3, rules=Rules(trust_leader_hint=True))
+    believes.raft(0).on_vote_response(1, -1, hearsay, 10)
+    assert believes.raft(0).leader_id == 2, "and asks it in vain until its time is up, and again"
+    cluster = Cluster(3)
     raft = cluster.raft(0)
     raft.on_vote_response(1, -1, hearsay, 10)
     assert raft.role is Role.UNATTACHED

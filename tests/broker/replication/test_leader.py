@@ -182,6 +182,11 @@ def test_nobody_joins_below_the_beginning_of_the_epoch() -> None:
     leader = led(isr=(0, 1), high_watermark=5)
     assert leader.on_fetch(fetch(2, 9), 1)[1] == []
     assert leader.on_fetch(fetch(2, 10), 1)[1] != []
+    # What is from 9 to 10 may be committed: its leader of then had a higher mark than ours.
+    planted = led(isr=(0, 1), high_watermark=5, rules=Rules(joins_before_epoch_start=True))
+    (joined,) = planted.on_fetch(fetch(2, 9), 1)[1]
+    assert isinstance(joined, ProposeIsr)
+    assert {broker for broker, _ in joined.isr} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Rules of the controller left out one at a time: what each of them keeps from happening.
+
+`holds` is the rule as it is shipped, its opposite the fault that it keeps out.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.quorum.elections import Rules
+from streamlog.broker.quorum.registrations import NO_LEADER
+from streamlog.protocol.error_codes import ErrorCode
+from tests.broker.quorum.deciding import Deciding
+
+pytestmark = pytest.mark.parametrize("holds", [True, False], ids=["holds", "left out"])
+
+
+def three(rules: Rules, *, flush: str = "always") -> Deciding:
+    """Three brokers, and a partition that the second of them leads."""
+    cluster = Deciding(rules=rules, config=BrokerConfig(flush=flush))
+    cluster.start(1, 2, 3)
+    cluster.create(replicas=[[2, 1, 3]])
+    return cluster
+
+
+def test_a_late_copy_of_a_refused_proposal_lets_nobody_in(holds: bool) -> None:
+    cluster = three(Rules(voids_refused=holds))
+    assert cluster.propose([2, 1]) == 0
+    epoch = cluster.partition().partition_epoch
+    cluster.heartbeat(3, want_fence=True)
+    # The second copy comes first. The leader goes on without 3, whose end may be anywhere.
+    assert cluster.propose([2, 1, 3], partition_epoch=epoch) == ErrorCode.INELIGIBLE_REPLICA
+    cluster.heartbeat(3)
+    late = cluster.propose([2, 1, 3], partition_epoch=epoch)
+    assert late == (ErrorCode.INVALID_UPDATE_VERSION if holds else ErrorCode.NONE)
+    assert cluster.partition().isr == ((2, 1) if holds else (2, 1, 3))
+    assert cluster.propose([2, 1, 3]) == 0, "who is alive may join again"
+
+
+def test_a_proposal_from_before_a_change_undoes_it_not(holds: bool) -> None:
+    cluster = three(Rules(compares_partition_epoch=holds))
+    before = cluster.partition().partition_epoch
+    assert cluster.propose([2, 1]) == 0
+    # 3 is out, and commits went on without it: what was proposed while it was in does not count.
+    late = cluster.propose([2, 3], partition_epoch=before)
+    assert late == (ErrorCode.INVALID_UPDATE_VERSION if holds else ErrorCode.NONE)
+    assert cluster.partition().isr == ((2, 1) if holds else (2, 3))
+
+
+def test_what_an_earlier_process_had_lets_nobody_in(holds: bool) -> None:
+    cluster = three(Rules(compares_broker_epoch=holds))
+    fetched_as = cluster.metadata.brokers[3].epoch
+    cluster.start(3)
+    assert cluster.partition().isr == (2, 1)
+    code = cluster.propose([2, 1, 3], epochs={3: fetched_as})
+    assert code == (ErrorCode.INELIGIBLE_REPLICA if holds else ErrorCode.NONE)
+
+
+def test_a_leader_that_comes_back_leads_in_another_epoch(holds: bool) -> None:
+    cluster = three(Rules(raises_leader_epoch=holds))
+    cluster.create("alone", replicas=[[2]])
+    cluster.start(2)
+    now = cluster.partition("alone")
+    assert now.leader == 2
+    # In the same epoch it could write other records where it had served some that it has lost.
+    assert now.leader_epoch == (2 if holds else 0)
+
+
+def test_the_last_in_sync_comes_back_as_the_leader(holds: bool) -> None:
+    cluster = three(Rules(keeps_last_in_sync=holds))
+    cluster.create("one", replicas=[[2, 1]], configs={"min.insync.replicas": "1"})
+    cluster.silence(1)
+    cluster.silence(2)
+    assert cluster.partition("one").isr == ((2,) if holds else ())
+    cluster.start(2)
+    assert cluster.partition("one").leader == 2, "being eligible makes up for it"
+
+
+def test_who_was_killed_before_its_sync_is_not_elected(holds: bool) -> None:
+    cluster = three(Rules(doubts_killed=holds), flush="os")
+    cluster.silence(1)
+    cluster.silence(3)
+    cluster.register(3)  # Not stopped in order: what it had may have been in memory.
+    assert cluster.partition().elr == (() if holds else (3,))
+    cluster.heartbeat(3)
+    cluster.silence(2)
+    assert cluster.partition().leader == (NO_LEADER if holds else 3)
