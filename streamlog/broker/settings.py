@@ -247,9 +247,10 @@ def check_table(table: object) -> None:
 def unknown(what: str, name: str, known: Collection[str]) -> ConfigError:
     """The refusal of a name that nothing is called, with the nearest that something is."""
     kind = f"{what} setting" if what else "setting"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0)
     return ConfigError(
-        f"unknown {kind} {name!r}: did you mean {near[0]!r}? There are: {', '.join(known)}"
+        f"unknown {kind} {name!r}: did you mean {' or '.join(map(repr, near))}?"
+        " docs/configuration.md has all of them"
     )
 
 

@@ -1,19 +1,18 @@
 """`streamlog cluster`: brokers of one log, and where its partitions are.
 
-`init` makes a data directory one of a cluster, before its broker is started; the others are shells
-around `Admin`.
+`init` (`cluster_init`) makes data directories; the others are shells around `Admin`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table as Grid
 
 from streamlog.assignors import TopicPartition
+from streamlog.cli.cluster_init import cluster_init
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out
 from streamlog.client.admin import Admin
@@ -26,24 +25,7 @@ cluster = typer.Typer(help="Brokers, and where partitions are.", no_args_is_help
 NOBODY = -1
 
 
-@cluster.command("init")
-def cluster_init(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Of one broker.")],
-    node: Annotated[int, typer.Option("--node", metavar="ID", help="The broker's node.id.")],
-    cluster_id: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster-id", metavar="ID", help="The same for all brokers; without it a new one."
-        ),
-    ] = None,
-) -> None:
-    """Make a data directory that of a broker of a cluster; it must not be one yet."""
-    from streamlog.broker.storage.formatting import (  # noqa: PLC0415 - the others start faster
-        format_directory,
-    )
-
-    identity = format_directory(str(data), node_id=node, cluster_id=cluster_id)
-    typer.echo(f"{data} is of node {identity.node_id} of cluster {identity.cluster_id}")
+cluster.command("init")(cluster_init)
 
 
 @cluster.command("status")

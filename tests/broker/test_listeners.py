@@ -10,7 +10,6 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.listening import Listening
-from streamlog.broker.quorum_config import QuorumConfig
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConfigError, ListenError
@@ -144,20 +143,6 @@ async def join(broker: Broker, listener: RegisteredListener) -> None:
     heard = await broker.handle(heartbeat, BY_ITSELF)
     assert isinstance(heard, BrokerHeartbeatResponse)
     assert not heard.is_fenced
-
-
-def test_brokers_that_are_several_are_told_apart_by_an_address() -> None:
-    async def main() -> None:
-        quorum = QuorumConfig(voters="1@a:1")
-        async with Broker.open(
-            "data", files=MemoryFiles(), config=BrokerConfig(quorum=quorum)
-        ) as broker:
-            with pytest.raises(
-                ConfigError, match=r"advertised\.listeners, such as OUT://this-mach"
-            ):
-                Listening(broker, [Listener(name="OUT", host="", port=7)])
-
-    asyncio.run(main())
 
 
 def test_all_listeners_or_none() -> None:

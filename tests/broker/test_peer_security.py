@@ -12,6 +12,7 @@ from streamlog.broker.listeners import listeners_of
 from streamlog.broker.listening import Listening
 from streamlog.broker.peer_security import controller_listener, peer_listener, peer_security
 from streamlog.broker.peers import Peers
+from streamlog.broker.storage.formatting import format_directory
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConfigError, ConnectionLost
 from streamlog.protocol.messages.admin import (
@@ -170,8 +171,11 @@ def test_what_would_keep_brokers_apart_is_told_at_the_start(
 ) -> None:
     config = several(**settings)
 
+    files = MemoryFiles()
+    format_directory("data", node_id=1, files=files)
+
     async def main() -> None:
-        async with Broker.open("data", files=MemoryFiles(), config=config) as broker:
+        async with Broker.open("data", files=files, config=config) as broker:
             Listening(broker, listeners_of(config.security))
 
     with pytest.raises(ConfigError, match=message):

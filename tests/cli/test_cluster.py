@@ -6,13 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from streamlog.assignors import TopicPartition
 from streamlog.broker.broker import Broker
-from streamlog.broker.config import BrokerConfig
 from streamlog.cli.cluster import cluster, parse_move, parse_partition
-from streamlog.errors import ConfigError, LogDirectoryLost, LogError, UsageError
+from streamlog.errors import LogError, UsageError
 from tests.broker.node import create
 from tests.cli.console import Invoke, console, row
 
@@ -25,26 +23,6 @@ def told(tmp_path: Path) -> Invoke:
 
     asyncio.run(make())
     return console(cluster, tmp_path / "log")
-
-
-def test_a_directory_is_made_one_of_a_cluster_once(tmp_path: Path) -> None:
-    data = tmp_path / "new"
-
-    def init(*arguments: str) -> str:
-        at = ["init", "--data", str(data), *arguments]
-        return CliRunner().invoke(cluster, at, catch_exceptions=False).output
-
-    assert "is of node 2 of cluster abc" in init("--node", "2", "--cluster-id", "abc")
-    with pytest.raises(LogDirectoryLost, match="is of node 2 of cluster abc already"):
-        init("--node", "3")
-    with pytest.raises(ConfigError, match="belongs to node 2"):
-        Broker.open(str(data), config=BrokerConfig(node_id=3))
-
-    async def serve() -> str:
-        async with Broker.open(str(data), config=BrokerConfig(node_id=2)) as broker:
-            return broker.cluster_id
-
-    assert asyncio.run(serve()) == "abc"
 
 
 def test_brokers_and_their_partitions_are_told(told: Invoke) -> None:

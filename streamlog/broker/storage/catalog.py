@@ -66,6 +66,9 @@ class Identity:
     cluster_id: str
     node_id: int
     directory_id: str
+    rejoins: bool = False
+    """Whether the node was there before, with another directory, which is lost: what it has voted
+    is forgotten, so it does not vote before the others have let it in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,7 @@ class Catalog:
                 cluster_id=properties["cluster.id"],
                 node_id=int(properties["node.id"]),
                 directory_id=properties["directory.id"],
+                rejoins=properties.get("rejoins") == "true",
             )
         except MALFORMED as error:
             raise self.damaged(META, error) from error
@@ -138,6 +142,7 @@ class Catalog:
             f"cluster.id={identity.cluster_id}",
             f"node.id={identity.node_id}",
             f"directory.id={identity.directory_id}",
+            *(["rejoins=true"] if identity.rejoins else []),
         )
         self._replace(META, "\n".join(lines) + "\n")
 

@@ -9,9 +9,16 @@ from streamlog.errors import LogDirectoryLost
 
 
 def format_directory(
-    path: str, *, node_id: int, cluster_id: str | None = None, files: Files | None = None
+    path: str,
+    *,
+    node_id: int,
+    cluster_id: str | None = None,
+    rejoins: bool = False,
+    files: Files | None = None,
 ) -> Identity:
     """Make a directory that of a node of this cluster, or of a new one.
+
+    A node `rejoins` if it was there before, and its directory is lost.
 
     Raises:
         LogDirectoryError: it belongs to a log already, or the disk refused.
@@ -27,7 +34,10 @@ def format_directory(
                 " another directory, or remove this one"
             )
         identity = Identity(
-            cluster_id=cluster_id or new_id(), node_id=node_id, directory_id=new_id()
+            cluster_id=cluster_id or new_id(),
+            node_id=node_id,
+            directory_id=new_id(),
+            rejoins=rejoins,
         )
         catalog.write_identity(identity)
     except OSError as error:

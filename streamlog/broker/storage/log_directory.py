@@ -79,6 +79,8 @@ class LogDirectory:
         self.cluster_id = ""
         self.node_id = config.node_id
         self.directory_id = ""
+        self.rejoins = False
+        """Whether its node was there before, with a directory that is lost."""
         self.previous_broker_epoch = self.broker_epoch = NO_BROKER_EPOCH
         """Of the broker's process that has closed it in order, and of the one that has it now."""
         self.rolls: RollBudget[PartitionLog] = RollBudget()
@@ -598,6 +600,8 @@ class LogDirectory:
                     f"{self.path} has partitions ({left[0]}) and no meta.properties: restore that"
                     " file from a copy, or start with an empty directory"
                 )
+            if self._config.quorum.voters:
+                raise LogDirectoryLost(_not_of_a_cluster(self.path, self._config.node_id))
             identity = Identity(
                 cluster_id=new_id(), node_id=self._config.node_id, directory_id=new_id()
             )
@@ -605,9 +609,10 @@ class LogDirectory:
         if identity.node_id != self._config.node_id:
             raise ConfigError(
                 f"{self.path} belongs to node {identity.node_id}, and this broker is configured as"
-                f" node {self._config.node_id}: change node_id, or use another directory"
+                f" node {self._config.node_id}: change node.id, or use another directory"
             )
         self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
+        self.rejoins = identity.rejoins
 
     def _open_topic(
         self,
@@ -691,3 +696,11 @@ def effective(given: BrokerConfig, altered: AlteredSettings) -> BrokerConfig:
         ConfigError: one is unknown or out of range.
     """
     return given.overridden(altered.default).overridden(altered.node)
+
+
+def _not_of_a_cluster(path: str, node_id: int) -> str:
+    return (
+        f"{path} is no data directory of a cluster's node (yet), and controller.quorum.voters names"
+        f" others: `streamlog cluster init --node {node_id} --cluster-id ID --data {path}` makes it"
+        f" one; add --rejoin if node {node_id} was there before, and its directory is lost"
+    )

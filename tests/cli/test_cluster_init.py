@@ -1,0 +1,134 @@
+"""`streamlog cluster init`: what it makes, and what it refuses to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.cli.cluster import cluster
+from streamlog.errors import ConfigError, LogDirectoryLost, StreamlogError, UsageError
+from streamlog.properties import read_properties
+
+VOTERS = "1@a:9092,2@b:9093,3@c:9092"
+
+
+@pytest.fixture
+def init(tmp_path: Path) -> Callable[..., str]:
+    def told(*arguments: str) -> str:
+        at = ["init", "--data", str(tmp_path / "data"), *arguments]
+        return CliRunner().invoke(cluster, at, catch_exceptions=False).output
+
+    return told
+
+
+def test_a_directory_is_made_one_of_a_cluster_once(
+    tmp_path: Path, init: Callable[..., str]
+) -> None:
+    data = tmp_path / "data"
+    said = init("--node", "2", "--cluster-id", "abc")
+    assert (
+        said
+        == f"cluster abc\nnode 2, 127.0.0.1:9092: streamlog broker --config {data}.properties\n"
+    )
+    with pytest.raises(UsageError, match="is there already"):
+        init("--node", "2")
+    with pytest.raises(LogDirectoryLost, match="is of node 2 of cluster abc already"):
+        init("--node", "3", "--config", str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match="belongs to node 2"):
+        Broker.open(str(data), config=BrokerConfig(node_id=3))
+
+    async def serve() -> str:
+        given = read_properties(f"{data}.properties")
+        async with Broker.open(
+            given["log.dirs"], config=BrokerConfig().overridden(given)
+        ) as broker:
+            return broker.cluster_id
+
+    assert asyncio.run(serve()) == "abc"
+
+
+def test_a_set_of_nodes_has_three_voters(tmp_path: Path, init: Callable[..., str]) -> None:
+    said = init("--nodes", "4", "--listen", "127.0.0.1:19092", "--set", "flush=os")
+    assert said.count("streamlog broker --config") == 4
+    configs = [
+        BrokerConfig().overridden(
+            read_properties(str(tmp_path / "data" / f"broker-{n}.properties"))
+        )
+        for n in (1, 2, 3, 4)
+    ]
+    (voters,) = {config.quorum.voters for config in configs}
+    assert voters == "1@127.0.0.1:19092,2@127.0.0.1:19093,3@127.0.0.1:19094"
+    assert [config.node_id for config in configs] == [1, 2, 3, 4]
+    assert [config.quorum.is_controller for config in configs] == [True, True, True, False]
+    assert configs[3].security.listeners == "PLAINTEXT://127.0.0.1:19095"
+    assert {config.flush for config in configs} == {"os"}
+    opened = [LogDirectory.open(config.log_dirs, config=config) for config in configs]
+    assert len({each.cluster_id for each in opened}) == 1
+    assert len({each.directory_id for each in opened}) == 4
+    for each in opened:
+        each.close()
+
+
+def test_two_nodes_have_one_voter(tmp_path: Path, init: Callable[..., str]) -> None:
+    init("--nodes", "2")
+    given = read_properties(str(tmp_path / "data" / "broker-2.properties"))
+    assert given["controller.quorum.voters"] == "1@127.0.0.1:9092"
+    assert given["process.roles"] == "broker"
+
+
+def test_a_node_listens_where_the_others_look_for_it(
+    tmp_path: Path, init: Callable[..., str]
+) -> None:
+    said = init("--node", "2", "--voters", VOTERS)
+    assert "for each other node, on its machine: streamlog cluster init --node ID" in said
+    assert f"--voters {VOTERS}" in said
+    given = read_properties(str(tmp_path / "data.properties"))
+    assert given["listeners"] == "PLAINTEXT://b:9093"
+
+
+def test_who_rejoins_says_so_in_its_directory(tmp_path: Path, init: Callable[..., str]) -> None:
+    with pytest.raises(UsageError, match="--rejoin needs the --cluster-id"):
+        init("--node", "2", "--voters", VOTERS, "--rejoin")
+    init("--node", "2", "--voters", VOTERS, "--rejoin", "--cluster-id", "abc")
+    given = BrokerConfig().overridden(read_properties(str(tmp_path / "data.properties")))
+    opened = LogDirectory.open(given.log_dirs, config=given)
+    assert opened.rejoins
+    opened.close()
+
+
+def test_a_directory_without_a_cluster_is_not_made_one_by_a_broker(tmp_path: Path) -> None:
+    given = BrokerConfig().overridden({"controller.quorum.voters": VOTERS, "node.id": "2"})
+    with pytest.raises(
+        LogDirectoryLost, match=r"cluster init --node 2 --cluster-id ID --data .*new"
+    ):
+        LogDirectory.open(str(tmp_path / "new"), config=given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--node ID for one node, or --nodes N"),
+        (("--node", "1", "--nodes", "3"), "--node ID for one node, or --nodes N"),
+        (("--nodes", "3", "--rejoin"), "are for --node"),
+        (("--nodes", "0"), "1 to 100 nodes"),
+        (("--nodes", "3", "--listen", "a:65534"), "each with a port"),
+        (("--node", "4", "--voters", VOTERS), "node.id=4 is none of controller.quorum.voters"),
+        (("--node", "1", "--voters", "a:9092"), "write each controller as node.id@host:port"),
+        (("--node", "1", "--set", "broker.rak=a"), "did you mean 'broker.rack'"),
+        (("--node", "1", "--set", "broker.rack"), "NAME=VALUE"),
+    ],
+    ids=range(9),
+)
+def test_nothing_is_made_of_what_makes_no_sense(
+    tmp_path: Path, init: Callable[..., str], arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(StreamlogError, match=message):
+        init(*arguments)
+    assert not list(tmp_path.iterdir())
