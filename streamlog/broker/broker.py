@@ -144,13 +144,13 @@ class Broker:
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
         )
         self._deletions = Deletions(self._admin, self._upkeep)
-        coordinators = Coordinators(self._transactions, self._transacting, self._groups)
+        coordinators = Coordinators(self._transacting, self._groups)
         self._publishing = Publishing(directory, self._partitions, coordinators, clock=clock)
         self._handlers = self._table()
 
     def _coordinators(self) -> tuple[CoordinatorRuntime, TransactionRuntime]:
         config, partitions, clock = self._directory.config, self._partitions, self._clock
-        groups = CoordinatorRuntime(partitions, config=config.group, clock=clock, flush=self._flush)
+        groups = CoordinatorRuntime(partitions, config=config.group, clock=clock)
         producer_ids = ProducerIds(self._member.submit, self._member.identity)
         return groups, TransactionRuntime(
             partitions,
@@ -158,7 +158,8 @@ class Broker:
             producer_ids,
             config=config.transaction,
             clock=clock,
-            flush=self._flush,
+            node_id=self._directory.node_id,
+            leader_of=self._leader_of,
         )
 
     @classmethod
@@ -328,7 +329,7 @@ class Broker:
     def _table(self) -> dict[type[Message | ProduceRun | FetchAlike], Callable[..., Answer]]:
         admin = self._admin
         durable = DurableAnswers(
-            self._data, self._groups, flush=self._flush, clock=self._clock, alarm=self._alarm
+            self._data, flush=self._flush, clock=self._clock, alarm=self._alarm
         )
         metadata, submit = self._member.metadata, self._member.submit
         topics = InternalTopics(self._partitions, submit)
@@ -394,6 +395,12 @@ class Broker:
             self._coordinator.resign(index)
         elif topic == TRANSACTIONS_TOPIC:
             self._transactions.resign(index)
+
+    def _leader_of(self, place: tuple[str, int]) -> int | None:
+        """Who leads a partition, as far as is known here; None if there is no such partition."""
+        topic = self._member.metadata.topic(place[0])
+        partition = None if topic is None else topic.partitions.get(place[1])
+        return None if partition is None else partition.leader
 
     def _listener(self, context: RequestContext) -> Reached:
         return context.listener or self._reached

@@ -1,8 +1,7 @@
 """DurableAnswers: answers that are given once what they say is on disk.
 
 Produce, where records are acknowledged; ListOffsets, which shows the end of a log to who has sent
-without waiting for an answer; OffsetFetch, which shows what a group has committed. With
-nothing that is still under way they are given at once.
+without waiting for an answer. With nothing that is still under way they are given at once.
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from streamlog.broker.produce_runs import append_run
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.messages.coordination import OffsetFetchRequest
 from streamlog.protocol.messages.data import ListOffsetsRequest, ProduceRequest, ProduceResponse
 from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message, Piece
 
 if TYPE_CHECKING:
     from streamlog.broker.alarm import Alarm
-    from streamlog.broker.coordinator.requests import GroupRequests
     from streamlog.broker.data import DataRequests, Uncommitted
     from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.clock import Clock
@@ -49,14 +46,12 @@ class DurableAnswers:
     def __init__(
         self,
         data: DataRequests,
-        groups: GroupRequests,
         *,
         flush: GroupFlush,
         clock: Clock,
         alarm: Alarm,
     ) -> None:
         self._data = data
-        self._groups = groups
         self._flush = flush
         self._clock = clock
         self._alarm = alarm
@@ -67,7 +62,6 @@ class DurableAnswers:
             ProduceRequest: self._produce,
             ProduceRun: self._produce_run,
             ListOffsetsRequest: self._list_offsets,
-            OffsetFetchRequest: self._positions,
         }
 
     def _produce(self, request: ProduceRequest, context: Versioned) -> Answer:
@@ -109,12 +103,6 @@ class DurableAnswers:
             return self._data.list_offsets(request)
         answer = partial(self._data.list_offsets, request)
         return self._when_durable(answer, lambda _: answer())
-
-    def _positions(self, request: OffsetFetchRequest, context: Versioned) -> Answer:
-        answer = partial(self._groups.positions, request, context.version)
-        if self._groups.is_durable():
-            return answer()
-        return self._when_durable(answer, lambda _: self._groups.no_positions(request))
 
     def _when_committed(
         self,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
+from streamlog.broker.coordinator.answering import when_all_committed
 from streamlog.broker.publications import PUBLICATIONS_TOPIC, Publications, encode_receipt
 from streamlog.broker.storage.appends import Origin
 from streamlog.broker.storage.staging import check_staged_name
@@ -64,7 +65,6 @@ from streamlog.records.staged import adopted
 if TYPE_CHECKING:
     from streamlog.broker.coordinator.requests import GroupRequests, Handlers
     from streamlog.broker.coordinator.transaction_requests import TransactionRequests
-    from streamlog.broker.coordinator.transaction_runtime import TransactionRuntime
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.storage.files import Buffer, File
     from streamlog.broker.storage.log_directory import LogDirectory
@@ -102,7 +102,6 @@ class _Producer(NamedTuple):
 class Coordinators(NamedTuple):
     """Whom it asks."""
 
-    transactions: TransactionRuntime
     transacting: TransactionRequests
     groups: GroupRequests
 
@@ -120,7 +119,7 @@ class Publishing:
     ) -> None:
         self._directory = directory
         self._partitions = partitions
-        self._transactions, self._transacting, self._groups = coordinators
+        self._transacting, self._groups = coordinators
         self._handlers = self._transacting.handlers()
         self._publications = Publications(partitions)
         self._clock = clock
@@ -444,7 +443,7 @@ class Publishing:
         return answer
 
     def _durable(self, partitions: list[Partition]) -> Steps[None]:
-        """Wait until what was appended is on disk."""
+        """Wait until what was appended is committed."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_durable(failure: StreamlogError | None) -> None:
@@ -454,7 +453,7 @@ class Publishing:
                 else:
                     done.set_exception(failure)
 
-        self._transactions.when_durable(partitions, on_durable)
+        when_all_committed(partitions, on_durable)
         yield done
 
     def _told(self, error: StreamlogError | OSError) -> tuple[int, str]:

@@ -75,6 +75,11 @@ class LedShards(Generic[S]):
         """Whether some are not complete yet."""
         return bool(self._loading)
 
+    @property
+    def can_load(self) -> bool:
+        """Whether `load_on` has something to do now; what is not committed yet it waits for."""
+        return any(each.offset < each.led.log.high_watermark for each in self._loading.values())
+
     def lead(self, index: int) -> bool:
         """This broker leads a partition from now on; whether its shard is complete already.
 
@@ -102,10 +107,7 @@ class LedShards(Generic[S]):
         """When `load_on` has something to do at the earliest; None for never."""
         if not self._loading:
             return None
-        can_go_on = any(
-            each.offset < each.led.log.high_watermark for each in self._loading.values()
-        )
-        return now_ms if can_go_on else now_ms + COMMIT_WAIT_MS
+        return now_ms if self.can_load else now_ms + COMMIT_WAIT_MS
 
     def index_of(self, key: str) -> int:
         """The partition that a key belongs to.

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from streamlog.broker.coordinator.answering import refusal_of
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import consumer_group_description as description
@@ -47,6 +48,7 @@ from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
     from streamlog.broker.coordinator.runtime import CoordinatorRuntime
+    from streamlog.errors import StreamlogError
     from streamlog.protocol.schema import Message
 
 MANY_GROUPS_VERSION = 8
@@ -113,7 +115,7 @@ class GroupRequests:
         self._runtime = runtime
 
     def handlers(self, on_deadline: Callable[[], None]) -> Handlers:
-        """Who answers what but for OffsetFetch; told when something may be due earlier."""
+        """Who answers what; told when something may be due earlier."""
 
         def begin(request: GroupRequest, at: Context) -> Answer:
             answer = self.begin(
@@ -133,6 +135,7 @@ class GroupRequests:
             ConsumerGroupHeartbeatRequest: begin,
             OffsetCommitRequest: begin,
             OffsetDeleteRequest: begin,
+            OffsetFetchRequest: lambda request, at: self._settled_positions(request, at.version),
             DeleteGroupsRequest: lambda request, at: self.delete(
                 request, client_id=at.client_id or "", client_host=at.client_host
             ),
@@ -140,10 +143,6 @@ class GroupRequests:
             ConsumerGroupDescribeRequest: lambda request, _: self.describe_consumers(request),
             ListGroupsRequest: lambda request, _: self.listed(request),
         }
-
-    def is_durable(self) -> bool:
-        """Whether everything that groups know may be told."""
-        return self._runtime.is_durable()
 
     def begin(
         self, request: GroupRequest, *, version: int, client_id: str, client_host: str
@@ -161,6 +160,22 @@ class GroupRequests:
     def partition_of(self, group_id: str) -> tuple[str, int]:
         """See `CoordinatorRuntime.partition_of`."""
         return self._runtime.partition_of(group_id)
+
+    def _settled_positions(self, request: OffsetFetchRequest, version: int) -> Answer:
+        """Committed offsets, once they are: nobody is told what may be lost."""
+        names = [each.group_id for each in request.groups] or [request.group_id]
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def go_on(failure: StreamlogError | None) -> None:
+            if answer.done():
+                return
+            if failure is None:
+                answer.set_result(self.positions(request, version))
+            else:
+                answer.set_result(_no_positions(request, refusal_of(failure)))
+
+        self._runtime.when_settled(names, go_on)
+        return answer.result() if answer.done() else answer
 
     def positions(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
         """Committed offsets; those that an open transaction may set, only if that is all right."""
@@ -227,15 +242,6 @@ class GroupRequests:
                 each.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
                 each.committed_offset = each.committed_leader_epoch = -1
         return found
-
-    def no_positions(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """Nothing can be told: the log of the groups has failed."""
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        groups = [
-            OffsetFetchResponseGroup(group_id=asked.group_id, error_code=code)
-            for asked in request.groups
-        ]
-        return OffsetFetchResponse(error_code=code, groups=groups)
 
     def delete(
         self, request: DeleteGroupsRequest, *, client_id: str, client_host: str
@@ -306,6 +312,14 @@ class GroupRequests:
                 and (not types or group.group_type.lower() in types)
             ]
         )
+
+
+def _no_positions(request: OffsetFetchRequest, code: ErrorCode) -> OffsetFetchResponse:
+    groups = [
+        OffsetFetchResponseGroup(group_id=asked.group_id, error_code=code)
+        for asked in request.groups
+    ]
+    return OffsetFetchResponse(error_code=code, groups=groups)
 
 
 def gathered(

@@ -1,30 +1,25 @@
 """CoordinatorRuntime: runs the group coordinator on `__consumer_offsets`.
 
 For each partition of that topic one `Shard`: append what it decides as one batch, replay it,
-then send the answers, once what they rest on is as durable as the broker keeps anything; on
-becoming the partition's leader replay everything from the beginning (`led_shards`). If the append
-fails nothing is replayed, and whoever was to be answered is refused, so no client takes for
-granted what is not in the log.
+then send the answers, once what they rest on is committed (`answering`); on becoming the
+partition's leader replay everything from the beginning (`led_shards`). If the append fails nothing
+is replayed, and whoever was to be answered is refused, so no client takes for granted what is not
+in the log.
 
-This is the room's only shell: it has the clock, draws the names of members, and holds the
-futures of those who wait.
+This is the thin edge of the groups: it has the clock, and draws the names of members.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import logging
 import uuid
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
+from streamlog.broker.coordinator.answering import Answering, refusal_of, when_all_committed
 from streamlog.broker.coordinator.group_coordinator import GroupCoordinator
 from streamlog.broker.coordinator.led_shards import Led, LedShards
 from streamlog.broker.coordinator.refusals import refuse
 from streamlog.broker.coordinator.shard import (
-    Answer,
     Caller,
     CoordinatorRecord,
     Instant,
@@ -37,11 +32,13 @@ from streamlog.records.batch import RecordBatch, encode_batch
 from streamlog.records.control import COMMIT, MARKERS, marker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import asyncio
+    from collections.abc import Iterable, Mapping
 
+    from streamlog.broker.coordinator.shard import Answer
     from streamlog.broker.group_config import GroupConfig
-    from streamlog.broker.replication.group_flush import GroupFlush
     from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.partition_replica import Committed
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
@@ -61,24 +58,10 @@ CLIENT_ID_CHARACTERS_MAX = 255
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A request that has not been answered."""
-
-    index: int
-    """Of its shard."""
-    request: Message
-    version: int
-    answer: asyncio.Future[Message] | None = None
-
-
 class CoordinatorRuntime:
     """The groups that this broker coordinates."""
 
-    def __init__(
-        self, partitions: Partitions, *, config: GroupConfig, clock: Clock, flush: GroupFlush
-    ) -> None:
-        self._flush = flush
+    def __init__(self, partitions: Partitions, *, config: GroupConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
         self._shards: LedShards[GroupCoordinator] = LedShards(
@@ -87,8 +70,7 @@ class CoordinatorRuntime:
             make=lambda: GroupCoordinator(self._config, topics=partitions),
             replay=self._replay_batch,
         )
-        self._waiting: dict[int, _Waiting] = {}
-        self._tickets = itertools.count(1)
+        self._answering = Answering(lambda request, _, code: refuse(request, code))
 
     def configure(self, config: GroupConfig) -> None:
         """Go on with other settings; delays that have begun stay as they are."""
@@ -107,16 +89,14 @@ class CoordinatorRuntime:
         self._shards.lead(index)
 
     def load(self) -> None:
-        """Go on until all that is led has been replayed. Raises what `lead` raises."""
-        while self._shards.is_loading:
+        """Go on while anything that is led can be replayed. Raises what `lead` raises."""
+        while self._shards.can_load:
             self._shards.load_on()
 
     def resign(self, index: int) -> None:
         """Another broker coordinates the groups of a partition from now on."""
         self._shards.resign(index)
-        code = ErrorCode.NOT_COORDINATOR
-        left = [ticket for ticket, each in self._waiting.items() if each.index == index]
-        self._send(tuple(self._refusal(ticket, code) for ticket in left))
+        self._answering.resign(index)
 
     def _replay_batch(self, batch: RecordBatch, shard: GroupCoordinator) -> None:
         now_ms = self._clock.now_ms()
@@ -142,21 +122,16 @@ class CoordinatorRuntime:
             led = self._shards.of(group_id)
         except LogError as error:
             return refuse(request, error.code)
+        ticket, answer = self._answering.take(led.index, request, version)
         caller = Caller(
-            ticket=next(self._tickets),
+            ticket=ticket,
             version=version,
             client_id=client_id,
             client_host=client_host,
             fresh_member_id=f"{client_id[:CLIENT_ID_CHARACTERS_MAX]}-{uuid.uuid4()}",
         )
-        self._waiting[caller.ticket] = _Waiting(led.index, request, version)
-        outcome = led.shard.handle(request, caller, self._instant())
-        response = self._deliver(led, outcome, caller.ticket)
-        if response is not None:
-            return response
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[caller.ticket] = _Waiting(led.index, request, version, future)
-        return future
+        self._deliver(led, led.shard.handle(request, caller, self._instant()))
+        return answer.result() if answer.done() else answer
 
     def groups_of(self, group_id: str) -> GroupCoordinator:
         """The shard to ask about a group.
@@ -203,10 +178,7 @@ class CoordinatorRuntime:
 
     def stop(self, reason: StreamlogError) -> None:
         """Nobody will be answered any more."""
-        for waiting in self._waiting.values():
-            if waiting.answer is not None and not waiting.answer.done():
-                waiting.answer.set_exception(reason)
-        self._waiting.clear()
+        self._answering.stop(reason)
 
     # ---- time ----
 
@@ -218,39 +190,38 @@ class CoordinatorRuntime:
             deadline_ms = led.shard.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= at.now_ms:
                 self._deliver(led, led.shard.on_tick(at))
+        self._answering.tick(at.now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None for never."""
         deadlines = [led.shard.next_deadline_ms() for led in self._shards]
         deadlines.append(self._shards.next_deadline_ms(self._clock.now_ms()))
+        deadlines.append(self._answering.next_deadline_ms())
         return min((d for d in deadlines if d is not None), default=None)
 
     # ---- outcomes ----
 
-    def is_durable(self) -> bool:
-        """Whether everything that groups know may be told."""
-        return all(led.log.may_acknowledge(led.log.log.log_end_offset) for led in self._shards)
+    def when_settled(self, group_ids: Iterable[str], then: Committed) -> None:
+        """Call once everything that these groups know may be told, or why it may not be.
 
-    def _deliver(
-        self, led: Led[GroupCoordinator], outcome: Outcome, own_ticket: int = 0
-    ) -> Message | None:
-        """Append, replay and answer, now or later; the answer to `own_ticket` if it is now.
+        Groups that are not coordinated here hold nobody up.
+        """
+        logs = {}
+        for group_id in group_ids:
+            try:
+                led = self._shards.of(group_id)
+            except LogError:
+                continue
+            logs[led.index] = led.log
+        when_all_committed(logs.values(), then)
+
+    def _deliver(self, led: Led[GroupCoordinator], outcome: Outcome) -> None:
+        """Append, replay and answer, now or later.
 
         An answer that rests on what was appended before it waits for that, too.
         """
         answers = self._apply(led, outcome)
-        if led.log.may_acknowledge(led.log.log.log_end_offset):
-            return self._send(answers, own_ticket)
-        if answers:
-            self._flush.then(partial(self._send_durable, answers))
-        return None
-
-    def _send_durable(self, answers: tuple[Answer, ...], failure: StreamlogError | None) -> None:
-        waiting = tuple(answer for answer in answers if answer.ticket in self._waiting)
-        if failure is not None:
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            waiting = tuple(self._refusal(answer.ticket, code) for answer in waiting)
-        self._send(waiting)
+        self._answering.give(led.log, answers, self._clock.now_ms())
 
     def _apply(self, led: Led[GroupCoordinator], outcome: Outcome) -> tuple[Answer, ...]:
         """Append and replay; what may be said then."""
@@ -265,11 +236,13 @@ class CoordinatorRuntime:
             transactional=outcome.producer is not None,
         )
         try:
+            led.log.check_insync()
             led.log.append(batch, now_ms=at.now_ms, origin=Origin.COORDINATOR)
         except StreamlogError as error:
             _log.error("%s-%d: nothing was kept: %s", OFFSETS_TOPIC, led.index, error)
             code = _code(error, fenced=outcome.producer is not None)
-            return tuple(self._refusal(answer.ticket, code) for answer in outcome.answers)
+            self._answering.refuse([answer.ticket for answer in outcome.answers], code)
+            return ()
         for record in outcome.records:
             if outcome.producer is None:
                 led.shard.replay(record, now_ms=at.now_ms)
@@ -277,29 +250,12 @@ class CoordinatorRuntime:
                 led.shard.stage(record, producer_id, now_ms=at.now_ms)
         return outcome.answers
 
-    def _refusal(self, ticket: int, code: ErrorCode) -> Answer:
-        waiting = self._waiting[ticket]
-        return Answer(ticket, refuse(waiting.request, code))
-
-    def _send(self, answers: tuple[Answer, ...], own_ticket: int = 0) -> Message | None:
-        """Answer those who wait; the answer to `own_ticket`, if there is one, is returned."""
-        own = None
-        for answer in answers:
-            future = self._waiting.pop(answer.ticket).answer
-            if answer.ticket == own_ticket:
-                own = answer.response
-            elif future is not None and not future.done():
-                future.set_result(answer.response)
-        return own
-
     def _instant(self) -> Instant:
         return Instant(self._clock.now_ms(), self._clock.wall_ms())
 
 
 def _code(error: StreamlogError, *, fenced: bool) -> ErrorCode:
-    """Whether to come back: not if the log has refused the bytes themselves, or the producer."""
+    """Whether to come back, and where; not if the log has refused the producer."""
     if fenced and isinstance(error, LogError) and error.code == ErrorCode.INVALID_PRODUCER_EPOCH:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if isinstance(error, LogError) and not error.retriable:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return refusal_of(error)

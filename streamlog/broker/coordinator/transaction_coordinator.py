@@ -7,7 +7,8 @@ that is lost after an error asks for the next epoch by its old one (KIP-360).
 A request that was late, on a connection that its producer has replaced, is refused: before KIP-890
 nothing else tells it from one of the transaction that is open by now.
 What is prepared comes out of `take_endings`, also after a restart; whoever has written the markers
-says so by `on_ended`. EndTxn is answered then: who commits and reads sees what it has written.
+says so by `on_ended`. EndTxn is answered then: who commits and reads sees what it has written. If a
+partition is not to be had for long, it is answered before, for nothing changes what is decided.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ ID_BYTES_MAX = 32_767
 """What a string of two bytes' length can hold: the record has to name the transactional id."""
 TIMEOUT_CHECK_MS = 1_000
 """How often it is looked for transactions that have been open for too long."""
+MARKERS_TIMEOUT_MS = 5_000
+"""How long EndTxn waits for markers; the next transaction has to wait for them in any case."""
 EXPIRY_CHECK_MS = 60 * 60 * 1000
 """How often, at least, for transactional ids that nobody uses any more."""
 
@@ -80,7 +83,8 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: set[str] = set()
         self._endings: dict[str, None] = {}
-        self._tickets: dict[str, int] = {}
+        self._tickets: dict[str, tuple[int, int]] = {}
+        """Who has asked for the end of a transaction, and until when to wait with the answer."""
         self._carriers: dict[str, int] = {}
         """The connection by which a transactional id was heard of last."""
         self._timeout_check_ms = 0
@@ -129,25 +133,28 @@ class TransactionCoordinator:
     def on_tick(self, at: Instant) -> Outcome:
         """Abort what has been open for too long, forget who has been silent for too long."""
         changed: list[CoordinatorRecord] = []
+        answers: tuple[Answer, ...] = ()
         if self._timeout_check_ms <= at.now_ms:
             self._timeout_check_ms = at.now_ms + TIMEOUT_CHECK_MS
             for known in [self._transactions[each] for each in self._ongoing]:
                 if known.start_ms + known.timeout_ms <= at.wall_ms:
                     given_up = known.prepared(committed=False, fenced=True, wall_ms=at.wall_ms)
                     changed.append(record_of(given_up))
+            answers = self._take_late(at.now_ms)
         if self._expiry_check_ms <= at.now_ms:
             kept_ms = self._config.id_expiration_ms
             self._expiry_check_ms = at.now_ms + min(EXPIRY_CHECK_MS, kept_ms)
             for transactional_id, known in self._transactions.items():
                 if known.state.is_idle and known.update_ms + kept_ms <= at.wall_ms:
                     changed.append(tombstone_of(transactional_id))
-        return Outcome(tuple(changed))
+        return Outcome(tuple(changed), answers)
 
     def next_deadline_ms(self) -> int | None:
         """See `Shard.next_deadline_ms`."""
         if not self._transactions:
             return None
-        return self._timeout_check_ms if self._ongoing else self._expiry_check_ms
+        is_due = self._ongoing or self._tickets
+        return self._timeout_check_ms if is_due else self._expiry_check_ms
 
     def refuse(self, request: Message, version: int, code: int) -> Message:
         """See `Shard.refuse`."""
@@ -173,15 +180,20 @@ class TransactionCoordinator:
     def on_ended(self, ending: Ending, at: Instant) -> Outcome:
         """All markers are written and on disk."""
         known = self._transactions.get(ending.transactional_id)
-        ticket = self._tickets.pop(ending.transactional_id, None)
-        answers = () if ticket is None else (Answer(ticket, EndTxnResponse()),)
+        asked = self._tickets.pop(ending.transactional_id, None)
+        answers = () if asked is None else (Answer(asked[0], EndTxnResponse()),)
         if known is None or not known.state.is_prepared:
             return Outcome(answers=answers)
         return Outcome((record_of(known.completed(at.wall_ms)),), answers)
 
     def forget_ticket(self, ticket: int) -> None:
         """It has been answered by somebody else."""
-        self._tickets = {name: each for name, each in self._tickets.items() if each != ticket}
+        self._tickets = {name: each for name, each in self._tickets.items() if each[0] != ticket}
+
+    def _take_late(self, now_ms: int) -> tuple[Answer, ...]:
+        """The answers for who has waited long enough for the end of a transaction."""
+        late = [name for name, (_, due_ms) in self._tickets.items() if due_ms <= now_ms]
+        return tuple(Answer(self._tickets.pop(name)[0], EndTxnResponse()) for name in late)
 
     # ---- reading ----
 
@@ -336,7 +348,7 @@ class TransactionCoordinator:
         if code is ErrorCode.NONE:
             known = self._transactions[name]
             if known.state is TransactionState.ONGOING:
-                self._tickets[name] = caller.ticket
+                self._tickets[name] = caller.ticket, at.now_ms + MARKERS_TIMEOUT_MS
                 decided = known.prepared(committed=committed, fenced=False, wall_ms=at.wall_ms)
                 return Outcome((record_of(decided),))
             code = _again(known.state, committed=committed)

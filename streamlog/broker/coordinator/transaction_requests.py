@@ -6,11 +6,11 @@ producer commits in its transaction go to the group, if the transaction's shard 
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from streamlog.broker.answers import Answer, chained
+from streamlog.broker.coordinator.marker_answers import MarkerAnswers
 from streamlog.broker.coordinator.transaction import TransactionState
 from streamlog.broker.transaction_answers import code_answer
 from streamlog.errors import LogError, StreamlogError
@@ -35,11 +35,7 @@ from streamlog.protocol.messages.transactions import (
     ListTransactionsResponse,
     TxnOffsetCommitRequest,
     WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 from streamlog.protocol.messages.transactions import TransactionState as Listed
 from streamlog.records.control import ABORT, COMMIT, Marker
@@ -50,8 +46,6 @@ if TYPE_CHECKING:
     from streamlog.broker.coordinator.requests import Context, GroupRequests, Handlers
     from streamlog.broker.coordinator.transaction import Transaction
     from streamlog.broker.coordinator.transaction_runtime import TransactionRuntime
-    from streamlog.broker.replication.partition import Partition
-    from streamlog.protocol.schema import Message
 
 TransactionRequest: TypeAlias = (
     InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
@@ -73,6 +67,8 @@ class TransactionRequests:
         self._groups = groups
         self._on_deadline = on_deadline
         """Called when something may be due earlier than before."""
+        self._marker_connections: dict[int, int] = {}
+        """By which connection a broker has sent markers last."""
 
     def handlers(self) -> Handlers:
         """Who answers which request, for a broker's table."""
@@ -82,7 +78,7 @@ class TransactionRequests:
             AddOffsetsToTxnRequest: self._begin,
             EndTxnRequest: self._begin,
             TxnOffsetCommitRequest: self._commit_offsets,
-            WriteTxnMarkersRequest: lambda request, _: self._write_markers(request),
+            WriteTxnMarkersRequest: lambda request, at: self._write_markers(request, at.connection),
             ListTransactionsRequest: lambda request, _: self._listed(request),
             DescribeTransactionsRequest: lambda request, _: self._all_described(request),
             DescribeProducersRequest: lambda request, _: self._all_producers(request),
@@ -244,58 +240,33 @@ class TransactionRequests:
 
     # ---- markers that somebody else decides on ----
 
-    def _write_markers(self, request: WriteTxnMarkersRequest) -> Answer:
-        """End transactions that no coordinator ends any more; an admin may know of such."""
-        written: list[Partition] = []
-        results = [
-            WritableTxnMarkerResult(
-                producer_id=each.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(
-                                partition_index=number,
-                                error_code=self._write(each, (topic.name, number), written),
-                            )
-                            for number in topic.partition_indexes
-                        ],
-                    )
-                    for topic in each.topics
-                ],
-            )
-            for each in request.markers
-        ]
-        response = WriteTxnMarkersResponse(markers=results)
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._runtime.when_durable(written, partial(_answer, answer, response))
-        return answer.result() if answer.done() else answer
+    def _write_markers(self, request: WriteTxnMarkersRequest, connection: int) -> Answer:
+        """End transactions here: another coordinator's, or what nobody ends any more."""
+        answers = MarkerAnswers(request)
+        is_late = connection < self._marker_connections.get(request.broker_id, 0)
+        if request.broker_id >= 0 and not is_late:
+            self._marker_connections[request.broker_id] = connection
+        for number, marker, place in answers.markers():
+            if is_late:
+                # Its sender has given it up, and has sent it again, by a newer connection.
+                answers.on_code(number, place, ErrorCode.REQUEST_TIMED_OUT)
+            else:
+                self._write(answers, number, marker, place)
+        return answers.begin()
 
     def _write(
-        self, marker: WritableTxnMarker, place: tuple[str, int], written: list[Partition]
-    ) -> int:
+        self, answers: MarkerAnswers, number: int, marker: WritableTxnMarker, place: tuple[str, int]
+    ) -> None:
         kind = COMMIT if marker.transaction_result else ABORT
         producer = (marker.producer_id, marker.producer_epoch)
+        end = Marker(kind, marker.coordinator_epoch)
         try:
-            written.append(
-                self._runtime.write_marker(place, producer, Marker(kind, marker.coordinator_epoch))
-            )
-        except LogError as error:
-            return error.code
-        except StreamlogError:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.NONE
-
-
-def _answer(
-    answer: asyncio.Future[Message],
-    response: WriteTxnMarkersResponse,
-    failure: StreamlogError | None,
-) -> None:
-    if answer.done():
-        return
-    if failure is not None:
-        topics = [topic for each in response.markers for topic in each.topics]
-        for partition in [partition for topic in topics for partition in topic.partitions]:
-            partition.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    answer.set_result(response)
+            partition = self._runtime.markers.write(place, producer, end)
+        except StreamlogError as error:
+            answers.on_failure(number, place, error)
+            return
+        end_offset = partition.log.log_end_offset
+        if partition.may_acknowledge(end_offset):
+            answers.on_code(number, place, ErrorCode.NONE)
+        else:
+            partition.when_committed(end_offset, partial(answers.on_failure, number, place))

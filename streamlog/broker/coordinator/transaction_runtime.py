@@ -1,26 +1,26 @@
 """TransactionRuntime: runs the transaction coordinators on `__transaction_state`.
 
 For each partition of that topic one shard: append what it decides, replay it, and go on when that
-is on disk. What is prepared gets its markers then, in every partition of the transaction, the
-offsets of groups included; when those are on disk, the shard is told, and whoever has asked for
-the end is answered. A restart goes on with what was prepared before it.
-A marker that a log can't take now is written later; one for a partition that is gone, or whose
-producer a newer one has fenced, has nothing to decide.
+is committed. What is prepared gets its markers then, in every partition of the transaction,
+wherever that is led, the offsets of groups included (`marker_writing`); when those are committed,
+the shard is told, and whoever has asked for the end is answered. Who leads the partition next goes
+on with what was prepared before.
 """
 
 from __future__ import annotations
 
-import asyncio
+import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from streamlog.broker.coordinator.answering import Answering, refusal_of
 from streamlog.broker.coordinator.led_shards import Led, LedShards
-from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC
+from streamlog.broker.coordinator.marker_writing import MarkerWriting
+from streamlog.broker.coordinator.markers import Job, LeaderOf
 from streamlog.broker.coordinator.shard import (
-    Answer,
     Caller,
     CoordinatorRecord,
     Instant,
@@ -33,17 +33,17 @@ from streamlog.broker.coordinator.transaction_coordinator import (
 )
 from streamlog.broker.storage.appends import Origin
 from streamlog.broker.transaction_answers import code_answer
-from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition
+from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.records.batch import RecordBatch, encode_batch
-from streamlog.records.control import ABORT, COMMIT, Marker
 
 if TYPE_CHECKING:
+    import asyncio
+
     from streamlog.broker.coordinator.producer_ids import ProducerIds
     from streamlog.broker.coordinator.runtime import CoordinatorRuntime
     from streamlog.broker.coordinator.transaction import Transaction
-    from streamlog.broker.replication.group_flush import GroupFlush
-    from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.transaction_config import TransactionConfig
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
@@ -57,27 +57,10 @@ TRANSACTIONS_CONFIGS: Mapping[str, str] = {
     "max.message.bytes": str(16 * 1024 * 1024),
 }
 """A transaction over very many partitions has to fit into one message."""
-RETRY_MS = 1_000
-"""Between two tries to write a marker where the disk has refused it."""
+RETRY_MS = 500
+"""Before what its partition has not taken, or not committed, is tried again."""
 
 _log = logging.getLogger(__name__)
-
-
-class _Waiting(NamedTuple):
-    """A request that has not been answered."""
-
-    number: int
-    """Of its shard."""
-    request: Message
-    version: int
-    answer: asyncio.Future[Message]
-
-
-class _Retry(NamedTuple):
-    due_ms: int
-    led: Led[TransactionCoordinator]
-    ending: Ending
-    left: frozenset[tuple[str, int]]
 
 
 class TransactionRuntime:
@@ -91,13 +74,13 @@ class TransactionRuntime:
         *,
         config: TransactionConfig,
         clock: Clock,
-        flush: GroupFlush,
+        node_id: int,
+        leader_of: LeaderOf,
     ) -> None:
+        """`leader_of` tells who leads a partition of the cluster, as far as this broker knows."""
         self.partitions = partitions
         self.clock = clock
-        self._groups = groups
         self._config = config
-        self._flush = flush
         self.producer_ids = producer_ids
         self._around = Surroundings(producer_ids.take, partitions.exists, groups.partition_of)
         self._shards: LedShards[TransactionCoordinator] = LedShards(
@@ -106,9 +89,18 @@ class TransactionRuntime:
             make=lambda: TransactionCoordinator(self._config, self._around),
             replay=self._replay_batch,
         )
-        self._waiting: dict[int, _Waiting] = {}
-        self._retries: list[_Retry] = []
-        self._tickets = itertools.count(1)
+        self._answering = Answering(code_answer)
+        self.markers = MarkerWriting(
+            partitions,
+            groups,
+            node_id=node_id,
+            leader_of=leader_of,
+            clock=clock,
+            on_done=self._on_ended,
+        )
+        self._later: list[tuple[int, int, Led[TransactionCoordinator], Callable[[], None]]] = []
+        """What is tried again, and when; the second number tells those of one time apart."""
+        self._numbers = itertools.count()
         self._loaded: list[int] = []
         """Shards that have something to go on with, maybe, from before they were led here."""
 
@@ -132,16 +124,15 @@ class TransactionRuntime:
             self._loaded.append(index)
 
     def load(self) -> None:
-        """Go on until all that is led has been replayed. Raises what `lead` raises."""
-        while self._shards.is_loading:
+        """Go on while anything that is led can be replayed. Raises what `lead` raises."""
+        while self._shards.can_load:
             self._loaded += self._shards.load_on()
 
     def resign(self, index: int) -> None:
         """Another broker coordinates the ids of a partition: it goes on with what was prepared."""
         self._shards.resign(index)
-        self._retries = [retry for retry in self._retries if retry.led.index != index]
-        for ticket in [ticket for ticket, each in self._waiting.items() if each.number == index]:
-            self._send((self._refusal(ticket, ErrorCode.NOT_COORDINATOR),))
+        self.markers.forget(index)
+        self._answering.resign(index)
 
     def _replay_batch(self, batch: RecordBatch, shard: TransactionCoordinator) -> None:
         now_ms = self.clock.now_ms()
@@ -159,11 +150,10 @@ class TransactionRuntime:
             led = self._shards.of(transactional_id)
         except LogError as error:
             return code_answer(request, version, ErrorCode(error.code))
-        caller = Caller(next(self._tickets), version, "", "", "", connection)
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._waiting[caller.ticket] = _Waiting(led.index, request, version, answer)
+        ticket, answer = self._answering.take(led.index, request, version)
+        caller = Caller(ticket, version, "", "", "", connection)
         outcome = led.shard.handle(request, caller, self._instant())
-        self._deliver(led, outcome, caller.ticket)
+        self._deliver(led, outcome, ticket)
         return answer.result() if answer.done() else answer
 
     def verify(
@@ -201,10 +191,7 @@ class TransactionRuntime:
 
     def stop(self, reason: StreamlogError) -> None:
         """Nobody will be answered any more."""
-        for waiting in self._waiting.values():
-            if not waiting.answer.done():
-                waiting.answer.set_exception(reason)
-        self._waiting.clear()
+        self._answering.stop(reason)
 
     # ---- time ----
 
@@ -219,10 +206,12 @@ class TransactionRuntime:
             deadline_ms = led.shard.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= at.now_ms:
                 self._deliver(led, led.shard.on_tick(at))
-        due = [retry for retry in self._retries if retry.due_ms <= at.now_ms]
-        self._retries = [retry for retry in self._retries if retry.due_ms > at.now_ms]
-        for retry in due:
-            self._write_markers(retry.led, retry.ending, retry.left)
+        while self._later and self._later[0][0] <= at.now_ms:
+            *_, led, again = heapq.heappop(self._later)
+            if self._shards.has(led):
+                again()
+        self.markers.tick()
+        self._answering.tick(at.now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None for never."""
@@ -231,132 +220,83 @@ class TransactionRuntime:
             return now_ms
         deadlines = [led.shard.next_deadline_ms() for led in self._shards]
         deadlines.append(self._shards.next_deadline_ms(now_ms))
-        deadlines += [retry.due_ms for retry in self._retries]
+        deadlines += [due_ms for due_ms, *_ in self._later[:1]]
+        deadlines += [self.markers.next_deadline_ms(), self._answering.next_deadline_ms()]
         return min((each for each in deadlines if each is not None), default=None)
 
-    # ---- markers ----
-
-    def write_marker(
-        self, place: tuple[str, int], producer: tuple[int, int], marker: Marker
-    ) -> Partition:
-        """End a producer's transaction in one partition.
-
-        Raises:
-            UnknownTopicOrPartition: it is gone.
-            LogError: a newer instance of the producer, or a newer coordinator, has taken over.
-            LogDirectoryError: the disk refused.
-        """
-        at, (topic, index) = self._instant(), place
-        partition = self.partitions.get(topic, index)
-        if topic == OFFSETS_TOPIC:
-            self._groups.check_marker(index)
-        partition.end_transaction(*producer, marker, now_ms=at.now_ms, wall_ms=at.wall_ms)
-        if topic == OFFSETS_TOPIC:
-            self._groups.on_marker(index, producer[0], committed=marker.kind == COMMIT)
-        return partition
-
-    def when_durable(
-        self, partitions: Iterable[Partition], then: Callable[[StreamlogError | None], None]
-    ) -> None:
-        """Call when all that these partitions have by now may be told of."""
-        if all(each.may_acknowledge(each.log.log_end_offset) for each in partitions):
-            then(None)
-        else:
-            self._flush.then(then)
+    # ---- the end of transactions ----
 
     def _end_prepared(self, led: Led[TransactionCoordinator]) -> None:
-        """Once what was decided is on disk, write the markers."""
-        for ending in led.shard.take_endings():
-            self.when_durable([led.log], partial(self._on_prepared, led, ending))
+        """Once what was decided is committed, write the markers."""
+        endings = led.shard.take_endings()
+        if endings:
+            self._when_prepared(led, endings)
+
+    def _when_prepared(self, led: Led[TransactionCoordinator], endings: list[Ending]) -> None:
+        end_offset = led.log.log.log_end_offset
+        if led.log.may_acknowledge(end_offset):
+            self._on_prepared(led, endings, None)
+        else:
+            led.log.when_committed(end_offset, partial(self._on_prepared, led, endings))
 
     def _on_prepared(
-        self, led: Led[TransactionCoordinator], ending: Ending, failure: StreamlogError | None
-    ) -> None:
-        if failure is None:
-            self._write_markers(led, ending, ending.partitions)
-
-    def _write_markers(
-        self, led: Led[TransactionCoordinator], ending: Ending, places: frozenset[tuple[str, int]]
+        self,
+        led: Led[TransactionCoordinator],
+        endings: list[Ending],
+        failure: StreamlogError | None,
     ) -> None:
         if not self._shards.has(led):
             return
-        coordinator_epoch = led.log.log.epochs.current
-        marker = Marker(COMMIT if ending.committed else ABORT, coordinator_epoch)
-        producer = (ending.producer_id, ending.producer_epoch)
-        written: list[Partition] = []
-        left: set[tuple[str, int]] = set()
-        for place in sorted(places):
-            try:
-                written.append(self.write_marker(place, producer, marker))
-            except UnknownTopicOrPartition:
-                continue
-            except LogError as error:
-                if error.retriable:
-                    left.add(place)
-                else:
-                    _log.warning("%s-%d: no marker is needed: %s", *place, error)
-            except StreamlogError as error:
-                _log.error("%s-%d: a marker is written later: %s", *place, error)
-                left.add(place)
-        if left:
-            due_ms = self.clock.now_ms() + RETRY_MS
-            self._retries.append(_Retry(due_ms, led, ending, frozenset(left)))
+        if failure is None:
+            epoch = led.log.log.epochs.current
+            self.markers.add(Job(ending, led.index, epoch) for ending in endings)
         else:
-            self.when_durable(written, partial(self._on_written, led, ending))
+            # It is in the log all the same: this broker still leads, and so it will be committed.
+            self._try_later(led, partial(self._when_prepared, led, endings))
 
-    def _on_written(
-        self, led: Led[TransactionCoordinator], ending: Ending, failure: StreamlogError | None
-    ) -> None:
-        if failure is None and self._shards.has(led):
-            outcome = led.shard.on_ended(ending, self._instant())
-            # That it is complete need not be on disk: a restart would write the markers again.
-            self._send(self._apply(led, outcome))
+    def _on_ended(self, job: Job) -> None:
+        """All markers of a transaction are committed."""
+        self._complete(self._shards.at(job.shard), job.ending)
+
+    def _complete(self, led: Led[TransactionCoordinator], ending: Ending) -> None:
+        """Tell of it, and keep it; without that, who leads next would write the markers again."""
+        outcome = led.shard.on_ended(ending, self._instant())
+        self._answering.send(outcome.answers)
+        if self._append(led, outcome) is not None:
+            self._try_later(led, partial(self._complete, led, ending))
+
+    def _try_later(self, led: Led[TransactionCoordinator], again: Callable[[], None]) -> None:
+        due_ms = self.clock.now_ms() + RETRY_MS
+        heapq.heappush(self._later, (due_ms, next(self._numbers), led, again))
 
     # ---- outcomes ----
 
     def _deliver(self, led: Led[TransactionCoordinator], outcome: Outcome, ticket: int = 0) -> None:
-        """Append, replay, and go on from there when it is on disk."""
-        answers = self._apply(led, outcome, ticket)
-        if answers:
-            self.when_durable([led.log], partial(self._send_durable, answers))
-        self._end_prepared(led)
+        """Append, replay, and go on from there when it is committed."""
+        failure = self._append(led, outcome)
+        if failure is None:
+            self._answering.give(led.log, outcome.answers, self.clock.now_ms())
+            self._end_prepared(led)
+            return
+        led.shard.forget_ticket(ticket)
+        refused = {answer.ticket for answer in outcome.answers} | {ticket}
+        self._answering.refuse(refused, refusal_of(failure))
 
-    def _apply(
-        self, led: Led[TransactionCoordinator], outcome: Outcome, ticket: int = 0
-    ) -> tuple[Answer, ...]:
-        """Append and replay; what may be said then."""
+    def _append(self, led: Led[TransactionCoordinator], outcome: Outcome) -> StreamlogError | None:
+        """Append and replay; why that could not be, if it could not."""
         if not outcome.records:
-            return outcome.answers
+            return None
         at = self._instant()
         batch = encode_batch([(at.wall_ms, r.key, r.value, ()) for r in outcome.records])
         try:
+            led.log.check_insync()
             led.log.append(batch, now_ms=at.now_ms, origin=Origin.COORDINATOR)
         except StreamlogError as error:
             _log.error("%s-%d: nothing was kept: %s", TRANSACTIONS_TOPIC, led.index, error)
-            led.shard.forget_ticket(ticket)
-            refused = {answer.ticket for answer in outcome.answers} | ({ticket} - {0})
-            return tuple(map(self._refusal, refused))
+            return error
         for record in outcome.records:
             led.shard.replay(record, now_ms=at.now_ms)
-        return outcome.answers
-
-    def _send_durable(self, answers: tuple[Answer, ...], failure: StreamlogError | None) -> None:
-        waiting = tuple(answer for answer in answers if answer.ticket in self._waiting)
-        if failure is not None:
-            waiting = tuple(self._refusal(answer.ticket) for answer in waiting)
-        self._send(waiting)
-
-    def _refusal(
-        self, ticket: int, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    ) -> Answer:
-        waiting = self._waiting[ticket]
-        return Answer(ticket, code_answer(waiting.request, waiting.version, code))
-
-    def _send(self, answers: tuple[Answer, ...]) -> None:
-        for answer in answers:
-            waiting = self._waiting.pop(answer.ticket, None)
-            if waiting is not None and not waiting.answer.done():
-                waiting.answer.set_result(answer.response)
+        return None
 
     def _instant(self) -> Instant:
         return Instant(self.clock.now_ms(), self.clock.wall_ms())

@@ -1,6 +1,7 @@
 """Transactions: what producers, admins and brokers say about them, and a coordinator's records.
 
-Declarations only, see `schema`; field by field they are Kafka's own, which a test checks. The last
+Declarations only, see `schema`; field by field they are Kafka's own, which a test checks, but for
+one under `OWN_TAG`. The last
 part is not an API: the records of `__transaction_state`, which carry their version in front (see
 `codec.encode_versioned`). The newer versions, in which a broker begins transactions by itself
 (KIP-890), are not spoken.
@@ -8,6 +9,7 @@ part is not an API: the records of `__transaction_state`, which carry their vers
 
 from __future__ import annotations
 
+from streamlog.protocol.messages.data import OWN_TAG
 from streamlog.protocol.schema import (
     Message,
     Struct,
@@ -115,9 +117,13 @@ class WritableTxnMarker(Struct):
 
 
 class WriteTxnMarkersRequest(Message, versions="1-1", flexible_from=1):
-    """A coordinator ends transactions, or an admin one that nobody else ends any more."""
+    """A coordinator ends transactions, or an admin one that nobody else ends any more.
+
+    `broker_id` is ours, and tells which broker's coordinator it is.
+    """
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
+    broker_id: int = int32("1+", default=-1, tag=OWN_TAG)
 
 
 class WritableTxnMarkerPartitionResult(Struct):

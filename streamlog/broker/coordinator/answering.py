@@ -1,0 +1,153 @@
+"""Answering: requests that a coordinator has taken up, until each of them is answered.
+
+What is said rests on records of one partition, so it is said once they are committed: on disk, and
+on the disks of all replicas in sync where there are others. Whoever waits for what may be lost is
+told to look for the coordinator again: the one who leads next has what was committed, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamlog.broker.coordinator.shard import Answer
+from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from streamlog.broker.replication.partition import Partition
+    from streamlog.broker.replication.partition_replica import Committed
+    from streamlog.protocol.schema import Message
+
+COMMIT_TIMEOUT_MS = 5_000
+"""Nobody waits longer for followers, as by Kafka's `offsets.commit.timeout.ms`: what was appended
+stays, and may be committed yet."""
+
+Refuse = Callable[["Message", int, ErrorCode], "Message"]
+"""Makes the response to a request of a version that says nothing but a code."""
+
+
+class _Waiting(NamedTuple):
+    """A request that has not been answered."""
+
+    shard: int
+    """Its number."""
+    request: Message
+    version: int
+    answer: asyncio.Future[Message]
+
+
+class Answering:
+    """The requests of one kind of coordinator, by ticket."""
+
+    def __init__(self, refuse: Refuse) -> None:
+        self._refuse = refuse
+        self._waiting: dict[int, _Waiting] = {}
+        self._overdue: deque[tuple[int, tuple[Answer, ...]]] = deque()
+        """What waits for followers, and for how long, the earliest first."""
+        self._tickets = itertools.count(1)
+
+    def take(
+        self, index: int, request: Message, version: int
+    ) -> tuple[int, asyncio.Future[Message]]:
+        """A request for a shard: its ticket, and where its answer will be."""
+        ticket = next(self._tickets)
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = _Waiting(index, request, version, answer)
+        return ticket, answer
+
+    def give(self, log: Partition, answers: tuple[Answer, ...], now_ms: int) -> None:
+        """Send answers once everything is committed that the log has by now."""
+        end_offset = log.log.log_end_offset
+        if not answers or log.may_acknowledge(end_offset):
+            self.send(answers)
+            return
+        if not log.is_alone:
+            self._overdue.append((now_ms + COMMIT_TIMEOUT_MS, answers))
+        log.when_committed(end_offset, partial(self._on_committed, answers))
+
+    def send(self, answers: Iterable[Answer]) -> None:
+        """Answer those who still wait."""
+        for ticket, response in [(each.ticket, each.response) for each in answers]:
+            waiting = self._waiting.pop(ticket, None)
+            if waiting is not None and not waiting.answer.done():
+                waiting.answer.set_result(response)
+
+    def refuse(self, tickets: Iterable[int], code: ErrorCode) -> None:
+        """Tell those who still wait nothing but why they get no answer."""
+        for ticket in tickets:
+            waiting = self._waiting.get(ticket)
+            if waiting is not None:
+                response = self._refuse(waiting.request, waiting.version, code)
+                self.send([Answer(ticket, response)])
+
+    def resign(self, index: int) -> None:
+        """Another broker coordinates from now on what belongs to a shard."""
+        left = [ticket for ticket, each in self._waiting.items() if each.shard == index]
+        self.refuse(left, ErrorCode.NOT_COORDINATOR)
+
+    def stop(self, reason: StreamlogError) -> None:
+        """Nobody will be answered any more."""
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if not each.answer.done():
+                each.answer.set_exception(reason)
+
+    def tick(self, now_ms: int) -> None:
+        """Give up on followers that are too slow."""
+        while self._overdue and self._overdue[0][0] <= now_ms:
+            _, answers = self._overdue.popleft()
+            self.refuse([each.ticket for each in answers], ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do at the earliest; None for never."""
+        overdue = self._overdue
+        while overdue and not any(each.ticket in self._waiting for each in overdue[0][1]):
+            overdue.popleft()
+        return overdue[0][0] if overdue else None
+
+    def _on_committed(self, answers: tuple[Answer, ...], failure: StreamlogError | None) -> None:
+        if failure is None:
+            self.send(answers)
+        else:
+            self.refuse([each.ticket for each in answers], refusal_of(failure))
+
+
+def refusal_of(failure: StreamlogError) -> ErrorCode:
+    """What is told to who asks a coordinator whose log has not taken, or not kept, a record.
+
+    As in Kafka: to look for the coordinator, to come again, or not to if the record itself is
+    what the log does not take.
+    """
+    if not isinstance(failure, LogError):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if failure.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return ErrorCode.NOT_COORDINATOR
+    if failure.retriable:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def when_all_committed(logs: Iterable[Partition], then: Committed) -> None:
+    """Call once all is committed that these partitions have by now, or why that can't be said."""
+    ends = [(log, log.log.log_end_offset) for log in logs]
+    waiting = {
+        number: each for number, each in enumerate(ends) if not each[0].may_acknowledge(each[1])
+    }
+    failures: list[StreamlogError] = []
+
+    def on_one(number: int, failure: StreamlogError | None) -> None:
+        waiting.pop(number, None)
+        if failure is not None:
+            failures.append(failure)
+        if not waiting:
+            then(next(iter(failures), None))
+
+    if not waiting:
+        then(None)
+    for number, (log, end_offset) in list(waiting.items()):
+        log.when_committed(end_offset, partial(on_one, number))
