@@ -57,9 +57,9 @@ simulate: $(VENV)/.dev ## the shipped code on a simulated network, disk and cloc
 	@mkdir -p build
 	@$(BIN)/python -m simulation $(LEVELS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) --report build/simulation.json $(ARGS)
 
-chaos: $(VENV)/.dev ## a broker as a process under load, killed, paused, short of disk, with slow and refused syncs and clocks that jump (TROUBLE=60 seconds, SEED=n); JSON in build/chaos.json
+chaos: $(VENV)/.dev ## three brokers as processes under load, and what goes wrong with processes, disks, clocks and networks (KINDS="kill pause", COUNT=n of each, LIMIT=seconds of each, BUDGET=nightly, SEED=n); JSON in build/chaos.json
 	@mkdir -p build
-	@$(BIN)/python -m chaos --seconds $(or $(TROUBLE),60) $(if $(SEED),--seed $(SEED)) --report build/chaos.json $(ARGS)
+	@$(BIN)/python -m chaos $(KINDS) $(if $(COUNT),--count $(COUNT)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(SEED),--seed $(SEED)) --report build/chaos.json $(ARGS)
 
 properties: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)

@@ -1,7 +1,7 @@
-"""Chaos: real processes under a load, and what goes wrong with processes, disks and clocks.
+"""Chaos: brokers as processes under a load, and what goes wrong with processes, disks and networks.
 
-The load, its history and the checkers are those of `simulation`; here the broker is a process as a
-user has it, killed, stopped and paused by signals, and what its disk and clock do to it is done by
-a library of ours that is preloaded (`shim.c`). Power cuts are the simulation's: a kill leaves the
-page cache. Not part of the package. `make chaos` runs it, `python -m chaos --seed n` again.
+The load, its history and the checkers are those of `simulation`; here brokers are processes as a
+user has them, stopped and paused by signals, in networks that are cut (`network`), on disks that
+forget what was not synced (`power`) and clocks that jump, by a library of ours that is preloaded
+(`shim.c`). Not part of the package. `make chaos` runs it, `python -m chaos KIND --seed n` again.
 """

@@ -8,10 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
+
+from chaos.power import Disk
 
 LISTENING = re.compile(r"listening on [^ ]+:(\d+)")
+LOCALHOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 SOURCE = Path(__file__).with_name("shim.c")
@@ -35,23 +39,59 @@ def build_shim(directory: Path) -> Path:
 
 
 class BrokerProcess:
-    """`streamlog broker` over a directory of its own, at one port for all its lives."""
+    """`streamlog broker` over a directory of its own, at one port for all its lives.
 
-    def __init__(self, directory: Path, shim: Path) -> None:
-        self.port = 0
+    Args:
+        directory: for its data, its log and its settings.
+        shim: what `build_shim` has made.
+        node_id: its number in the cluster.
+        host, port: where it listens; port 0: the one it gets first.
+        settings: by the broker's names.
+        command: what runs it, such as `ip netns exec NAME`.
+        lossy: whether the disk keeps only what was synced, when the power goes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        shim: Path,
+        *,
+        node_id: int = 1,
+        host: str = LOCALHOST,
+        port: int = 0,
+        settings: Mapping[str, str] | None = None,
+        command: Sequence[str] = (),
+        lossy: bool = False,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.node_id = node_id
+        self.host = host
+        self.port = port
         self.starts = 0
-        self._data = directory / "data"
+        self.data = directory / "data"
+        self.disk = Disk(self.data, directory / "disk") if lossy else None
         self._log = directory / "broker.log"
         self._knobs = directory / "knobs"
+        self._settings = directory / "broker.properties"
         self._shim = shim
+        self._command = command
         self._generation = 0
         self._process: asyncio.subprocess.Process | None = None
         self._knobs.write_text("")
+        lines = (f"{name}={value}\n" for name, value in (settings or {}).items())
+        self._settings.write_text("".join(lines))
+        if self.disk is not None:
+            self.disk.begin()
 
     @property
     def address(self) -> str:
         """Where it listens."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there, be it paused."""
+        return self._process is not None and self._process.returncode is None
 
     @property
     def log_text(self) -> str:
@@ -72,12 +112,13 @@ class BrokerProcess:
         Raises:
             RuntimeError: it has not come to that.
         """
-        if self._process is not None and self._process.returncode is None:
+        if self.is_running:
             return
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "streamlog", "broker", "--data", str(self._data)),
-                *("--listen", f"127.0.0.1:{self.port}"),
+                *(*self._command, sys.executable, "-m", "streamlog", "broker"),
+                *("--data", str(self.data), "--listen", self.address),
+                *("--config", str(self._settings)),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=self._environment(),
@@ -93,9 +134,30 @@ class BrokerProcess:
         """No chance to write anything."""
         await self._end(signal.SIGKILL)
 
+    async def cut_power(self, chance: Random) -> None:
+        """Kill it, and leave of its data what was synced and any part of the rest.
+
+        Raises:
+            RuntimeError: its disk is not lossy.
+        """
+        if self.disk is None:
+            raise RuntimeError(f"the disk of broker {self.node_id} keeps everything: lossy=True")
+        await self.kill()
+        await asyncio.to_thread(self.disk.cut, chance)
+
     async def stop(self) -> int:
         """As a service manager does; its exit code. Killed if that takes long."""
         return await self._end(signal.SIGTERM)
+
+    async def ended(self, within_s: float) -> int | None:
+        """Wait for its end, which nobody has asked for; its exit code, None if it goes on."""
+        if self._process is None:
+            return None
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._process.wait()
+        except TimeoutError:
+            return None
 
     def send(self, which: signal.Signals) -> None:
         """Pause it (SIGSTOP) or let it go on (SIGCONT)."""
@@ -111,7 +173,10 @@ class BrokerProcess:
             found = LISTENING.search(line)
             if found is not None:
                 return int(found[1])
-        raise RuntimeError(f"the broker has ended with {await process.wait()}: {said}")
+        code = await process.wait()
+        raise RuntimeError(
+            f"broker {self.node_id} has ended with {code}: {said}{self.log_text[-2_000:]}"
+        )
 
     async def _end(self, how: signal.Signals) -> int:
         process = self._process
@@ -130,6 +195,8 @@ class BrokerProcess:
         given = {
             "LD_PRELOAD": str(self._shim),
             "CHAOS_KNOBS": str(self._knobs),
-            "CHAOS_DIRECTORY": str(self._data.resolve()),
+            "CHAOS_DIRECTORY": str(self.data.resolve()),
         }
+        if self.disk is not None:
+            given["CHAOS_DISK"] = str(self.disk.place.resolve())
         return {**os.environ, **given}

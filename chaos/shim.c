@@ -7,13 +7,25 @@
      short=N        one of N writes takes only a half
      clock_ms=N     the wall clock is so far ahead; monotonic time is what it was
 
-   Only files under CHAOS_DIRECTORY are touched. */
+   Only files under CHAOS_DIRECTORY are touched.
+
+   CHAOS_DISK names a directory beside it that has what is on disk for sure, and no more: what was
+   written gets there by fsync alone, so that a kill and a copy of it back is a power cut (power.py).
+
+     files/ID       the bytes of a file as of its last fsync
+     names/ID       the names in a directory as of its last one, a line each: d or f, ID, name
+
+   ID is a file's inode and when it was born, for inodes are given out again. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -70,6 +82,116 @@ static int is_ours(int descriptor) {
   return strncmp(target, directory, strlen(directory)) == 0;
 }
 
+/* What was written to a file since its last fsync; of one that this process has not synced yet,
+   everything: a process before it may have written what the page cache still has. */
+struct dirt { struct dirt *next; unsigned long long inode, born_ns; off64_t begin, end; };
+#define BUCKETS 1024
+#define WHOLE ((off64_t)1 << 62)
+static struct dirt *dirts[BUCKETS];
+static pthread_mutex_t dirty = PTHREAD_MUTEX_INITIALIZER, naming = PTHREAD_MUTEX_INITIALIZER;
+
+static int identity(int descriptor, const char *name, struct statx *about) {
+  int flags = *name ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH;
+  return statx(descriptor, name, flags, STATX_BASIC_STATS | STATX_BTIME, about);
+}
+
+static unsigned long long born_ns(const struct statx *about) {
+  return about->stx_btime.tv_sec * 1000000000ULL + about->stx_btime.tv_nsec;
+}
+
+/* Of this file; to be called with `dirty` held. */
+static struct dirt *dirt_of(const struct statx *about) {
+  struct dirt **bucket = &dirts[about->stx_ino % BUCKETS], *each;
+  for (each = *bucket; each; each = each->next)
+    if (each->inode == about->stx_ino && each->born_ns == born_ns(about)) return each;
+  each = calloc(1, sizeof *each);
+  if (!each) abort();
+  each->inode = about->stx_ino;
+  each->born_ns = born_ns(about);
+  each->end = WHOLE;
+  each->next = *bucket;
+  return *bucket = each;
+}
+
+/* After the write: what is not marked yet is not promised by an fsync that runs beside it. */
+static void soil(int descriptor, off64_t begin, off64_t end) {
+  struct statx about;
+  struct dirt *found;
+  if (!getenv("CHAOS_DISK") || begin >= end || !is_ours(descriptor)) return;
+  if (identity(descriptor, "", &about)) abort();
+  pthread_mutex_lock(&dirty);
+  found = dirt_of(&about);
+  if (found->begin >= found->end) { found->begin = begin; found->end = end; }
+  if (begin < found->begin) found->begin = begin;
+  if (end > found->end) found->end = end;
+  pthread_mutex_unlock(&dirty);
+}
+
+static void place_of(char *path, const char *kind, const struct statx *about) {
+  snprintf(path, 4096, "%s/%s/%llu-%llu", getenv("CHAOS_DISK"), kind,
+           (unsigned long long)about->stx_ino, born_ns(about));
+}
+
+static void keep_bytes(int descriptor, const struct statx *about) {
+  ssize_t (*put)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pwrite64");
+  int (*cut)(int, off64_t) = dlsym(RTLD_NEXT, "ftruncate64");
+  char path[4096], piece[65536];
+  off64_t begin, end, left;
+  ssize_t size;
+  struct statx now;
+  struct dirt *found;
+  int disk;
+  pthread_mutex_lock(&dirty);
+  found = dirt_of(about);
+  begin = found->begin, end = found->end;
+  found->begin = found->end = 0;
+  pthread_mutex_unlock(&dirty);
+  if (identity(descriptor, "", &now)) abort();  /* Its size may not be older than the range. */
+  place_of(path, "files", about);
+  disk = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (disk < 0) abort();
+  while (begin < end) {
+    left = end - begin;
+    size = pread(descriptor, piece, left < (off64_t)sizeof piece ? (size_t)left : sizeof piece, begin);
+    if (size <= 0) break;
+    if (put(disk, piece, size, begin) != size) abort();
+    begin += size;
+  }
+  if (cut(disk, now.stx_size)) abort();
+  close(disk);
+}
+
+static void keep_names(int descriptor, const struct statx *about) {
+  char path[4096], whole[4200];
+  struct statx one;
+  struct dirent *entry;
+  DIR *directory;
+  FILE *disk;
+  pthread_mutex_lock(&naming);
+  directory = fdopendir(openat(descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  place_of(path, "names", about);
+  snprintf(whole, sizeof whole, "%s.new", path);
+  disk = fopen(whole, "we");
+  if (!directory || !disk) abort();
+  while ((entry = readdir(directory))) {
+    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+    if (identity(dirfd(directory), entry->d_name, &one)) continue;
+    fprintf(disk, "%c %llu-%llu %s\n", S_ISDIR(one.stx_mode) ? 'd' : 'f',
+            (unsigned long long)one.stx_ino, born_ns(&one), entry->d_name);
+  }
+  closedir(directory);
+  if (fclose(disk) || rename(whole, path)) abort();
+  pthread_mutex_unlock(&naming);
+}
+
+static void keep(int descriptor) {
+  struct statx about;
+  if (!getenv("CHAOS_DISK")) return;
+  if (identity(descriptor, "", &about)) abort();
+  if (S_ISDIR(about.stx_mode)) keep_names(descriptor, &about);
+  else keep_bytes(descriptor, &about);
+}
+
 static int synced(int descriptor, const char *name) {
   int (*real)(int) = dlsym(RTLD_NEXT, name);
   if (!is_ours(descriptor)) return real(descriptor);
@@ -77,7 +199,9 @@ static int synced(int descriptor, const char *name) {
   if (knobs.sync_ms) usleep(knobs.sync_ms * 1000);
   if (refused_generation != knobs.generation) { refused = 0; refused_generation = knobs.generation; }
   if (refused < knobs.sync_eio) { refused++; errno = EIO; return -1; }
-  return real(descriptor);
+  if (real(descriptor)) return -1;
+  keep(descriptor);
+  return 0;
 }
 
 int fsync(int descriptor) { return synced(descriptor, "fsync"); }
@@ -96,7 +220,9 @@ static ssize_t admitted(int descriptor, size_t size) {
 ssize_t pwrite64(int descriptor, const void *data, size_t size, off64_t position) {
   ssize_t (*real)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pwrite64");
   ssize_t taken = admitted(descriptor, size);
-  return taken < 0 ? taken : real(descriptor, data, taken, position);
+  if (taken >= 0) taken = real(descriptor, data, taken, position);
+  soil(descriptor, position, position + taken);
+  return taken;
 }
 
 ssize_t pwrite(int descriptor, const void *data, size_t size, off_t position) {
@@ -110,7 +236,11 @@ ssize_t pwritev64(int descriptor, const struct iovec *pieces, int count, off64_t
   for (int i = 0; i < count; i++) size += pieces[i].iov_len;
   taken = admitted(descriptor, size);
   if (taken < 0) return taken;
-  if ((size_t)taken == size) return real(descriptor, pieces, count, position);
+  if ((size_t)taken == size) {
+    taken = real(descriptor, pieces, count, position);
+    soil(descriptor, position, position + taken);
+    return taken;
+  }
   if ((size_t)taken > pieces[0].iov_len) taken = pieces[0].iov_len;
   return pwrite64(descriptor, pieces[0].iov_base, taken, position);
 }
@@ -121,13 +251,26 @@ ssize_t pwritev(int descriptor, const struct iovec *pieces, int count, off_t pos
 
 int posix_fallocate64(int descriptor, off64_t position, off64_t size) {
   int (*real)(int, off64_t, off64_t) = dlsym(RTLD_NEXT, "posix_fallocate64");
+  int result;
   if (is_ours(descriptor)) { look(); if (knobs.enospc) return ENOSPC; }
-  return real(descriptor, position, size);
+  result = real(descriptor, position, size);
+  if (!result) soil(descriptor, position, position + size);
+  return result;
 }
 
 int posix_fallocate(int descriptor, off_t position, off_t size) {
   return posix_fallocate64(descriptor, position, size);
 }
+
+int ftruncate64(int descriptor, off64_t size) {
+  int (*real)(int, off64_t) = dlsym(RTLD_NEXT, "ftruncate64");
+  struct stat before;
+  int result = fstat(descriptor, &before) ? -1 : real(descriptor, size);
+  if (!result) soil(descriptor, before.st_size < size ? before.st_size : size, size);
+  return result;
+}
+
+int ftruncate(int descriptor, off_t size) { return ftruncate64(descriptor, size); }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
   static int (*real)(clockid_t, struct timespec *);

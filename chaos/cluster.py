@@ -1,0 +1,178 @@
+"""Cluster: brokers as processes, their network, and what an operator sees of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from types import MappingProxyType
+from typing import Final
+
+from chaos.broker import BrokerProcess, build_shim
+from chaos.network import Bridge, Loopback, Network
+from chaos.world import is_inside
+from streamlog.client.replica_admin import PartitionDescription
+from streamlog.errors import StreamlogError
+from streamlog.log import Log
+
+LEADERS_SHARE: Final = 2 / 3
+"""How often a fault is one of who leads something, or decides."""
+LOOK_S: Final = 0.2
+"""Between two looks at how the brokers are."""
+TEST_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "broker.session.timeout.ms": "1500",
+        "broker.heartbeat.interval.ms": "300",
+        "leader.imbalance.check.interval.seconds": "20",
+    }
+)
+"""Short times, so that what is to happen happens soon."""
+
+
+class Cluster:
+    """Brokers 1 to n, a log for their clients, and their network."""
+
+    def __init__(self, brokers: Iterable[BrokerProcess], network: Network, log: Log) -> None:
+        self.brokers = {each.node_id: each for each in brokers}
+        self.network = network
+        self.log = log
+
+    @property
+    def replication_factor(self) -> int:
+        """Of the topics that are tried: every broker has everything."""
+        return len(self.brokers)
+
+    async def start(self) -> None:
+        """All that are not running, at once; return when they listen.
+
+        Raises:
+            ExceptionGroup: of RuntimeError: one does not start.
+        """
+        async with asyncio.TaskGroup() as starting:
+            for each in self.brokers.values():
+                starting.create_task(each.start())
+
+    async def kill(self) -> None:
+        """All of them, at once."""
+        async with asyncio.TaskGroup() as ending:
+            for each in self.brokers.values():
+                ending.create_task(each.kill())
+
+    def heal(self) -> None:
+        """Nothing comes between the brokers, and their disks and clocks are in order."""
+        self.network.heal()
+        for each in self.brokers.values():
+            each.turn({})
+
+    async def victim(self, chance: Random) -> BrokerProcess:
+        """One that runs; more often than not it leads something."""
+        running = [each for each in self.brokers.values() if each.is_running]
+        if chance.random() < LEADERS_SHARE:
+            leaders = [self.brokers[number] for number in await self._leaders()]
+            running = [each for each in leaders if each.is_running] or running
+        return chance.choice(running or list(self.brokers.values()))
+
+    async def controller(self) -> int | None:
+        """Who decides; None if nobody knows at present."""
+        try:
+            async with asyncio.timeout(5), self.log.admin() as admin:
+                found = (await admin.describe_cluster()).controller
+        except (StreamlogError, TimeoutError):
+            return None
+        return found if found in self.brokers else None
+
+    async def partitions(self) -> list[PartitionDescription]:
+        """All of them, internal ones too; none if nobody can say at present."""
+        try:
+            async with asyncio.timeout(5), self.log.admin() as admin:
+                return await admin.describe_partitions()
+        except (StreamlogError, TimeoutError):
+            return []
+
+    async def leader(self, topic: str, partition: int = 0) -> BrokerProcess:
+        """Who leads it, as soon as anybody does."""
+        while True:
+            for each in await self.partitions():
+                if (each.topic, each.partition) == (topic, partition) and each.leader > 0:
+                    return self.brokers[each.leader]
+            await asyncio.sleep(LOOK_S)
+
+    async def all_in_sync(self, within_s: float) -> list[str]:
+        """Wait until every replica is in sync; what is not, if it takes longer."""
+        left = ["nobody can say which partitions there are"]
+        try:
+            async with asyncio.timeout(within_s):
+                while left:
+                    found = await self.partitions()
+                    left = [_told(each) for each in found if not _is_whole(each)] if found else left
+                    if left:
+                        await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            return left
+        return []
+
+    async def _leaders(self) -> list[int]:
+        leaders = [each.leader for each in await self.partitions() if each.leader in self.brokers]
+        deciding = await self.controller()
+        return [*sorted(leaders), *([] if deciding is None else [deciding])]
+
+
+@asynccontextmanager
+async def running(
+    directory: Path,
+    *,
+    brokers: int = 3,
+    lossy: bool = False,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[Cluster]:
+    """A cluster from its first start to the death of all its brokers.
+
+    Its network can be broken inside a world of its own (`world`), and is loopback elsewhere.
+    """
+    shim = build_shim(directory)
+    network: Network = Bridge(brokers) if is_inside() else Loopback(brokers)
+    numbers = range(1, brokers + 1)
+    places = {number: network.address(number) for number in numbers}
+    voters = ",".join(f"{number}@{host}:{port}" for number, (host, port) in places.items())
+    given = {**TEST_SETTINGS, **settings}
+    if brokers > 1:
+        given["controller.quorum.voters"] = voters
+        given["min.insync.replicas"] = str(brokers // 2 + 1)
+    processes = [
+        BrokerProcess(
+            directory / f"broker{number}",
+            shim,
+            node_id=number,
+            host=places[number][0],
+            port=places[number][1],
+            settings={**given, "node.id": str(number)},
+            command=network.command(number),
+            lossy=lossy,
+        )
+        for number in numbers
+    ]
+    addresses = ",".join(each.address for each in processes)
+    try:
+        async with asyncio.TaskGroup() as starting:
+            for each in processes:
+                starting.create_task(each.start())
+        async with Log.open(f"kafka://{addresses}") as log:
+            yield Cluster(processes, network, log)
+    finally:
+        network.heal()
+        for each in processes:
+            await each.kill()
+        network.close()
+
+
+def _is_whole(partition: PartitionDescription) -> bool:
+    return partition.leader > 0 and set(partition.in_sync) == set(partition.replicas)
+
+
+def _told(partition: PartitionDescription) -> str:
+    return (
+        f"{partition.topic}-{partition.partition} is led by {partition.leader}, and of its replicas"
+        f" {list(partition.replicas)} in sync are {list(partition.in_sync)}"
+    )

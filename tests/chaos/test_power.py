@@ -1,0 +1,126 @@
+"""A disk that keeps what was synced: what a power cut takes, and what it must leave."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from chaos.broker import build_shim
+from chaos.power import Disk
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the shim needs gcc")
+
+WRITE = """
+import os, sys
+os.chdir(sys.argv[1])
+
+def write(name, data, position=0, sync=True):
+    file = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.pwritev(file, [data], position)
+    if sync:
+        os.fdatasync(file)
+    return file
+
+def sync_names(path="."):
+    os.fsync(os.open(path, os.O_RDONLY))
+
+"""
+Run = Callable[[str], None]
+CUTS = 20
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_shim(tmp_path_factory.mktemp("shim"))
+
+
+@pytest.fixture
+def lossy(tmp_path: Path, shim: Path) -> tuple[Disk, Path, Run]:
+    data, kept = tmp_path / "data", tmp_path / "kept"
+    disk = Disk(data, kept)
+    disk.begin()
+
+    def run(program: str) -> None:
+        given = {
+            "LD_PRELOAD": str(shim),
+            "CHAOS_DIRECTORY": str(data.resolve()),
+            "CHAOS_DISK": str(kept.resolve()),
+        }
+        subprocess.run(
+            [sys.executable, "-c", WRITE + program, str(data)],
+            env={**os.environ, **given},
+            check=True,
+        )
+
+    return disk, data, run
+
+
+def after_cuts(lossy: tuple[Disk, Path, Run], program: str) -> set[frozenset[tuple[str, bytes]]]:
+    """What may be left of it."""
+    disk, data, run = lossy
+    found = set()
+    for seed in range(CUTS):
+        shutil.rmtree(data)
+        disk.begin()
+        run(program)
+        disk.cut(Random(seed))
+        files = (each for each in data.rglob("*") if each.is_file())
+        found.add(frozenset((str(each.relative_to(data)), each.read_bytes()) for each in files))
+    return found
+
+
+def test_what_was_synced_by_name_and_content_stays(lossy: tuple[Disk, Path, Run]) -> None:
+    found = after_cuts(
+        lossy,
+        "write('a', b'one'); os.mkdir('d'); write('d/b', b'two'); sync_names(); sync_names('d')",
+    )
+    assert found == {frozenset({("a", b"one"), ("d/b", b"two")})}
+
+
+def test_a_name_that_was_not_synced_may_be_lost(lossy: tuple[Disk, Path, Run]) -> None:
+    assert after_cuts(lossy, "write('a', b'one')") == {frozenset(), frozenset({("a", b"one")})}
+
+
+def test_what_comes_after_the_last_sync_may_be_lost_and_nothing_before(
+    lossy: tuple[Disk, Path, Run],
+) -> None:
+    program = "file = write('a', b'one'); sync_names(); os.pwrite(file, b'more', 3)"
+    left = {dict(each)["a"] for each in after_cuts(lossy, program)}
+    assert {b"one", b"onemore"} <= left
+    assert all(b"onemore".startswith(each.rstrip(b"\0")) for each in left)
+    assert all(each.startswith(b"one") for each in left)
+
+
+def test_a_file_that_was_renamed_without_a_sync_is_empty_or_whole(
+    lossy: tuple[Disk, Path, Run],
+) -> None:
+    program = "write('a.tmp', b'new', sync=False); os.rename('a.tmp', 'a'); sync_names()"
+    left = {dict(each)["a"] for each in after_cuts(lossy, program)}
+    assert b"" in left
+
+
+def test_what_a_process_before_has_written_is_synced_by_the_next(
+    lossy: tuple[Disk, Path, Run],
+) -> None:
+    disk, data, run = lossy
+    run("write('a', b'one', sync=False); sync_names()")
+    run("os.fsync(os.open('a', os.O_RDWR))")
+    disk.cut(Random(0))
+    assert (data / "a").read_bytes() == b"one"
+
+
+def test_what_was_deleted_and_not_synced_may_be_back(lossy: tuple[Disk, Path, Run]) -> None:
+    program = "write('a', b'one'); sync_names(); os.remove('a')"
+    assert after_cuts(lossy, program) == {frozenset(), frozenset({("a", b"one")})}
+
+
+def test_a_file_that_was_cut_is_as_long_as_it_was_or_is(lossy: tuple[Disk, Path, Run]) -> None:
+    program = "file = write('a', b'one'); sync_names(); os.ftruncate(file, 1); os.fsync(file)"
+    assert after_cuts(lossy, program) == {frozenset({("a", b"o")})}
