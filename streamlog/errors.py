@@ -235,6 +235,10 @@ class LogDirectoryFailed(LogDirectoryError):
     """The disk refused a write or an fsync: what was acknowledged is there, no more is taken."""
 
 
+class LogDirectoryFull(LogDirectoryFailed):
+    """The disk has no room: what was acknowledged is there, and more is taken once it has."""
+
+
 class ListenError(StreamlogError):
     """The address to listen on is taken, or is not one of this machine's."""
 

@@ -9,8 +9,8 @@ Everything runs on the one event loop: state is touched by nobody else.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, cast, overload
 
@@ -39,9 +39,6 @@ from streamlog.broker.partition_requests import PartitionRequests
 from streamlog.broker.peer_security import peer_credentials, peer_principals
 from streamlog.broker.publishing import Coordinators, Publishing
 from streamlog.broker.quorum.cluster_topics import ClusterTopics
-from streamlog.broker.quorum.decision import Realm
-from streamlog.broker.quorum.metadata import ClusterMetadata
-from streamlog.broker.quorum.sole import SoleQuorum
 from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
@@ -51,6 +48,7 @@ from streamlog.broker.security.users import Users
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.broker.storage.aside import Threads, os_thread
 from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.os_files import OsFiles
 from streamlog.broker.topic_pages import TopicPages
 from streamlog.broker.upkeep import Upkeep
 from streamlog.broker.user_requests import UserRequests
@@ -183,24 +181,17 @@ class Broker:
         """
         config = config or BrokerConfig()
         clock = clock or SystemClock()
+        files = files or OsFiles()
         opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
-        try:
-            realm = Realm(
-                metadata=ClusterMetadata(),
-                cluster_id=opened.cluster_id,
-                node_id=opened.node_id,
-                chance=random.SystemRandom(),
-                config=config,
-                cluster=config.cluster,
-                internal_topics=frozenset(INTERNAL_TOPICS),
+        with ExitStack() as if_it_fails:
+            if_it_fails.callback(opened.close)
+            member = Membership.open(
+                opened, files=files, clock=clock, internal_topics=INTERNAL_TOPICS
             )
-            quorum = SoleQuorum.open(opened, realm, clock=clock)
-            member = Membership(quorum, opened, clock=clock)
+            if_it_fails.callback(member.close)
             broker = cls(opened, member, clock=clock, threads=threads)
             broker._begin()
-        except BaseException:
-            opened.close()
-            raise
+            if_it_fails.pop_all()
         return broker
 
     @property

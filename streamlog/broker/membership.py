@@ -9,21 +9,28 @@ cluster that this node has not heard of for long.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+import random
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, Self
 
 from streamlog.broker.applying import Applying, Observers
 from streamlog.broker.forwarding import Deciding, Forwarding
+from streamlog.broker.quorum.decision import Realm
+from streamlog.broker.quorum.member import QuorumMember
+from streamlog.broker.quorum.metadata import ClusterMetadata
+from streamlog.broker.quorum.predecessor import records_of
+from streamlog.broker.quorum.raft_state import Timeouts
 from streamlog.broker.sessions import BrokerSession
 from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from streamlog.broker.answers import Answer
     from streamlog.broker.cluster_config import ClusterConfig
-    from streamlog.broker.quorum.metadata import ClusterMetadata
     from streamlog.broker.quorum.metadata_changes import MetadataChange
     from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.storage.files import Files
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
     from streamlog.protocol.messages.brokers import Listener
@@ -68,6 +75,56 @@ class Quorum(Deciding, Protocol):
 
 class Membership:
     """One broker in its cluster."""
+
+    @classmethod
+    def open(
+        cls,
+        directory: LogDirectory,
+        *,
+        files: Files,
+        clock: Clock,
+        internal_topics: Collection[str],
+    ) -> Self:
+        """Read the metadata log of a directory; a broker that is alone knows all of it then.
+
+        Raises:
+            CorruptData: the log, or a file from before there was one, is damaged.
+            LogDirectoryError: the disk refused.
+        """
+        config = directory.config
+        quorum = config.quorum
+        realm = Realm(
+            metadata=ClusterMetadata(),
+            cluster_id=directory.cluster_id,
+            node_id=directory.node_id,
+            chance=random.SystemRandom(),
+            config=config,
+            cluster=config.cluster,
+            internal_topics=frozenset(internal_topics),
+            inherited=partial(records_of, directory),
+        )
+        member = QuorumMember.open(
+            files,
+            directory.path,
+            realm,
+            voters=quorum.voter_ids(directory.node_id),
+            clock=clock,
+            timeouts=Timeouts(
+                election_ms=quorum.election_timeout_ms,
+                election_backoff_ms=quorum.election_backoff_ms,
+                fetch_ms=quorum.fetch_timeout_ms,
+                request_ms=quorum.request_timeout_ms,
+                retry_ms=quorum.retry_backoff_ms,
+            ),
+            snapshot_bytes=quorum.snapshot_bytes,
+            snapshot_interval_ms=quorum.snapshot_interval_ms,
+        )
+        try:
+            directory.predecessors().remove()
+        except BaseException:
+            member.close()
+            raise
+        return cls(member, directory, clock=clock)
 
     def __init__(self, quorum: Quorum, directory: LogDirectory, *, clock: Clock) -> None:
         self._quorum = quorum

@@ -64,9 +64,12 @@ class Controller:
         """This node has become the active controller, and knows all that is committed."""
         self._brokers.on_active(now_ms)
         self._rebalance_at_ms = now_ms + self._rebalance_interval_ms()
-        if self._realm.metadata.user_secret:
-            return None
-        return Decision((UserSecretRecord(secret=self._realm.chance.randbytes(SECRET_BYTES)),))
+        realm = self._realm
+        records = [*realm.inherited()] if realm.metadata.offset < 0 else []
+        has_secret = any(isinstance(each, UserSecretRecord) for each in records)
+        if not (realm.metadata.user_secret or has_secret):
+            records.append(UserSecretRecord(secret=realm.chance.randbytes(SECRET_BYTES)))
+        return Decision(tuple(records)) if records else None
 
     def decide(self, request: Message, version: int, now_ms: int) -> Decision:
         """What a request leads to; a refusal is a decision without records.

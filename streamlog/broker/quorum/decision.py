@@ -74,6 +74,8 @@ class Realm:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     internal_topics: frozenset[str] = frozenset()
     rules: Rules = CORRECT
+    inherited: Callable[[], Iterable[MetadataRecord]] = tuple
+    """What the log begins with, if there is nothing in it."""
 
     def active(self) -> frozenset[int]:
         """Brokers that can lead."""

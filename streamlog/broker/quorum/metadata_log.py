@@ -33,6 +33,7 @@ class _Place(NamedTuple):
     position: int
     size_bytes: int
     is_control: bool
+    written_wall_ms: int
 
 
 @dataclass(slots=True)
@@ -87,6 +88,11 @@ class MetadataLog:
     def size_bytes(self) -> int:
         """Of what is in it."""
         return sum(each.size_bytes for each in self._places)
+
+    @property
+    def oldest_wall_ms(self) -> int | None:
+        """When the first of its entries was written; None if there is none."""
+        return self._places[0].written_wall_ms if self._places else None
 
     def chain(self) -> Iterator[Entry]:
         """Its entries without their bytes: which epochs it is made of."""
@@ -282,4 +288,5 @@ def _placed(entry: Entry, segment: _Segment, position: int) -> _Place:
         position,
         len(entry.payload),
         entry.is_control,
+        RecordBatch(entry.payload).max_timestamp_ms,
     )

@@ -130,6 +130,11 @@ class QuorumFiles:
             self.snapshot = snapshot
             return list(self.snapshots.values(snapshot))
 
+    def receive(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
+        """Write bytes of a snapshot that is being received."""
+        with self._disk():
+            self.snapshots.receive(snapshot, position, data)
+
     def trim(self, snapshot: SnapshotId) -> None:
         """Let go of the log before a snapshot."""
         with self._disk():
@@ -139,6 +144,19 @@ class QuorumFiles:
         """Give the files back."""
         self.log.close()
         self._flushed.close()
+
+    def roll(self) -> None:
+        """Go on in a new file, as a snapshot of what is here is about to be written."""
+        with self._disk():
+            self.log.roll()
+
+    def write_snapshot(self, snapshot: SnapshotId, batches: Iterable[bytes]) -> None:
+        """Write one, durably; for a thread. It counts when it is `self.snapshot`."""
+        try:
+            self.snapshots.write(snapshot, batches)
+        except OSError as error:
+            self.snapshots.discard(snapshot)
+            raise directory_error(error, self.directory) from error
 
     def _judge(self) -> None:
         self.damage = self.log.damage

@@ -94,6 +94,11 @@ class SnapshotFiles:
             with suppress(FileNotFoundError):
                 self._files.remove(self._path(each))
 
+    def discard(self, snapshot: SnapshotId) -> None:
+        """Let go of what there is of one that can't be written."""
+        with suppress(OSError):
+            self._files.remove(self._path(snapshot) + PARTIAL_SUFFIX)
+
     def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, int] | None:
         """Bytes of one, and how many it has; None if it is not there any more."""
         try:

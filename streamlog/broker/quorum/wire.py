@@ -31,7 +31,7 @@ _CODES: Final = {
     Refusal.UNKNOWN_SNAPSHOT: ErrorCode.SNAPSHOT_NOT_FOUND,
     Refusal.POSITION_OUT_OF_RANGE: ErrorCode.POSITION_OUT_OF_RANGE,
 }
-_REFUSALS: Final = {code: refusal for refusal, code in _CODES.items()}
+_REFUSALS: Final[dict[int, Refusal]] = {code: refusal for refusal, code in _CODES.items()}
 
 Asked: TypeAlias = (
     quorum.VoteRequest
@@ -343,4 +343,4 @@ def _code(refusal: Refusal | None) -> int:
 
 def _refusal(code: int) -> Refusal | None:
     """Codes that a member does not use mean that it would not help."""
-    return None if code == ErrorCode.NONE else _REFUSALS.get(ErrorCode(code), Refusal.NOT_LEADER)
+    return None if code == ErrorCode.NONE else _REFUSALS.get(code, Refusal.NOT_LEADER)

@@ -14,7 +14,12 @@ import mmap
 from typing import Protocol
 
 from streamlog.broker.storage.file_range import FileRange
-from streamlog.errors import LogDirectoryError, LogDirectoryFailed, LogDirectoryLost
+from streamlog.errors import (
+    LogDirectoryError,
+    LogDirectoryFailed,
+    LogDirectoryFull,
+    LogDirectoryLost,
+)
 
 Buffer = bytes | bytearray | memoryview
 Content = Buffer | list[memoryview]
@@ -204,7 +209,7 @@ def directory_error(error: OSError, path: str) -> LogDirectoryError:
             " data directory back in its place, or start with a new one"
         )
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return LogDirectoryFailed(
+        return LogDirectoryFull(
             f"{path} can't be written ({reason}): what was acknowledged is there; free some"
             " space, then write again"
         )

@@ -10,6 +10,7 @@ import pytest
 from simulation.loop import SimulatedLoop, live
 from simulation.quorum import OBSERVER, Cluster
 from streamlog.broker.quorum.decision import Realm
+from streamlog.broker.quorum.log_replica import REOPEN_MS
 from streamlog.broker.quorum.member import QuorumMember
 from streamlog.broker.quorum.metadata import ClusterMetadata
 from streamlog.broker.quorum.metadata_changes import ConfigChanged, MetadataChange
@@ -17,7 +18,7 @@ from streamlog.broker.quorum.quorum_files import FOLDER
 from streamlog.broker.storage.files import read_file, write_whole
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
-from streamlog.errors import CorruptData, LogDirectoryFailed, LogError
+from streamlog.errors import CorruptData, LogDirectoryFailed, LogDirectoryFull, LogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
     AlterableConfig,
@@ -34,9 +35,18 @@ def setting(value: str) -> IncrementalAlterConfigsRequest:
     return IncrementalAlterConfigsRequest(resources=[resource])
 
 
-def sole(files: MemoryFiles) -> QuorumMember:
+def sole(
+    files: MemoryFiles, clock: ManualClock | None = None, *, snapshot_interval_ms: int = 0
+) -> QuorumMember:
     realm = Realm(metadata=ClusterMetadata(), cluster_id="c", node_id=1, chance=Random(1))
-    return QuorumMember.open(files, "data", realm, voters=[1], clock=ManualClock())
+    return QuorumMember.open(
+        files,
+        "data",
+        realm,
+        voters=[1],
+        clock=clock or ManualClock(),
+        snapshot_interval_ms=snapshot_interval_ms,
+    )
 
 
 def value_of(member: QuorumMember) -> str | None:
@@ -88,6 +98,78 @@ def test_a_disk_that_refuses_ends_it() -> None:
         member.submit(setting("1000000"), 1)
     with pytest.raises(LogDirectoryFailed):
         member.submit(setting("1000000"), 1)
+
+
+@pytest.mark.parametrize("taken_bytes", [0, 30])
+def test_alone_a_full_disk_refuses_what_was_asked_and_nothing_else(taken_bytes: int) -> None:
+    files = MemoryFiles()
+    member = sole(files)
+    member.submit(setting("1000000"), 1)
+    files.fail_next_write(after_bytes=taken_bytes)
+    with pytest.raises(LogDirectoryFull, match="free some space"):
+        member.submit(setting("2000000"), 1)
+    assert value_of(member) == "1000000"
+    assert not member.is_active
+    member.submit(setting("3000000"), 1)
+    assert value_of(member) == "3000000"
+    member.close()
+    files.crash()
+    assert value_of(sole(files)) == "3000000"
+
+
+def test_alone_it_goes_on_by_itself_when_the_disk_has_room_again() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    member = sole(files, clock)
+    files.fail_next_write()
+    with pytest.raises(LogDirectoryFull):
+        member.submit(setting("1000000"), 1)
+    files.fail_next_write()
+    clock.advance(REOPEN_MS)
+    member.tick()
+    assert not member.is_active, "the disk is still full"
+    assert member.next_deadline_ms() == clock.now_ms() + REOPEN_MS
+    clock.advance(REOPEN_MS)
+    member.tick()
+    assert member.is_active
+
+
+def test_a_snapshot_is_written_after_a_time_if_there_is_anything_new() -> None:
+    files, clock = MemoryFiles(), ManualClock(wall_ms=1_700_000_000_000)
+    member = sole(files, clock, snapshot_interval_ms=60_000)
+    member.submit(setting("1000000"), 1)
+
+    def snapshots() -> list[str]:
+        return [name for name in files.list(f"data/{FOLDER}") if name.endswith(".checkpoint")]
+
+    clock.advance(59_999)
+    member.tick()
+    assert snapshots() == []
+    clock.advance(1)
+    member.tick()
+    assert len(snapshots()) == 1
+    clock.advance(600_000)
+    member.tick()
+    assert len(snapshots()) == 1
+    member.close()
+    clock.advance(600_000)
+    again = sole(files, clock, snapshot_interval_ms=60_000)
+    again.tick()
+    assert len(snapshots()) == 1, "its log has begun just now"
+    clock.advance(60_000)
+    again.tick()
+    assert len(snapshots()) == 2
+
+
+def test_a_snapshot_for_which_there_is_no_room_is_tried_again() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    member = sole(files, clock)
+    member.submit(setting("1000000"), 1)
+    files.fail_next_write()
+    member.write_snapshot()
+    assert member.is_active
+    assert [name for name in files.list(f"data/{FOLDER}") if "checkpoint" in name] == []
+    member.write_snapshot()
+    assert len([name for name in files.list(f"data/{FOLDER}") if "checkpoint" in name]) == 1
 
 
 def test_alone_nobody_has_what_is_damaged() -> None:
@@ -255,6 +337,22 @@ def test_a_voter_with_a_damaged_log_is_let_in_again() -> None:
         assert member.is_rejoining
         await cluster.agreed(leader.applied_offset)
         assert value_of(member) == "1000000"
+
+    lived(story)
+
+
+def test_a_full_disk_ends_nothing() -> None:
+    async def story(cluster: Cluster) -> None:
+        leader = await cluster.elected()
+        await cluster.agreed(leader.applied_offset)
+        for node in cluster.nodes.values():
+            node.files.fail_next_write()
+        await cluster.put("log.segment.bytes", "1000000")
+        while any(each.controller_id is None for each in cluster.members):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert await cluster.put("log.segment.bytes", "2000000")
+        await cluster.agreed((await cluster.elected()).applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"2000000"}
 
     lived(story)
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.quorum.metadata_records import encode_record
 from streamlog.broker.replica_fetches import ReplicaFetches
 from streamlog.broker.replication.decisions import PartitionState
 from streamlog.broker.replication.partition import Partition
@@ -106,20 +107,21 @@ class ReplicatingNode:
             ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)
             for name, value in self._cluster.configs.items()
         ]
-        self.broker._member._quorum._commit(  # type: ignore[attr-defined]
-            (
-                TopicRecord(name="t", topic_id=TOPIC_ID),
-                *configs,
-                PartitionRecord(
-                    partition_id=0,
-                    topic_id=TOPIC_ID,
-                    replicas=[own],
-                    isr=[own],
-                    leader=own,
-                    leader_epoch=0,
-                    partition_epoch=0,
-                ),
-            )
+        records = (
+            TopicRecord(name="t", topic_id=TOPIC_ID),
+            *configs,
+            PartitionRecord(
+                partition_id=0,
+                topic_id=TOPIC_ID,
+                replicas=[own],
+                isr=[own],
+                leader=own,
+                leader_epoch=0,
+                partition_epoch=0,
+            ),
+        )
+        self.broker._member._quorum.write(  # type: ignore[attr-defined]
+            [encode_record(record) for record in records]
         )
 
     def _thread(self, name: str) -> HeldThread:
