@@ -1,20 +1,25 @@
 """Applying: what has changed in the metadata becomes true of this broker.
 
-Logs are made and deleted, partitions begin and cease to be led, settings, users and ACLs hold, in
-the order in which the metadata log says so. What is committed is not refused any more: what the
-disk does not do now is told in the process's log, tried again, and found by the next start.
+Logs are made and deleted, partitions begin and cease to be led and followed, settings, users and
+ACLs hold. A batch of the metadata log counts as a whole: which brokers live comes first, then
+settings, what is deleted, and last who leads what, each as it is after the batch. What is committed
+is not refused any more: what the disk does not do now is told in the process's log, tried again,
+and found by the next start.
+Rule of the file: nothing is deleted here that the metadata does not say is deleted, or elsewhere.
+What it has never heard of is put aside.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from streamlog.broker.quorum.metadata import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from streamlog.broker.quorum.metadata_changes import (
     AclsChanged,
+    BrokerChanged,
     ConfigChanged,
     MetadataChange,
     PartitionChanged,
@@ -22,18 +27,20 @@ from streamlog.broker.quorum.metadata_changes import (
     TopicDeleted,
     UserChanged,
 )
+from streamlog.broker.replication.decisions import PartitionState
 from streamlog.broker.storage.catalog import AlteredSettings
 from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata import ClusterMetadata, TopicRegistration
+    from streamlog.broker.quorum.registrations import PartitionRegistration
     from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.log_directory import LogDirectory
 
 RETRY_MS = 1_000
 """Between two tries to make logs that the disk has refused to make."""
 
-C = TypeVar("C")
 _log = logging.getLogger(__name__)
 
 
@@ -46,9 +53,9 @@ class Observers:
     resigned: Callable[[str, int], None]
     """It is no more."""
     deleting: Callable[[], None]
-    """A topic is about to be deleted: nobody may be at work in its files after this."""
+    """A log is about to be deleted: nobody may be at work in its files after this."""
     deleted: Callable[[str], None]
-    """It is gone."""
+    """A topic is gone."""
     settings: Callable[[], None]
     """Other settings of the broker hold."""
     users: Callable[[], None]
@@ -65,29 +72,34 @@ class Applying:
         metadata: ClusterMetadata,
         directory: LogDirectory,
         partitions: Partitions,
+        replicas: Replicas,
         observers: Observers,
     ) -> None:
         self._metadata = metadata
         self._directory = directory
         self._partitions = partitions
+        self._replicas = replicas
         self._tell = observers
         self._lacking: dict[str, None] = {}
         """Topics some of whose logs could not be made."""
         self._retry_ms: int | None = None
 
-    def begin(self) -> None:
+    def begin(self, broker_epoch: int) -> None:
         """Be what the metadata says as a whole, before the first change.
+
+        `broker_epoch` is of this broker's registration, which the metadata has come to. After
+        another registration of the same process it is called again.
 
         Raises:
             ConfigError: a setting is unknown here or out of range.
             LogDirectoryError: the disk refused.
         """
         metadata, directory = self._metadata, self._directory
+        self._replicas.register(broker_epoch, broker_epoch)
+        self._know_brokers()
         directory.take_settings(self._settings())
         for name, state in list(directory.topics.items()):
-            topic = metadata.topic(name)
-            if topic is None or topic.topic_id != state.topic_id:
-                directory.delete_topic(name)
+            self._keep_or_not(name, state.topic_id)
         for topic in metadata.topics.values():
             self._host(topic)
             here = directory.topics.get(topic.name)
@@ -95,22 +107,23 @@ class Applying:
             if here is not None and here.configs != configs:
                 directory.alter_topic(topic.name, configs)
         for topic, number, partition in metadata.partitions():
-            if partition.leader == directory.node_id:
-                self._lead(topic.name, number, partition.leader_epoch)
+            if directory.node_id in partition.replicas:
+                self._be(topic.name, number, partition)
         self._tell.settings()
         self._tell.users()
         self._tell.acls()
 
     def apply(self, changes: Iterable[MetadataChange]) -> None:
-        """Do what follows from changes that are committed, in their order."""
+        """Do what follows from a batch of changes that is committed."""
         changes = list(changes)
+        if _some(changes, BrokerChanged):
+            self._know_brokers()
         self._settle(changes)
         for change in changes:
-            match change:
-                case TopicDeleted(topic_id=topic_id, name=name):
-                    self._delete(name, topic_id)
-                case PartitionChanged():
-                    self._lead_or_not(change)
+            if isinstance(change, TopicDeleted):
+                self._delete(change.name, change.topic_id)
+        for topic_id, number in dict.fromkeys(_places(changes)):
+            self._be_or_not(topic_id, number)
         if _some(changes, UserChanged):
             self._tell.users()
         if _some(changes, AclsChanged):
@@ -131,10 +144,20 @@ class Applying:
         """When `tick` has something to do; None for never."""
         return self._retry_ms
 
-    # ---- settings ----
+    # ---- brokers and settings ----
+
+    def _know_brokers(self) -> None:
+        """Who may be in sync: as leaders know it."""
+        self._replicas.set_brokers(
+            {
+                broker_id: broker.epoch
+                for broker_id, broker in self._metadata.brokers.items()
+                if broker.is_active
+            }
+        )
 
     def _settle(self, changes: Iterable[MetadataChange]) -> None:
-        """Settings first: logs are made by them."""
+        """Settings come before partitions: logs are made by them."""
         configs = [each for each in changes if isinstance(each, ConfigChanged)]
         if _some(changes, QuotaChanged) or any(
             each.resource_type == BROKER_RESOURCE for each in configs
@@ -150,6 +173,8 @@ class Applying:
                 self._directory.alter_topic(name, self._metadata.config(TOPIC_RESOURCE, name))
             except StreamlogError as error:
                 _log.error("settings of topic %s can't hold on this broker: %s", name, error)
+        if configs:
+            self._replicas.configure()
 
     def _settings(self) -> AlteredSettings:
         metadata = self._metadata
@@ -159,7 +184,7 @@ class Applying:
             quotas=metadata.quotas(),
         )
 
-    # ---- topics ----
+    # ---- logs ----
 
     def _host(self, topic: TopicRegistration) -> None:
         """Have the logs of all partitions of a topic that are to be here."""
@@ -184,48 +209,103 @@ class Applying:
             return
         self._make(topic)
         for number, partition in topic.partitions.items():
-            if partition.leader == self._directory.node_id:
-                self._lead(name, number, partition.leader_epoch)
+            if self._directory.node_id in partition.replicas:
+                self._be(name, number, partition)
+
+    def _keep_or_not(self, name: str, topic_id: bytes) -> None:
+        """What this broker has of a topic, at the start: is it still to be here?"""
+        topic = self._metadata.topics.get(topic_id)
+        if topic is None:
+            self._leave(name, list(self._directory.topics[name].partitions))
+            if topic_id in self._metadata.deleted_topics:
+                self._directory.delete_topic(name)
+            else:
+                self._directory.set_aside(name)
+            return
+        node_id, state = self._directory.node_id, self._directory.topics[name]
+        elsewhere = [
+            number
+            for number in state.partitions
+            if number not in topic.partitions or node_id not in topic.partitions[number].replicas
+        ]
+        if elsewhere:
+            self._leave(name, elsewhere)
+            self._directory.delete_partitions(name, elsewhere)
 
     def _delete(self, name: str, topic_id: bytes) -> None:
         state = self._directory.topics.get(name)
         self._lacking.pop(name, None)
-        if state is None or state.topic_id != topic_id:
-            self._tell.deleted(name)
-            return
-        self._tell.deleting()
-        for number in list(state.partitions):
-            if self._partitions.resign(name, number):
-                self._tell.resigned(name, number)
-        try:
-            self._directory.delete_topic(name)
-        except StreamlogError as error:
-            _log.error(
-                "topic %s is deleted and its files stay until the next start: %s", name, error
-            )
+        if state is not None and state.topic_id == topic_id:
+            self._leave(name, list(state.partitions))
+            try:
+                self._directory.delete_topic(name)
+            except StreamlogError as error:
+                _log.error(
+                    "topic %s is deleted and its files stay until the next start: %s", name, error
+                )
         self._tell.deleted(name)
 
-    def _lead_or_not(self, change: PartitionChanged) -> None:
-        topic = self._metadata.topics.get(change.topic_id)
+    def _leave(self, name: str, numbers: Iterable[int]) -> None:
+        """Have nothing to do with partitions any more whose logs are about to be deleted."""
+        self._tell.deleting()
+        for number in numbers:
+            if self._partitions.resign(name, number):
+                self._tell.resigned(name, number)
+            self._replicas.drop(name, number)
+            self._partitions.drop(name, number)
+
+    # ---- leading and following ----
+
+    def _be_or_not(self, topic_id: bytes, number: int) -> None:
+        topic = self._metadata.topics.get(topic_id)
         if topic is None:
             return  # It was deleted since.
-        state, number = self._directory.topics.get(topic.name), change.partition
-        node_id, after = self._directory.node_id, change.after
-        if node_id in after.replicas and (state is None or number not in state.partitions):
-            self._make(topic)
-        if after.leader == node_id:
-            self._lead(topic.name, number, after.leader_epoch)
-        elif self._partitions.resign(topic.name, number):
-            self._tell.resigned(topic.name, number)
+        name, partition = topic.name, topic.partitions[number]
+        state = self._directory.topics.get(name)
+        is_here = state is not None and number in state.partitions
+        if self._directory.node_id in partition.replicas:
+            if not is_here:
+                self._make(topic)
+            self._be(name, number, partition)
+        elif is_here:
+            self._leave(name, [number])
+            try:
+                self._directory.delete_partitions(name, [number])
+            except StreamlogError as error:
+                _log.error(
+                    "%s-%d is elsewhere now and stays here until the next start: %s",
+                    *(name, number, error),
+                )
 
-    def _lead(self, name: str, number: int, leader_epoch: int) -> None:
-        was_led = self._partitions.leads(name, number)
+    def _be(self, name: str, number: int, state: PartitionRegistration) -> None:
+        """Lead or follow a partition, as it is committed."""
         try:
-            self._partitions.lead(name, number, leader_epoch)
-            if not was_led:
+            partition = self._partitions.host(name, number)
+            self._replicas.apply(partition, _state(state), self._metadata.offset)
+            if not partition.is_leader:
+                if self._partitions.resign(name, number):
+                    self._tell.resigned(name, number)
+            elif self._partitions.lead(name, number):
                 self._tell.leading(name, number)
         except StreamlogError as error:
-            _log.error("%s-%d can't be led by this broker: %s", name, number, error)
+            _log.error("%s-%d can't be had by this broker: %s", name, number, error)
+
+
+def _state(partition: PartitionRegistration) -> PartitionState:
+    return PartitionState(
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        last_unclean_epoch=partition.last_unclean_epoch,
+    )
+
+
+def _places(changes: Iterable[MetadataChange]) -> Iterator[tuple[bytes, int]]:
+    for change in changes:
+        if isinstance(change, PartitionChanged):
+            yield change.topic_id, change.partition
 
 
 def _some(changes: Iterable[MetadataChange], kind: type) -> bool:

@@ -9,6 +9,7 @@ Everything runs on the one event loop: state is touched by nobody else.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from streamlog.broker.admin import AdminRequests
 from streamlog.broker.alarm import Alarm
 from streamlog.broker.applying import Observers
 from streamlog.broker.authorized import Authorized
-from streamlog.broker.config import BrokerConfig
+from streamlog.broker.config import FLUSH_ALWAYS, BrokerConfig
 from streamlog.broker.config_requests import ConfigRequests
 from streamlog.broker.coordinator.producer_ids import ProducerIds
 from streamlog.broker.coordinator.requests import GroupRequests
@@ -40,8 +41,10 @@ from streamlog.broker.peer_security import peer_credentials, peer_principals
 from streamlog.broker.publishing import Coordinators, Publishing
 from streamlog.broker.quorum.cluster_topics import ClusterTopics
 from streamlog.broker.quota_requests import QuotaRequests
+from streamlog.broker.replica_fetches import ReplicaFetches, is_of_a_follower
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
+from streamlog.broker.replication.replicas import Replicas
 from streamlog.broker.security.acls import Authorizer
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
@@ -72,10 +75,13 @@ from streamlog.protocol.schema import Message
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from streamlog.broker.security.access import Readable
     from streamlog.broker.storage.files import Files
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
 """What clients may ask for."""
+INCARNATION_BITS = 62
+"""Of the number by which this life of the broker is told from others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,7 @@ class Broker:
             flush=self._flush,
             mode=directory.config.flush,
         )
+        self._replicas, self._replica_fetches = self._replicated()
         self._coordinator, self._transactions = self._coordinators()
         self._groups = GroupRequests(self._coordinator)
         self._transacting = TransactionRequests(
@@ -145,6 +152,22 @@ class Broker:
         coordinators = Coordinators(self._transacting, self._groups)
         self._publishing = Publishing(directory, self._partitions, coordinators, clock=clock)
         self._handlers = self._table()
+
+    def _replicated(self) -> tuple[Replicas, ReplicaFetches]:
+        directory, member = self._directory, self._member
+        replicas = Replicas(
+            directory,
+            node=(directory.node_id, secrets.randbits(INCARNATION_BITS)),
+            clock=self._clock,
+            config=directory.config.replication,
+            topic_id=self._partitions.topic_id,
+            connect=member.connect,
+            submit=member.ask,
+            strict=directory.config.flush == FLUSH_ALWAYS,
+        )
+        return replicas, ReplicaFetches(
+            replicas, self._partitions, clock=self._clock, alarm=self._alarm
+        )
 
     def _coordinators(self) -> tuple[CoordinatorRuntime, TransactionRuntime]:
         config, partitions, clock = self._directory.config, self._partitions, self._clock
@@ -258,6 +281,7 @@ class Broker:
         self._alarm.close()
         gone = ConnectionLost("the broker was stopped")
         self._fetches.stop(gone)
+        self._replica_fetches.stop(gone)
         self._deletions.stop(gone)
         self._publishing.stop(gone)
         self._flush.close()
@@ -305,6 +329,7 @@ class Broker:
         self._alarm.clear()
         try:
             self._fetches.tick(self._clock.now_ms())
+            self._replica_fetches.tick(self._clock.now_ms())
             self._coordinator.tick()
             self._transactions.tick()
             self._marking.tick(self._clock.now_ms())
@@ -327,7 +352,7 @@ class Broker:
         internal = frozenset(INTERNAL_TOPICS)
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
-            FetchRequest: self._fetches.begin,
+            FetchRequest: self._fetch,
             FetchAlike: self._fetches.begin_alike,
             OffsetForLeaderEpochRequest: lambda request, _: self._data.epoch_ends(request),
             MetadataRequest: lambda request, at: admin.metadata(
@@ -354,10 +379,19 @@ class Broker:
             **self._acls.handlers(),
         }
 
+    def _fetch(
+        self, request: FetchRequest, context: RequestContext, readable: Readable | None = None
+    ) -> Message | asyncio.Future[Message]:
+        """A follower's, which reads all that there is, or a reader's."""
+        if is_of_a_follower(request):
+            return self._replica_fetches.begin(request)
+        return self._fetches.begin(request, context, readable)
+
     def _begin(self) -> None:
         """Be what the metadata says, and load everything that coordinators know."""
         self._member.begin(
             self._partitions,
+            self._replicas,
             Observers(
                 leading=self._on_led,
                 resigned=self._on_resigned,
@@ -412,6 +446,7 @@ class Broker:
             return
         deadlines = (
             self._fetches.next_deadline_ms(),
+            self._replica_fetches.next_deadline_ms(),
             self._coordinator.next_deadline_ms(),
             self._transactions.next_deadline_ms(),
             self._flush.next_deadline_ms(),

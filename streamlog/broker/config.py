@@ -18,6 +18,7 @@ from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.peer_config import PeerConfig
 from streamlog.broker.quorum_config import QuorumConfig
+from streamlog.broker.replication_config import ReplicationConfig
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.broker.settings import (
     INT_MAX,
@@ -185,6 +186,8 @@ class BrokerConfig:
     """Who decides for them."""
     peers: PeerConfig = field(default_factory=PeerConfig)
     """How they come to each other."""
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    """Replicas of partitions."""
     connections: ConnectionConfig = field(default_factory=ConnectionConfig)
     """Clients."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
@@ -237,6 +240,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "peers": PeerConfig,
     "group": GroupConfig,
     "transaction": TransactionConfig,
+    "replication": ReplicationConfig,
     "connections": ConnectionConfig,
     "security": SecurityConfig,
 }

@@ -8,6 +8,7 @@ cluster that this node has not heard of for long.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from functools import partial
@@ -21,20 +22,23 @@ from streamlog.broker.quorum.metadata import ClusterMetadata
 from streamlog.broker.quorum.predecessor import records_of
 from streamlog.broker.quorum.raft_state import Timeouts
 from streamlog.broker.sessions import BrokerSession
-from streamlog.errors import StreamlogError
+from streamlog.errors import ConnectionLost, StreamlogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from streamlog.broker.answers import Answer
     from streamlog.broker.cluster_config import ClusterConfig
+    from streamlog.broker.quorum.broker_lifecycle import Place
     from streamlog.broker.quorum.metadata_changes import MetadataChange
     from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.files import Files
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
     from streamlog.protocol.messages.brokers import Listener
     from streamlog.protocol.schema import Message
+    from streamlog.transport.connection import Transport
 
 _log = logging.getLogger(__name__)
 
@@ -156,14 +160,14 @@ class Membership:
         """The broker's id, and its epoch."""
         return self._directory.node_id, self._session.epoch
 
-    def begin(self, partitions: Partitions, observers: Observers) -> None:
+    def begin(self, partitions: Partitions, replicas: Replicas, observers: Observers) -> None:
         """Register this broker, and be what the metadata says from then on.
 
         Raises:
             ConfigError: a setting of the cluster is unknown here or out of range.
             LogDirectoryError: the disk refused.
         """
-        self._applying = Applying(self.metadata, self._directory, partitions, observers)
+        self._applying = Applying(self.metadata, self._directory, partitions, replicas, observers)
         self._quorum.watch(self._on_changes)
         self._session.tick()
 
@@ -175,6 +179,23 @@ class Membership:
         """Have the controller decide on a request; in its newest version unless one is given."""
         newest = type(request).__versions__.last
         return self._forwarding.submit(request, newest if version is None else version)
+
+    async def ask(self, request: Message) -> Message:
+        """The controller's decision on a request of this broker's own, once it is there."""
+        answer = self.submit(request)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    async def connect(self, node_id: int) -> Transport:
+        """A connection to another broker, which nobody else uses.
+
+        Raises:
+            ConnectionLost: it can't be reached.
+        """
+        raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+
+    def on_damage(self, places: Iterable[Place]) -> None:
+        """Replicas have turned out to lack records that they had counted."""
+        self._session.on_damage(places)
 
     def on_settings(self) -> None:
         """Other settings of the broker hold."""
@@ -213,7 +234,7 @@ class Membership:
             return
         self._is_acting = True
         try:
-            self._applying.begin()
+            self._applying.begin(self._session.epoch)
         except StreamlogError:
             _log.critical("broker %d can't be what the metadata says", self._directory.node_id)
             raise

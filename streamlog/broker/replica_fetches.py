@@ -46,6 +46,12 @@ ANY_BYTES = 1
 """What a follower waits for: whatever there is to tell it."""
 
 
+def is_of_a_follower(request: FetchRequest) -> bool:
+    """Whether a broker asks, and no reader."""
+    state = request.replica_state
+    return (request.replica_id if state is None else state.replica_id) >= 0
+
+
 class Names(Protocol):
     """Which topic has which identity."""
 

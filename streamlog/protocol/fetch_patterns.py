@@ -192,6 +192,8 @@ def _is_plain(version: int, request: FetchRequest) -> bool:
     """Whether it is for one partition, outside of sessions, and only reads."""
     return (
         version >= VERSION_MIN
+        and request.replica_id < 0
+        and request.replica_state is None
         and (request.session_id, request.session_epoch) == NO_SESSION
         and len(request.topics) == 1
         and len(request.topics[0].partitions) == 1

@@ -60,6 +60,8 @@ BROKER_RESOURCE = 4
 ALL_BROKERS = ""
 """The name of the settings that hold for every broker."""
 _ID_BYTES = 16
+DELETIONS_KEPT = 10_000
+"""The newest topics that are known to have been deleted."""
 
 E = TypeVar("E")
 
@@ -125,6 +127,8 @@ class ClusterMetadata:
         self.next_producer_id = 0
         self.user_secret = b""
         """What credentials of users that there are not are made up from; empty if not set."""
+        self.deleted_topics: dict[bytes, None] = {}
+        """Ids of the newest that were deleted; a snapshot has none of them, they are no image's."""
         self._topic_ids: dict[str, bytes] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
         self._rates: dict[Entity, dict[str, int]] = {}
@@ -236,6 +240,9 @@ class ClusterMetadata:
         del self.topics[record.topic_id]
         del self._topic_ids[topic.name]
         self._configs.pop((TOPIC_RESOURCE, topic.name), None)
+        self.deleted_topics[topic.topic_id] = None
+        if len(self.deleted_topics) > DELETIONS_KEPT:
+            del self.deleted_topics[next(iter(self.deleted_topics))]
         return TopicDeleted(topic.topic_id, topic.name, tuple(sorted(topic.partitions)))
 
     def _put_partition(self, record: PartitionRecord, offset: int) -> MetadataChange:

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from streamlog.broker.replication.decisions import Diverging, OutstandingFetch
-from streamlog.errors import CorruptData, StreamlogError
+from streamlog.broker.replication.fetched_batches import fetched_batches
+from streamlog.errors import StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.data import (
     FetchPartition,
@@ -27,23 +28,15 @@ from streamlog.protocol.messages.data import (
     ReplicaState,
 )
 from streamlog.protocol.schema import one_buffer
-from streamlog.records.batch import RecordBatch
 
 if TYPE_CHECKING:
     from streamlog.broker.replication.partition_replica import PartitionReplica
+    from streamlog.broker.replication_config import ReplicationConfig
     from streamlog.clock import Clock
-    from streamlog.protocol.schema import Buffer
     from streamlog.transport.connection import Transport
 
-WAIT_MS = 500
-"""For how long a leader may keep a fetch (`replica.fetch.wait.max.ms`)."""
-REQUEST_TIMEOUT_MS = 30_000
-"""A leader that has not answered by then is not asked on this connection any more."""
-RESPONSE_BYTES = 10 * 1024 * 1024
-"""Of all partitions (`replica.fetch.response.max.bytes`)."""
-PARTITION_BYTES = 1024 * 1024
-"""Of one partition (`replica.fetch.max.bytes`)."""
 RETRY_S = 0.05
+"""Before it is tried again what has failed once; twice as long after each time."""
 RETRY_S_MAX = 1.0
 
 Connect = Callable[[int], Awaitable["Transport"]]
@@ -60,15 +53,20 @@ class ReplicaFetcher:
         leader: int,
         connect: Connect,
         *,
+        config: ReplicationConfig,
         clock: Clock,
         topic_id: Callable[[str], bytes | None],
     ) -> None:
         self.leader = leader
         self._connect = connect
+        self._config = config
         self._clock = clock
         self._topic_id = topic_id
         self._candidates: set[PartitionReplica] = set()
         self._answered: list[PartitionReplica] = []
+        self._pauses_s: dict[PartitionReplica, float] = {}
+        """For how long those rest that can't go on."""
+        self._timers: dict[PartitionReplica, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._transport: Transport | None = None
 
@@ -98,7 +96,24 @@ class ReplicaFetcher:
                 for replica, _ in asked.values():
                     self.add(replica)
         finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
             await self._hang_up()
+
+    def _add_later(self, replica: PartitionReplica) -> None:
+        """It can't go on now, and the others do: the longer, the more often that was so."""
+        pause_s = self._pauses_s.get(replica, RETRY_S)
+        self._pauses_s[replica] = min(pause_s * 2, RETRY_S_MAX)
+        known = self._timers.pop(replica, None)
+        if known is not None:
+            known.cancel()
+
+        def add() -> None:
+            del self._timers[replica]
+            self.add(replica)
+
+        self._timers[replica] = asyncio.get_running_loop().call_later(pause_s, add)
 
     def _next(self) -> dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]]:
         """What is asked for now, by topic and number."""
@@ -117,29 +132,41 @@ class ReplicaFetcher:
     async def _fetch(
         self, asked: dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]]
     ) -> bool:
-        """Ask, and tell the followers; whether the leader has answered all of them well."""
+        """Ask, and tell the followers; whether the leader has answered all of them."""
         unanswered = dict(asked)
-        good = True
         try:
-            for topic_id, data in await self._ask(_request(asked)):
+            for topic_id, data in await self._ask(_request(asked, self._config)):
                 place = (topic_id, data.partition_index)
                 if place in unanswered:
-                    good = self._tell(*unanswered.pop(place), data) and good
+                    self._tell_one(*unanswered.pop(place), data)
         except (StreamlogError, OSError) as error:
             _log.info("fetching from broker %d: %s", self.leader, error)
             await self._hang_up()
-            good = False
         finally:
             for replica, fetch in unanswered.values():
                 if replica.machine.follower is not None:
                     replica.machine.follower.on_failed(fetch.fetch_id)
-        return good and not unanswered
+        return not unanswered
+
+    def _tell_one(
+        self, replica: PartitionReplica, asked: OutstandingFetch, data: PartitionData
+    ) -> None:
+        """Tell a follower what it got. What goes wrong with one log stops no other."""
+        try:
+            goes_on = self._tell(replica, asked, data)
+        except StreamlogError as error:
+            _log.error("%s-%d can't be followed: %s", replica.topic, replica.index, error)
+            goes_on = False
+        if goes_on:
+            self._pauses_s.pop(replica, None)
+        else:
+            self._add_later(replica)
 
     async def _ask(self, request: FetchRequest) -> list[tuple[bytes, PartitionData]]:
         """What the leader answers, by topic; nothing if it refuses the whole."""
         if self._transport is None:
             self._transport = await self._connect(self.leader)
-        response = await self._transport.call(request, timeout_ms=REQUEST_TIMEOUT_MS)
+        response = await self._transport.call(request, timeout_ms=self._config.socket_timeout_ms)
         if not isinstance(response, FetchResponse) or response.error_code:
             return []
         return [(topic.topic_id, data) for topic in response.responses for data in topic.partitions]
@@ -173,16 +200,21 @@ class ReplicaFetcher:
         if follower is None:
             return True
         try:
-            records, end_offset = _whole(one_buffer(data.records or b""), asked.fetch.offset)
-        except StreamlogError as error:
-            _log.error("%s-%d: what came is no good: %s", replica.topic, replica.index, error)
+            came = fetched_batches(
+                one_buffer(data.records or b""), asked.fetch.offset, is_empty=replica.is_empty
+            )
+        except StreamlogError:
             follower.on_failed(asked.fetch_id)
-            return False
-        effects = follower.on_fetched(
-            asked.fetch_id,
-            end_offset=end_offset,
-            high_watermark=data.high_watermark,
-            log_start=data.log_start_offset,
+            raise
+        records, effects = (
+            came.records,
+            follower.on_fetched(
+                asked.fetch_id,
+                end_offset=came.end_offset,
+                high_watermark=data.high_watermark,
+                log_start=data.log_start_offset,
+                begin_offset=came.begin_offset,
+            ),
         )
         replica.append_fetched(effects, records, self._clock.now_ms())
         return True
@@ -199,6 +231,7 @@ def _place(replica: PartitionReplica) -> tuple[str, int]:
 
 def _request(
     asked: dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]],
+    config: ReplicationConfig,
 ) -> FetchRequest:
     topics: dict[bytes, FetchTopic] = {}
     broker = broker_epoch = -1
@@ -215,33 +248,16 @@ def _request(
                 fetch_offset=fetch.offset,
                 last_fetched_epoch=fetch.last_epoch,
                 log_start_offset=fetch.log_start,
-                partition_max_bytes=PARTITION_BYTES,
+                partition_max_bytes=config.fetch_max_bytes,
             )
         )
     return FetchRequest(
         replica_id=broker,
         replica_state=ReplicaState(replica_id=broker, replica_epoch=broker_epoch),
-        max_wait_ms=WAIT_MS,
+        max_wait_ms=config.fetch_wait_max_ms,
         min_bytes=1,
-        max_bytes=RESPONSE_BYTES,
+        max_bytes=config.fetch_response_max_bytes,
         session_id=0,
         session_epoch=-1,
         topics=list(topics.values()),
     )
-
-
-def _whole(data: Buffer, offset: int) -> tuple[Buffer, int]:
-    """The whole batches in `data`, which continue a log at `offset`, and where they end.
-
-    Raises:
-        CorruptData: a batch is damaged, or does not follow the one before it.
-    """
-    position = 0
-    while position < len(data):
-        batch = RecordBatch(data, position)
-        batch.check_crc()
-        if batch.base_offset != offset:
-            raise CorruptData(f"a batch begins at offset {batch.base_offset}, {offset} is due")
-        offset = batch.next_offset
-        position += batch.size_bytes
-    return data, offset

@@ -85,9 +85,19 @@ class Follower:
         return self._outstanding
 
     def on_fetched(
-        self, fetch_id: tuple[int, int], *, end_offset: int, high_watermark: int, log_start: int
+        self,
+        fetch_id: tuple[int, int],
+        *,
+        end_offset: int,
+        high_watermark: int,
+        log_start: int,
+        begin_offset: int | None = None,
     ) -> list[Effect]:
-        """The leader has sent batches up to `end_offset`, or none: then that is our end."""
+        """The leader has sent batches up to `end_offset`, or none: then that is our end.
+
+        The first of them may begin before our end, at `begin_offset`, if our log is empty: where
+        the leader's log starts is within a batch then.
+        """
         if not self._take(fetch_id):
             return []
         log = self._log
@@ -95,6 +105,9 @@ class Follower:
             log.start_at(log_start)
             return [StartAt(log_start)]
         effects: list[Effect] = []
+        if begin_offset is not None and begin_offset < log.end_offset == log.start_offset:
+            log.start_at(begin_offset)
+            effects.append(StartAt(begin_offset))
         if end_offset > log.end_offset:
             log.end_offset = end_offset
             effects.append(Append(end_offset))
@@ -128,6 +141,12 @@ class Follower:
             log.start_at(log_start)
             return [StartAt(log_start)]
         return []
+
+    def begin_anew(self) -> list[Effect]:
+        """Our log has lost what it had, and we are out of sync: fetch all of it again."""
+        self._outstanding = None
+        self._log.start_at(self._log.start_offset)
+        return [StartAt(self._log.start_offset)]
 
     def on_failed(self, fetch_id: tuple[int, int]) -> None:
         """The fetch was refused, or its answer is lost: the next one may be sent."""

@@ -1,4 +1,4 @@
-"""Partition: one partition as its leader serves it, and Partitions, all that this broker has.
+"""Partition: one partition as this broker serves it, and Partitions, all that it has.
 
 A thin layer over `PartitionLog` that knows what may be shown. With one node and `flush=always`
 what is on disk is committed, with `flush=os` what is in the log: there the high watermark stands.
@@ -127,7 +127,7 @@ class Partition:
         Raises:
             LogError: NOT_ENOUGH_REPLICAS.
         """
-        if self.replica is not None:
+        if not self._alone and self.replica is not None:
             self.replica.check_insync()
 
     def check_end_known(self) -> None:
@@ -350,8 +350,9 @@ class Partition:
     def on_synced(self, sync: PendingSync) -> None:
         """A sync of the log has succeeded: there may be more to read."""
         self.log.end_sync(sync)
-        if not self._alone and self.replica is not None:
+        if self.replica is not None and (not self._alone or self.replica.is_waited_for):
             self.replica.on_synced(sync.generation)
+        if not self._alone:
             return
         self.log.producers.transactions.settle(self.high_watermark)
         size_bytes, self._syncing_bytes = self._syncing_bytes, 0
@@ -360,6 +361,9 @@ class Partition:
 
     def _on_committed(self, size_bytes: int) -> None:
         """The high watermark of a replicated partition has moved, over so many bytes."""
+        # What was on its way to the disk when the first follower came is committed with it.
+        size_bytes += self._hidden_bytes + self._syncing_bytes
+        self._hidden_bytes = self._syncing_bytes = 0
         self._listener.on_append(self.topic, self.index, size_bytes)
 
     def _is_due(self) -> bool:
@@ -385,7 +389,7 @@ class Partition:
 
 
 class Partitions:
-    """The partitions that this broker leads, found by topic and number."""
+    """The partitions of this broker, found by topic and number: those it leads, and the others."""
 
     def __init__(
         self,
@@ -402,6 +406,7 @@ class Partitions:
         self._flush = flush
         self._mode = mode
         self._topics = topics
+        self._here: dict[tuple[str, int], Partition] = {}
         self._led: dict[tuple[str, int], Partition] = {}
 
     def get(self, topic: str, index: int) -> Partition:
@@ -425,18 +430,33 @@ class Partitions:
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is not led by this broker"
         )
 
-    def lead(self, topic: str, index: int, leader_epoch: int) -> None:
-        """This broker leads a partition from now on, in this epoch.
+    def host(self, topic: str, index: int) -> Partition:
+        """A partition that has a replica here, led or not.
 
         Raises:
-            UnknownTopicOrPartition: it is not on this broker.
+            UnknownTopicOrPartition: its log is not on this broker.
         """
-        log = self._directory.log(topic, index)
-        log.epochs.begin(leader_epoch)
-        if (topic, index) not in self._led:
-            self._led[topic, index] = Partition(
+        partition = self._here.get((topic, index))
+        if partition is None:
+            log = self._directory.log(topic, index)
+            partition = self._here[topic, index] = Partition(
                 topic, index, log, listener=self._listener, flush=self._flush, mode=self._mode
             )
+        return partition
+
+    def hosted(self, topic: str, index: int) -> Partition | None:
+        """The same if it was hosted before; None if it is not here."""
+        return self._here.get((topic, index))
+
+    def lead(self, topic: str, index: int) -> bool:
+        """This broker leads a partition that it hosts from now on; whether it did not before.
+
+        Raises:
+            UnknownTopicOrPartition: its log is not on this broker.
+        """
+        before = self._led.get((topic, index))
+        self._led[topic, index] = partition = self.host(topic, index)
+        return before is not partition
 
     def resign(self, topic: str, index: int) -> bool:
         """This broker leads it no longer, if it did: whoever waits there is told."""
@@ -445,17 +465,20 @@ class Partitions:
         self._listener.on_gone(topic, index)
         return True
 
-    def leads(self, topic: str, index: int) -> bool:
-        """Whether this broker does."""
-        return (topic, index) in self._led
+    def drop(self, topic: str, index: int) -> None:
+        """It is on this broker no longer, and was led no longer before."""
+        self._here.pop((topic, index), None)
 
     def high_watermark(self, topic: str, index: int) -> int:
-        """The high watermark of a partition. Raises what `get` raises."""
-        return self.get(topic, index).high_watermark
+        """The high watermark of a partition, as far as this broker knows it.
+
+        Raises what `get` raises, of one that is not here.
+        """
+        return (self._here.get((topic, index)) or self.get(topic, index)).high_watermark
 
     def last_stable_offset(self, topic: str, index: int) -> int:
-        """The last stable offset of a partition. Raises what `get` raises."""
-        return self.get(topic, index).last_stable_offset
+        """The last stable offset of a partition. See `high_watermark`."""
+        return (self._here.get((topic, index)) or self.get(topic, index)).last_stable_offset
 
     def exists(self, topic: str, index: int) -> bool:
         """Whether there is such a partition in the cluster."""

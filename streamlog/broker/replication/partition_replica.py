@@ -150,11 +150,21 @@ class PartitionReplica:
         return self.machine.leader is not None and not self.machine.leader.followers
 
     @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits for a commit."""
+        return bool(self._waiting)
+
+    @property
     def is_syncing(self) -> bool:
         """Whether it follows, and has something on its way to the disk."""
         return self.machine.follower is not None and (
             self.facts.counted_offset < self.facts.end_offset
         )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its log holds nothing."""
+        return self.facts.end_offset == self.facts.start_offset
 
     @property
     def high_watermark(self) -> int:
@@ -220,9 +230,7 @@ class PartitionReplica:
 
     def close(self) -> None:
         """The partition is none of this broker's any more: nobody waits for its commits."""
-        waiting, self._waiting = self._waiting, {}
-        for then in waiting.values():
-            then(self.not_leader())
+        self._perform(self.machine.retire())
 
     def check_insync(self) -> None:
         """Whether enough replicas are in sync for acks=all.
@@ -292,12 +300,42 @@ class PartitionReplica:
         Raises:
             StreamlogError: the log does not take them.
         """
-        for effect in effects:
-            if isinstance(effect, Append):
-                self.log.append(records, now_ms=now_ms, origin=Origin.COPY)
-                self._flush.add(self._flushed)
-            else:
-                self._perform([effect])
+        try:
+            for effect in effects:
+                if isinstance(effect, Append):
+                    self.log.append(records, now_ms=now_ms, origin=Origin.COPY)
+                    self._flush.add(self._flushed)
+                else:
+                    self._perform([effect])
+        except StreamlogError:
+            self._forget()
+            raise
+        self._node.neighbours.may_fetch(self)
+
+    def _forget(self) -> None:
+        """The log has not become what was decided: go on from what it is."""
+        facts, log = self.facts, self.log
+        facts.generation = log.truncation.generation
+        facts.high_watermark = log.high_watermark
+        self.look(keep=True)
+
+    def mend(self) -> None:
+        """Give up a log with a hole in it, to fetch it anew; only who is out of sync may.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        if self.machine.follower is None or not self.log.damage:
+            return
+        _log.warning(
+            "%s-%d is fetched anew from broker %d: %s",
+            *(self.topic, self.index, self.machine.follower.leader, self.log.damage[0]),
+        )
+        try:
+            self._perform(self.machine.follower.begin_anew())
+        except StreamlogError:
+            self._forget()
+            raise
         self._node.neighbours.may_fetch(self)
 
     # ---- effects ----

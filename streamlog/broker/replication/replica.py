@@ -94,6 +94,11 @@ class Replica:
             return []
         return self._follow(state)
 
+    def retire(self) -> list[Effect]:
+        """The partition is none of this broker's any more."""
+        self.state = None
+        return self._leave()
+
     def on_appended(self, end_offset: int) -> list[Effect]:
         """The leader's log now ends at `end_offset`."""
         self.log.end_offset = end_offset

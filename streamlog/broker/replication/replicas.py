@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from streamlog.broker.replication.decisions import PartitionState, ProposeIsr
     from streamlog.broker.replication.partition import Partition
+    from streamlog.broker.replication_config import ReplicationConfig
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
 
@@ -41,7 +42,7 @@ class Replicas:
         *,
         node: tuple[int, int],
         clock: Clock,
-        lag_max_ms: int,
+        config: ReplicationConfig,
         topic_id: Callable[[str], bytes | None],
         connect: Connect,
         submit: Submit,
@@ -52,13 +53,14 @@ class Replicas:
             broker_id=node[0],
             incarnation=node[1],
             neighbours=self,
-            lag_max_ms=lag_max_ms,
+            lag_max_ms=config.lag_time_max_ms,
             strict=strict,
         )
         self.on_progress_told: OnProgress = _ignore
         """Told of partitions whose followers have something to be told."""
         self._directory = directory
         self._clock = clock
+        self._config = config
         self._topic_id = topic_id
         self._connect = connect
         self._isr_changes = IsrChanges(submit, topic_id=topic_id)
@@ -76,6 +78,11 @@ class Replicas:
         Then the state of every partition is to be applied, as of there or later.
         """
         self.node.broker_epoch, self.node.registered_offset = broker_epoch, metadata_offset
+
+    def configure(self) -> None:
+        """Settings of topics, or of the broker, have changed."""
+        for replica in list(self._replicas.values()):
+            replica.configure()
 
     def set_brokers(self, alive: Mapping[int, int]) -> None:
         """The brokers that are alive, and their epochs, as committed."""
@@ -136,7 +143,11 @@ class Replicas:
         fetcher = self._fetchers.get(follower.leader)
         if fetcher is None:
             fetcher = self._fetchers[follower.leader] = ReplicaFetcher(
-                follower.leader, self._connect, clock=self._clock, topic_id=self._topic_id
+                follower.leader,
+                self._connect,
+                config=self._config,
+                clock=self._clock,
+                topic_id=self._topic_id,
             )
             if self._group is not None:
                 self._group.create_task(fetcher.run())

@@ -146,14 +146,14 @@ class Catalog:
         )
         self._replace(META, "\n".join(lines) + "\n")
 
-    def topics(self) -> tuple[list[TopicEntry], set[bytes]]:
-        """The topics, and the ids of those whose deletion has begun."""
+    def topics(self) -> tuple[list[TopicEntry], set[str]]:
+        """The topics, and whose deletion has begun: topics by id, and partitions (`doomed`)."""
         content = self._read_json(TOPICS)
         if content is None:
             return [], set()
         try:
             topics = [_topic(entry) for entry in content["topics"]]
-            deleting = {_topic_id(text) for text in content["deleting"]}
+            deleting = {_doomed(text) for text in content["deleting"]}
         except MALFORMED as error:
             raise self.damaged(TOPICS, error) from error
         return topics, deleting
@@ -162,7 +162,7 @@ class Catalog:
         """Whether it was ever written down which topics there are."""
         return self._read(TOPICS) is not None
 
-    def write_topics(self, topics: Sequence[TopicEntry], deleting: set[bytes]) -> None:
+    def write_topics(self, topics: Sequence[TopicEntry], deleting: set[str]) -> None:
         """What exists from now on."""
         entries = [
             {
@@ -173,8 +173,8 @@ class Catalog:
             }
             for topic in topics
         ]
-        ids = sorted(topic_id.hex() for topic_id in deleting)
-        self._replace_json(TOPICS, {"version": _FORMAT, "topics": entries, "deleting": ids})
+        content = {"version": _FORMAT, "topics": entries, "deleting": sorted(deleting)}
+        self._replace_json(TOPICS, content)
 
     def recovery_points(self) -> dict[str, int]:
         """By folder of a partition, the offset before which everything is on disk."""
@@ -426,6 +426,16 @@ def _quotas(entries: list[dict[str, Any]]) -> QuotaTable:
 
 def _texts(entries: dict[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in entries.items()}
+
+
+def doomed(topic_id: bytes, partition: int | None = None) -> str:
+    """How it is written down that a topic is being deleted, or one of its partitions here."""
+    return topic_id.hex() if partition is None else f"{topic_id.hex()}-{partition}"
+
+
+def _doomed(text: str) -> str:
+    topic_id, dash, partition = text.partition("-")
+    return doomed(_topic_id(topic_id), int(partition) if dash else None)
 
 
 def _topic_id(text: str) -> bytes:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 
 from streamlog.broker.storage.files import Files
 from streamlog.broker.storage.segment import DELETED_SUFFIX, LOG_SUFFIX
 from streamlog.errors import LogDirectoryLost
 
-_FOLDER = re.compile(r"p-([0-9a-f]{32})-\d+(\.deleted)?")
+_FOLDER = re.compile(r"p-([0-9a-f]{32})-(\d+)(\.deleted)?")
+STRAY_SUFFIX = "-stray"
+"""Of a folder that nobody looks into: what the cluster's metadata has never heard of."""
 
 _logger = logging.getLogger(__name__)
 
@@ -41,15 +43,25 @@ class Folders:
         self._files = files
         self._path = path
 
-    def delete(self, topic_ids: Iterable[bytes]) -> None:
-        """Delete, durably, the folders of topics that do not exist any more."""
-        ids = {topic_id.hex() for topic_id in topic_ids}
+    def set_aside(self, folder: str) -> str:
+        """Give a folder a name by which nobody takes it for a partition's; durably, that name."""
+        names = set(self._files.list(self._path))
+        aside, number = f"{folder}{STRAY_SUFFIX}", 1
+        while aside in names:
+            number += 1
+            aside = f"{folder}.{number}{STRAY_SUFFIX}"
+        self._files.rename(f"{self._path}/{folder}", f"{self._path}/{aside}")
+        self._files.sync_directory(self._path)
+        return aside
+
+    def delete(self, doomed_ones: Collection[str]) -> None:
+        """Delete, durably, the folders of what is named: a topic's id, or that and a partition."""
         for name in self._files.list(self._path):
             match = _FOLDER.fullmatch(name)
-            if match is None or match[1] not in ids:
+            if match is None or not {match[1], f"{match[1]}-{match[2]}"} & {*doomed_ones}:
                 continue
             doomed = name
-            if match[2] is None:
+            if match[3] is None:
                 doomed = name + DELETED_SUFFIX
                 self._files.rename(f"{self._path}/{name}", f"{self._path}/{doomed}")
             self._remove(doomed)

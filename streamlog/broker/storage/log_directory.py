@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -27,10 +27,9 @@ from streamlog.broker.storage.catalog import (
     NO_BROKER_EPOCH,
     AlteredSettings,
     Catalog,
-    Identity,
     TopicEntry,
     describe_holder,
-    new_id,
+    doomed,
     new_topic_id,
 )
 from streamlog.broker.storage.checkpoints import Checkpoint, Checkpoints, Taken
@@ -42,7 +41,8 @@ from streamlog.broker.storage.files import (
     make_durable_directory,
     write_whole,
 )
-from streamlog.broker.storage.folders import Folders, partition_folder, partition_folders
+from streamlog.broker.storage.folders import Folders, partition_folder
+from streamlog.broker.storage.formatting import identified
 from streamlog.broker.storage.os_files import OsFiles, process_id
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.broker.storage.predecessor_files import PredecessorFiles
@@ -56,7 +56,6 @@ from streamlog.broker.storage.topic_state import (
     topic_state,
 )
 from streamlog.errors import (
-    ConfigError,
     LogDirectoryError,
     LogDirectoryFailed,
     LogDirectoryLocked,
@@ -97,7 +96,8 @@ class LogDirectory:
         self._checkpoints = Checkpoints(self._catalog)
         self._least_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
-        self._deleting: set[bytes] = set()
+        self._deleting: set[str] = set()
+        """What is to be gone from the disk (`catalog.doomed`)."""
         self._failure: LogDirectoryError | None = None
         self._closed = False
 
@@ -247,25 +247,11 @@ class LogDirectory:
         missing = sorted({*numbers} - {*topic.partitions})
         return self._grown(topic, missing) if missing else topic
 
-    def add_partitions(self, name: str, partitions: int) -> TopicState:
-        """Give a topic so many partitions; it has them, durably, when this returns.
-
-        Raises:
-            UnknownTopicOrPartition: there is no such topic.
-            LogError: with Kafka's code, it has as many already, or can't have so many.
-            LogDirectoryError: the disk refused; it has as many as before.
-        """
-        self._check_writable()
-        topic = self._topics.get(name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
-        check_partition_count(name, partitions, least=len(topic.partitions) + 1)
-        return self._grown(topic, range(len(topic.partitions), partitions))
-
     def _grown(self, topic: TopicState, numbers: Iterable[int]) -> TopicState:
         """The topic with these partitions besides."""
         logs: dict[int, PartitionLog] = {}
         with self._disk():
+            self._finish_deletions()  # Or one that comes back would meet its old files.
             try:
                 for number in numbers:
                     folder = f"{self.path}/{partition_folder(topic.topic_id, number)}"
@@ -306,22 +292,61 @@ class LogDirectory:
             LogDirectoryError: the disk refused; the next opening finishes a deletion that had
                 begun.
         """
-        self._check_writable()
-        topic = self._topics.get(name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        topic = self._writable(name)
         with self._disk():
-            self._deleting.add(topic.topic_id)
-            try:
-                self._write_topics([other for other in self._topics.values() if other is not topic])
-            except OSError:
-                # Or the next change of topics would doom one that still exists.
-                self._deleting.discard(topic.topic_id)
-                raise
-            del self._topics[name]
-            for log in topic.partitions.values():
-                log.discard()
+            self._forget(topic, (), {doomed(topic.topic_id)})
             self._finish_deletions()
+
+    def delete_partitions(self, name: str, numbers: Iterable[int]) -> None:
+        """Delete what is here of some of a topic's partitions, which are elsewhere.
+
+        Raises what `delete_topic` raises.
+        """
+        topic = self._writable(name)
+        gone = {*numbers} & {*topic.partitions}
+        with self._disk():
+            left = {*topic.partitions} - gone
+            self._forget(topic, left, {doomed(topic.topic_id, number) for number in gone})
+            self._finish_deletions()
+
+    def set_aside(self, name: str) -> None:
+        """Keep what is here of a topic that nobody knows, in folders that nobody looks into.
+
+        Raises what `delete_topic` raises.
+        """
+        topic = self._writable(name)
+        with self._disk():
+            for log in topic.partitions.values():
+                log.close()
+            # First the folders: of a topic that is named and has none, new ones are made.
+            kept = [
+                self._folders.set_aside(partition_folder(topic.topic_id, number))
+                for number in topic.partitions
+            ]
+            self._forget(topic, (), set())
+        _logger.warning(
+            "topic %s is not known to the cluster: what is here of it is kept aside as %s in %s,"
+            " and can be removed if nobody misses it",
+            *(name, ", ".join(kept), self.path),
+        )
+
+    def _forget(self, topic: TopicState, left: Collection[int], doomed_ones: set[str]) -> None:
+        """Have no partitions of a topic but those that are left; the others are doomed."""
+        logs = {number: log for number, log in topic.partitions.items() if number in left}
+        others = {name: each for name, each in self._topics.items() if each is not topic}
+        if logs:
+            others[topic.name] = replace(topic, partitions=logs)
+        self._deleting |= doomed_ones
+        try:
+            self._write_topics(others.values())
+        except OSError:
+            # Or the next change of topics would doom what still exists.
+            self._deleting -= doomed_ones
+            raise
+        self._topics = others
+        for number, log in topic.partitions.items():
+            if number not in logs:
+                log.discard()
 
     def alter_topic(self, name: str, configs: Mapping[str, str]) -> None:
         """Replace the settings that were given for a topic; they hold at once, and durably.
@@ -331,15 +356,12 @@ class LogDirectory:
             ConfigError: a setting is unknown or out of range; nothing was changed.
             LogDirectoryError: the disk refused; nothing was changed.
         """
-        self._check_writable()
-        topic = self._topics.get(name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        topic = self._writable(name)
         config = self._config.topic.overridden(configs)
         after = replace(topic, configs=dict(configs), config=config)
         others = {**self._topics, name: after}
         with self._disk():
-            self._write_topics(list(others.values()))
+            self._write_topics(others.values())
         self._take_topic(after)
 
     def take_settings(self, altered: AlteredSettings) -> None:
@@ -348,7 +370,8 @@ class LogDirectory:
         Raises:
             ConfigError: a setting is unknown or out of range; nothing was changed.
         """
-        config = effective(self._given_config, altered)
+        given = self._given_config
+        config = given.overridden(altered.default).overridden(altered.node)
         self._config, self._altered = config, altered
         for topic in list(self._topics.values()):
             self._take_topic(replace(topic, config=config.topic.overridden(topic.configs)))
@@ -592,25 +615,7 @@ class LogDirectory:
         )
 
     def _identify(self, names: set[str]) -> None:
-        identity = self._catalog.identity()
-        if identity is None:
-            left = partition_folders(names)
-            if left:
-                raise LogDirectoryLost(
-                    f"{self.path} has partitions ({left[0]}) and no meta.properties: restore that"
-                    " file from a copy, or start with an empty directory"
-                )
-            if self._config.quorum.voters:
-                raise LogDirectoryLost(_not_of_a_cluster(self.path, self._config.node_id))
-            identity = Identity(
-                cluster_id=new_id(), node_id=self._config.node_id, directory_id=new_id()
-            )
-            self._catalog.write_identity(identity)
-        if identity.node_id != self._config.node_id:
-            raise ConfigError(
-                f"{self.path} belongs to node {identity.node_id}, and this broker is configured as"
-                f" node {self._config.node_id}: change node.id, or use another directory"
-            )
+        identity = identified(self._catalog, self.path, names, self._config)
         self.cluster_id, self.directory_id = identity.cluster_id, identity.directory_id
         self.rejoins = identity.rejoins
 
@@ -653,17 +658,15 @@ class LogDirectory:
         if self._failure is not None:
             raise self._failure
 
-    def _write_topics(self, topics: list[TopicState]) -> None:
-        entries = [
-            TopicEntry(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=tuple(sorted(topic.partitions)),
-                configs=topic.configs,
-            )
-            for topic in topics
-        ]
-        self._catalog.write_topics(entries, self._deleting)
+    def _writable(self, name: str) -> TopicState:
+        self._check_writable()
+        topic = self._topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return topic
+
+    def _write_topics(self, topics: Iterable[TopicState]) -> None:
+        self._catalog.write_topics([each.entry() for each in topics], self._deleting)
 
     def _logs(self) -> dict[str, PartitionLog]:
         """Every partition by its folder."""
@@ -679,7 +682,7 @@ class LogDirectory:
             return
         self._folders.delete(self._deleting)
         self._deleting = set()
-        self._write_topics(list(self._topics.values()))
+        self._write_topics(self._topics.values())
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -687,20 +690,3 @@ class LogDirectory:
             yield
         except OSError as error:
             raise directory_error(error, self.path) from error
-
-
-def effective(given: BrokerConfig, altered: AlteredSettings) -> BrokerConfig:
-    """What holds: the settings that were given, with those that were altered in their place.
-
-    Raises:
-        ConfigError: one is unknown or out of range.
-    """
-    return given.overridden(altered.default).overridden(altered.node)
-
-
-def _not_of_a_cluster(path: str, node_id: int) -> str:
-    return (
-        f"{path} is no data directory of a cluster's node (yet), and controller.quorum.voters names"
-        f" others: `streamlog cluster init --node {node_id} --cluster-id ID --data {path}` makes it"
-        f" one; add --rejoin if node {node_id} was there before, and its directory is lost"
-    )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamlog.broker.config import PARTITIONS_MAX, TopicConfig
+from streamlog.broker.storage.catalog import TopicEntry
 from streamlog.errors import LogError
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.catalog import TopicEntry
     from streamlog.broker.storage.partition_log import PartitionLog
 
 INVALID_TOPIC = 17
@@ -32,6 +32,15 @@ class TopicState:
     """The settings that were given for the topic, by Kafka's names."""
     config: TopicConfig
     """All settings that hold for it."""
+
+    def entry(self) -> TopicEntry:
+        """What is written down of it."""
+        return TopicEntry(
+            name=self.name,
+            topic_id=self.topic_id,
+            partitions=tuple(sorted(self.partitions)),
+            configs=self.configs,
+        )
 
 
 def check_topic_name(name: str) -> None:

@@ -66,7 +66,7 @@ def partitions_of(broker: Broker) -> Partitions:
         broker.directory, topics=topics, listener=Nobody(), flush=flush, mode="always"
     )
     for index in range(topics.partitions(OFFSETS_TOPIC)):
-        partitions.lead(OFFSETS_TOPIC, index, 0)
+        partitions.lead(OFFSETS_TOPIC, index)
     return partitions
 
 

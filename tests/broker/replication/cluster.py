@@ -15,6 +15,7 @@ from streamlog.broker.replica_fetches import ReplicaFetches
 from streamlog.broker.replication.decisions import PartitionState
 from streamlog.broker.replication.partition import Partition
 from streamlog.broker.replication.replicas import Replicas
+from streamlog.broker.replication_config import ReplicationConfig
 from streamlog.broker.storage.aside import os_thread
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, StreamlogError
@@ -31,6 +32,8 @@ from tests.broker.node import batch, context, produce_request
 
 TOPIC_ID = bytes(range(16))
 LAG_MS = 300
+NOBODY = 99
+"""A broker that there is not."""
 T = TypeVar("T")
 
 
@@ -86,7 +89,7 @@ class ReplicatingNode:
             self.broker.directory,
             node=(self.id, self._life),
             clock=self.broker.clock,
-            lag_max_ms=LAG_MS,
+            config=ReplicationConfig(lag_time_max_ms=LAG_MS),
             topic_id=lambda _: TOPIC_ID,
             connect=partial(self._cluster.connect, self),
             submit=self._cluster.submit,
@@ -101,7 +104,7 @@ class ReplicatingNode:
         self._task = asyncio.ensure_future(self.replicas.run())
 
     def _know_topic(self) -> None:
-        """Each of these brokers has metadata of its own, in which it leads the topic alone."""
+        """Each of these brokers has metadata of its own, in which somebody else leads the topic."""
         own = self.broker.directory.node_id
         configs = [
             ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)
@@ -113,9 +116,9 @@ class ReplicatingNode:
             PartitionRecord(
                 partition_id=0,
                 topic_id=TOPIC_ID,
-                replicas=[own],
-                isr=[own],
-                leader=own,
+                replicas=[own, NOBODY],
+                isr=[NOBODY],
+                leader=NOBODY,
                 leader_epoch=0,
                 partition_epoch=0,
             ),
@@ -145,7 +148,14 @@ class ReplicatingNode:
 
     @property
     def partition(self) -> Partition:
-        return self.broker._partitions.get("t", 0)
+        return self.broker._partitions.host("t", 0)
+
+    def apply(self, state: PartitionState, offset: int) -> None:
+        self.replicas.apply(self.partition, state, offset)
+        if self.partition.is_leader:
+            self.broker._partitions.lead("t", 0)
+        else:
+            self.broker._partitions.resign("t", 0)
 
     @property
     def end(self) -> int:
@@ -241,7 +251,7 @@ class Cluster:
         for node in self.nodes:
             if node.up and node.id not in self.cut_off:
                 node.replicas.set_brokers(alive)
-                node.replicas.apply(node.partition, state, self.offset)
+                node.apply(state, self.offset)
 
     async def connect(self, source: ReplicatingNode, node_id: int) -> _Wire:
         ends = (source, self.nodes[node_id])

@@ -160,6 +160,54 @@ def test_a_deletion_that_was_interrupted_is_finished(files: MemoryFiles) -> None
     assert json.loads(read_file(files, "/data/topics.json"))["deleting"] == []
 
 
+def test_a_partition_that_is_elsewhere_is_deleted_and_may_come_back(files: MemoryFiles) -> None:
+    directory = opened(files)
+    topic_id = directory.create_topic("a", 3).topic_id
+    for number in range(3):
+        directory.log("a", number).append(batch(number + 1), now_ms=0)
+    directory.delete_partitions("a", [0, 2, 7])
+    assert list(directory.topics["a"].partitions) == [1]
+    assert len(folders(files)) == 1
+    directory = killed(files)
+    assert list(directory.topics["a"].partitions) == [1]
+    directory.host("a", topic_id, [0, 1], {})
+    assert [directory.log("a", number).log_end_offset for number in (0, 1)] == [0, 2]
+    directory.delete_partitions("a", [0, 1])
+    assert list(directory.topics) == folders(files) == []
+    assert list(killed(files).topics) == []
+
+
+def test_the_deletion_of_a_partition_that_was_interrupted_is_finished(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 2)
+    directory.log("a", 0).append(batch(), now_ms=0)
+    content = json.loads(read_file(files, "/data/topics.json"))
+    content["deleting"] = [f"{content['topics'][0]['topic_id']}-0"]
+    content["topics"][0]["partitions"] = [1]
+    del content["crc32c"]
+    overwrite(files, "/data/topics.json", json.dumps(content).encode())
+    again = killed(files)
+    assert list(again.topics["a"].partitions) == [1]
+    assert len(folders(files)) == 1
+
+
+def test_what_nobody_knows_is_set_aside_and_never_looked_at_again(files: MemoryFiles) -> None:
+    directory = opened(files)
+    topic_id = directory.create_topic("a", 1).topic_id
+    directory.log("a", 0).append(batch(), now_ms=0)
+    directory.set_aside("a")
+    (stray,) = folders(files)
+    assert stray.endswith("-stray")
+    content = read_file(files, f"/data/{stray}/{'0' * 20}.log")
+    directory.host("a", topic_id, [0], {})
+    assert directory.log("a", 0).log_end_offset == 0
+    directory.set_aside("a")
+    directory = killed(files)
+    assert list(directory.topics) == []
+    assert len(folders(files)) == 2
+    assert read_file(files, f"/data/{stray}/{'0' * 20}.log") == content
+
+
 def test_a_deletion_that_was_refused_deletes_nothing(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
