@@ -25,6 +25,56 @@ VOTERS_USUAL = 3
 NODES_MAX = 100
 HEAD = "# Written by `streamlog cluster init`. All settings: docs/configuration.md\n"
 
+DataOption = Annotated[
+    Path,
+    typer.Option(
+        "--data", metavar="DIR", help="The node's directory; with --nodes, that of all nodes'."
+    ),
+]
+NodeOption = Annotated[
+    int | None, typer.Option("--node", metavar="ID", help="One node: its node.id.")
+]
+NodesOption = Annotated[
+    int | None, typer.Option("--nodes", metavar="N", help="So many nodes, all on this machine.")
+]
+ClusterIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster-id", metavar="ID", help="The same for all nodes; without it a new one."
+    ),
+]
+VotersOption = Annotated[
+    str,
+    typer.Option(
+        "--voters",
+        metavar="ID@HOST:PORT,...",
+        help="The controllers, the same for all nodes. Without it the node is alone.",
+    ),
+]
+ListenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="HOST:PORT",
+        help="Default: what --voters says of the node. With --nodes, of the first one, the others"
+        f" count up from its port. Else {LISTEN_DEFAULT}",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="More settings; repeatable."),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The settings. Default: DIR.properties"),
+]
+RejoinOption = Annotated[
+    bool,
+    typer.Option(
+        "--rejoin", help="The node was there before, and its directory is lost: it starts anew."
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
@@ -42,57 +92,16 @@ class Seat:
 
 
 def cluster_init(
-    data: Annotated[
-        Path,
-        typer.Option(
-            "--data", metavar="DIR", help="The node's directory; with --nodes, that of all nodes'."
-        ),
-    ],
-    node: Annotated[
-        int | None, typer.Option("--node", metavar="ID", help="One node: its node.id.")
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option("--nodes", metavar="N", help="So many nodes, all on this machine."),
-    ] = None,
+    data: DataOption,
+    node: NodeOption = None,
+    nodes: NodesOption = None,
     *,
-    cluster_id: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster-id", metavar="ID", help="The same for all nodes; without it a new one."
-        ),
-    ] = None,
-    voters: Annotated[
-        str,
-        typer.Option(
-            "--voters",
-            metavar="ID@HOST:PORT,...",
-            help="The controllers, the same for all nodes. Without it the node is alone.",
-        ),
-    ] = "",
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            "--listen",
-            metavar="HOST:PORT",
-            help="Default: what --voters says of the node. With --nodes, of the first one, the"
-            f" others count up from its port. Else {LISTEN_DEFAULT}",
-        ),
-    ] = None,
-    given: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="More settings; repeatable."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="The settings. Default: DIR.properties"),
-    ] = None,
-    rejoin: Annotated[
-        bool,
-        typer.Option(
-            "--rejoin", help="The node was there before, and its directory is lost: it starts anew."
-        ),
-    ] = False,
+    cluster_id: ClusterIdOption = None,
+    voters: VotersOption = "",
+    listen: ListenOption = None,
+    given: SetOption = None,
+    config: ConfigOption = None,
+    rejoin: RejoinOption = False,
 ) -> None:
     """Make the data directory and the settings of a cluster's node, or of a whole set of nodes."""
     if (node is None) == (nodes is None):
