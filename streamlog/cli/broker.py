@@ -10,6 +10,7 @@ import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.running import serve, set_within
+from streamlog.cli.supervised import my_slot, until_left_alone
 from streamlog.errors import UsageError
 from streamlog.properties import read_properties
 
@@ -103,8 +105,12 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
             while not await set_within(stop, LOOK_MS):
                 opened.directory.check()
 
-    serve(main, "closing the log")
-    typer.echo("stopped: the log is closed")
+    slot = my_slot()
+    if slot is None:
+        serve(main, "closing the log")
+        typer.echo("stopped: the log is closed")
+    else:
+        serve(partial(until_left_alone, slot, main), "")
 
 
 def broker_config(file: Path | None, flush: Flush | None) -> BrokerConfig:

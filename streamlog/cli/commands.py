@@ -24,6 +24,7 @@ from streamlog.cli.app_commands import WithAppCommands
 from streamlog.cli.broker import broker
 from streamlog.cli.cluster import cluster
 from streamlog.cli.configs import configs
+from streamlog.cli.dev import dev
 from streamlog.cli.dlq import dlq
 from streamlog.cli.doctor import doctor
 from streamlog.cli.groups import groups
@@ -163,6 +164,7 @@ def worker(
 
 
 cli.command()(broker)
+cli.command()(dev)
 
 
 @cli.command()

@@ -1,8 +1,8 @@
 """Workers: `worker -w N|auto`, the supervisor's side and that of the processes it starts.
 
 The supervisor runs the embedded log, if the app has one, so that no worker takes it along. A
-process that finds a slot in its environment is a worker of a supervisor: it is a static member,
-prints no banner unless it is the first of the first slot, and ends when the supervisor is gone.
+process that finds a slot in its environment (`supervised`) is a worker of a supervisor: it is a
+static member, and prints no banner unless it is the first of the first slot.
 """
 
 from __future__ import annotations
@@ -10,29 +10,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import sleep
-from typing import BinaryIO
 
 import typer
 
-from streamlog.cli.running import (
-    EXIT_STOPPED_AT_ONCE,
-    collect_rarely,
-    keep_freed_memory,
-    serve,
-)
+from streamlog.cli.running import collect_rarely, keep_freed_memory, serve
+from streamlog.cli.supervised import my_slot, printer, until_left_alone
 from streamlog.errors import UsageError
 from streamlog.log import EMBEDDED, Log
 from streamlog.transport.security import Security
 from streamlog.worker.program import Program, Start
-from streamlog.worker.slots import SLOT_VARIABLE, Slot
-from streamlog.worker.supervisor import Launch, Supervisor, Write
+from streamlog.worker.slots import Slot
+from streamlog.worker.supervisor import Launch, Supervisor
 from streamlog.worker.topics import ensure_topics
 from streamlog.worker.worker import Worker
 
@@ -40,8 +33,6 @@ AUTO = "auto"
 WORKERS_MAX = 256
 LOOK_MS = 500
 """How long a directory of an embedded log that has vanished goes unnoticed."""
-ORPHAN_S = 5
-"""How long a worker whose supervisor is gone may take to finish and commit."""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -161,8 +152,8 @@ def supervise(program: Program, processes: int, *, log_url: str, security: Secur
         supervisor = Supervisor(
             launch,
             processes=processes,
-            out=_printer(sys.stdout.buffer),
-            err=_printer(sys.stderr.buffer),
+            out=printer(sys.stdout.buffer),
+            err=printer(sys.stderr.buffer),
         )
         supervisors.append(supervisor)
         async with Log.open(log_url, security=security) as log, asyncio.TaskGroup() as group:
@@ -184,12 +175,6 @@ def supervise(program: Program, processes: int, *, log_url: str, security: Secur
         os.close(theirs)
 
 
-def my_slot() -> Slot | None:
-    """What a supervisor has told this process; its own children are not to hear it."""
-    text = os.environ.pop(SLOT_VARIABLE, None)
-    return None if text is None else Slot.decode(text)
-
-
 def _address_told(start: Start) -> None:
     """All that differs between the workers of a supervisor."""
     if start.web is not None:
@@ -204,37 +189,8 @@ def slot_address(address: str, slot: Slot) -> str:
     return f"{host}{colon}{int(port) + slot.number - 1}"
 
 
-async def until_left_alone(
-    slot: Slot, work: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event
-) -> None:
-    """Work until `stop` is set, here or because the supervisor is gone."""
-    loop = asyncio.get_running_loop()
-
-    def wait_for_the_end() -> None:
-        with suppress(OSError):
-            os.read(slot.alive_fd, 1)
-        with suppress(OSError):
-            os.write(2, b"the supervisor is gone: finishing\n")
-        with suppress(RuntimeError):  # The loop is closed: it has ended already.
-            loop.call_soon_threadsafe(stop.set)
-        sleep(ORPHAN_S)
-        os._exit(EXIT_STOPPED_AT_ONCE)
-
-    threading.Thread(target=wait_for_the_end, name="supervisor", daemon=True).start()
-    await work(stop)
-
-
 async def _watch(log: Log) -> None:
     """See an embedded log's directory vanish, as nobody writes to it here."""
     while True:
         log.check()
         await asyncio.sleep(LOOK_MS / 1000)
-
-
-def _printer(stream: BinaryIO) -> Write:
-    def write(lines: bytes) -> None:
-        with suppress(BrokenPipeError):  # Nobody reads it any more; the workers go on.
-            stream.write(lines)
-            stream.flush()
-
-    return write

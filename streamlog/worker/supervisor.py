@@ -1,11 +1,12 @@
-"""Supervisor: worker processes of one app on one machine, started, heard and ended together.
+"""Supervisor: processes of one kind on one machine, started, heard and ended together.
 
-Every process is the same command once more (no fork: a process with threads and an event loop
-can't be), told by an environment variable which slot it has. What one prints comes out here with
-its number in front. One that was killed is replaced, see `slots`; one that fails ends all of
-them, with its exit code, since the others would meet the same record. They end with the
-supervisor, however that ends: each holds a pipe that tells it. Not done here: signals, exit codes
-and the embedded log, which outlives the workers (`cli`).
+They are the workers of an app, or the brokers of a cluster that somebody tries out. Every process
+is the same command once more (no fork: a process with threads and an event loop can't be), told by
+an environment variable which slot it has. What one prints comes out here with its number in front.
+One that was killed is replaced, see `slots`; one that fails ends all of them, with its exit code,
+since the others would meet the same record. They end with the supervisor, however that ends: each
+holds a pipe that tells it. Not done here: signals, exit codes and the embedded log, which outlives
+the workers (`cli`).
 """
 
 from __future__ import annotations
@@ -40,18 +41,28 @@ Write = Callable[[bytes], None]
 """Prints whole lines; called from threads, as a terminal may make it wait."""
 
 
+def _none(_number: int) -> Sequence[str]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a worker process is started."""
+    """How a process is started."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
     alive_fd: int
     """Read end of a pipe whose other end this process holds, and nobody else."""
+    arguments: Callable[[int], Sequence[str]] = _none
+    """What comes behind the command, by the number of the place."""
+    noun: str = "worker"
+    """What it is to people."""
+    loss: str = "what it had not committed is done again next time"
+    """What comes of killing it."""
 
 
 class Supervisor:
-    """Keeps so many worker processes running until it is told to stop."""
+    """Keeps so many processes running until it is told to stop."""
 
     def __init__(
         self,
@@ -73,7 +84,7 @@ class Supervisor:
         self._failure: WorkerFailed | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Keep the workers until `stop` is set; then let them finish, commit and leave.
+        """Keep them until `stop` is set; then let them end in order.
 
         Raises:
             WorkerFailed: one of them failed, or did not end in time.
@@ -110,8 +121,8 @@ class Supervisor:
         await asyncio.sleep(STOP_MS / 1000)
         late = ", ".join(str(number) for number in sorted(self._running))
         self._failure = self._failure or WorkerFailed(
-            f"worker {late} did not stop within {STOP_MS // 1000} s and was killed: what it had "
-            "not committed is done again next time"
+            f"{self._launch.noun} {late} did not stop within {STOP_MS // 1000} s and was killed:"
+            f" {self._launch.loss}"
         )
         self.kill()
 
@@ -132,7 +143,8 @@ class Supervisor:
                 self._fail(slot, code, words)
             elif not self._stop.is_set():
                 delay_ms = vacancy.delay_ms(self._clock.now_ms() - since_ms)
-                logger.warning("worker %d %s: %s", number, _end_of(code), _replaced(delay_ms))
+                what = f"{self._launch.noun} {number}"
+                logger.warning("%s %s: %s", what, _end_of(code), _replaced(delay_ms))
                 await self._pause(delay_ms)
 
     async def _pause(self, delay_ms: int) -> None:
@@ -145,16 +157,18 @@ class Supervisor:
         if self._failure is None:
             why = next((f": {w}" for w in reversed(words) if w.startswith("error")), "")
             self._failure = WorkerFailed(
-                f"worker {slot.number} ended with code {code}{why}", exit_code=code
+                f"{self._launch.noun} {slot.number} ended with code {code}{why}", exit_code=code
             )
             if not self._stop.is_set():
-                logger.error("worker %d has failed: the others are stopped", slot.number)
+                what = f"{self._launch.noun} {slot.number}"
+                logger.error("%s has failed: the others are stopped", what)
         self._stop.set()
 
     async def _work(self, slot: Slot) -> tuple[int, Sequence[str]]:
         """A process, from start to end; its exit code, and the last lines of its errors."""
         process = await asyncio.create_subprocess_exec(
             *self._launch.command,
+            *self._launch.arguments(slot.number),
             env={**self._launch.environment, SLOT_VARIABLE: slot.encode()},
             stdin=DEVNULL,
             stdout=PIPE,
@@ -164,7 +178,8 @@ class Supervisor:
             start_new_session=True,
         )
         self._running[slot.number] = process
-        logger.info("worker %d runs as process %d", slot.number, process.pid)
+        what = f"{self._launch.noun} {slot.number}"
+        logger.info("%s runs as process %d", what, process.pid)
         words = deque[str](maxlen=LAST_WORDS)
         try:
             if self._stop.is_set():  # It was not there yet when the others were told.
