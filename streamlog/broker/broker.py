@@ -27,6 +27,7 @@ from streamlog.broker.coordinator.requests import GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
 from streamlog.broker.coordinator.transaction_requests import TransactionRequests
 from streamlog.broker.coordinator.transaction_runtime import TRANSACTIONS_TOPIC, TransactionRuntime
+from streamlog.broker.coordinator.verification import Verification
 from streamlog.broker.data import DataRequests
 from streamlog.broker.deletions import Deletions
 from streamlog.broker.durable import Answer, DurableAnswers, Pieces
@@ -125,13 +126,19 @@ class Broker:
         self._replicas, self._replica_fetches = self._replicated()
         self._coordinator, self._transactions = self._coordinators()
         self._groups = GroupRequests(self._coordinator)
+        self._verification = Verification(
+            self._partitions,
+            self._transactions,
+            node_id=directory.node_id,
+            leader_of=self._leader_of,
+        )
         self._transacting = TransactionRequests(
-            self._transactions, self._groups, on_deadline=self._arm
+            self._transactions, self._groups, self._verification, on_deadline=self._arm
         )
         self._data = DataRequests(
             self._partitions,
             internal_topics=frozenset(INTERNAL_TOPICS),
-            check_transaction=self._transacting.check,
+            check_transaction=self._verification.check,
             want_mark=self._marking.want,
         )
         self._admin = AdminRequests(
@@ -366,7 +373,7 @@ class Broker:
                 for kind in self._member.requests & ADVERTISED
             },
             **topics.before(Finding(admin, metadata).handlers(self._listener)),
-            **topics.before(durable.handlers()),
+            **self._verification.before(durable.handlers()),
             **self._deletions.handlers(),
             **topics.before(self._publishing.handlers()),
             **topics.before(self._transacting.handlers()),

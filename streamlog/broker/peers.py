@@ -84,7 +84,11 @@ class Peers:
     async def _connected(self, node_id: int, address: Address, timeout_ms: int) -> Transport:
         try:
             return await TcpTransport.connect(
-                *address, client_id=PEER_CLIENT_ID, timeout_ms=timeout_ms, security=self._security
+                *address,
+                client_id=PEER_CLIENT_ID,
+                timeout_ms=timeout_ms,
+                security=self._security,
+                is_broker=True,
             )
         except LogError as refusal:
             told = f"broker {node_id} does not let this one in, or is not taken: {refusal}"

@@ -15,6 +15,8 @@ from streamlog.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     EndTxnRequest,
     EndTxnResponse,
@@ -59,19 +61,32 @@ def partitions_answer(
 ) -> AddPartitionsToTxnResponse:
     """The response in which each partition has its code."""
     return AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=number, partition_error_code=code_of(topic.name, number)
-                    )
-                    for number in topic.partitions
-                ],
+        results_by_topic_v3_and_below=_topic_results(request.v3_and_below_topics, code_of),
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id,
+                topic_results=_topic_results(each.topics, code_of),
             )
-            for topic in request.v3_and_below_topics
-        ]
+            for each in request.transactions
+        ],
     )
+
+
+def _topic_results(
+    topics: list[AddPartitionsToTxnTopic], code_of: Callable[[str, int], ErrorCode]
+) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=number, partition_error_code=code_of(topic.name, number)
+                )
+                for number in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
 
 
 def offsets_answer(

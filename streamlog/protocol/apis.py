@@ -180,6 +180,8 @@ class Api:
     response: type[Message]
     min_version: int
     max_version: int
+    client_version_max: int
+    """The newest in which clients ask; in newer ones brokers ask each other."""
     flexible_from: int | None
 
     def is_flexible(self, version: int) -> bool:
@@ -197,6 +199,7 @@ def _api(
     response: type[Message],
     *,
     advertised_from: int | None = None,
+    clients_up_to: int | None = None,
 ) -> Api:
     served = request.__versions__
     return Api(
@@ -206,6 +209,7 @@ def _api(
         response=response,
         min_version=served.first if advertised_from is None else advertised_from,
         max_version=served.last,
+        client_version_max=served.last if clients_up_to is None else clients_up_to,
         flexible_from=request.__flexible_from__,
     )
 
@@ -234,8 +238,8 @@ _SERVED: Final = (
     _api(21, DeleteRecordsRequest, DeleteRecordsResponse),
     _api(22, InitProducerIdRequest, InitProducerIdResponse),
     _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-    # Not the newer ones: in them a broker begins transactions by itself (KIP-890).
-    _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    # Not the newer ones of these: in them a broker begins transactions by itself (KIP-890).
+    _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, clients_up_to=3),
     _api(25, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
     _api(26, EndTxnRequest, EndTxnResponse),
     _api(27, WriteTxnMarkersRequest, WriteTxnMarkersResponse),

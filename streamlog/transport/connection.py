@@ -105,10 +105,17 @@ class TcpTransport:
     """One TCP connection to a broker. Made by `connect`."""
 
     def __init__(
-        self, host: str, port: int, *, client_id: str, security: Security | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        security: Security | None = None,
+        is_broker: bool = False,
     ) -> None:
         self._address = f"{host}:{port}"
         self._client_id = client_id
+        self._is_broker = is_broker
         self._security = security or Security()
         self._due_s: float | None = None
         """When to prove again who this is, by the loop's clock."""
@@ -130,15 +137,18 @@ class TcpTransport:
         client_id: str,
         timeout_ms: int,
         security: Security | None = None,
+        is_broker: bool = False,
     ) -> Self:
         """Open a connection, agree on versions, and prove who this is if that is wanted.
+
+        A broker at this end speaks versions, too, that are not for clients.
 
         Raises:
             ConnectionLost: nobody listens there, or it hung up.
             RequestTimedOut: somebody listens but does not answer like a broker.
             AuthenticationFailed: one side does not take the other's certificate or proof.
         """
-        transport = cls(host, port, client_id=client_id, security=security)
+        transport = cls(host, port, client_id=client_id, security=security, is_broker=is_broker)
         loop = asyncio.get_running_loop()
         tls = transport._security.tls()
         try:
@@ -190,7 +200,7 @@ class TcpTransport:
         """See `Transport.version`."""
         ours = APIS[api_key]
         low, high = self._versions.get(api_key, (0, -1))
-        chosen = min(ours.max_version, high)
+        chosen = min(ours.max_version if self._is_broker else ours.client_version_max, high)
         if chosen < max(ours.min_version, low):
             offers = f"only versions {low} to {high} of it" if high >= 0 else "nothing of it"
             needs = f"this client needs {ours.min_version} to {ours.max_version}: use a newer one"

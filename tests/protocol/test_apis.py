@@ -31,7 +31,7 @@ ADVERTISED = {
     "DeleteRecords": (21, 0, 2, 2),
     "InitProducerId": (22, 0, 5, 2),
     "OffsetForLeaderEpoch": (23, 2, 4, 4),
-    "AddPartitionsToTxn": (24, 0, 3, 3),
+    "AddPartitionsToTxn": (24, 0, 4, 3),
     "AddOffsetsToTxn": (25, 0, 4, 3),
     "EndTxn": (26, 0, 4, 3),
     "WriteTxnMarkers": (27, 1, 1, 1),

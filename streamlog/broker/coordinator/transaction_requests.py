@@ -9,12 +9,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from streamlog.broker.answers import Answer, chained
+from streamlog.broker.answers import Answer, chained, mapped
 from streamlog.broker.coordinator.marker_answers import MarkerAnswers
+from streamlog.broker.coordinator.requests import gathered
 from streamlog.broker.coordinator.transaction import TransactionState
-from streamlog.broker.transaction_answers import code_answer
+from streamlog.broker.coordinator.verification import PASSING
+from streamlog.broker.transaction_answers import code_answer, partitions_answer
 from streamlog.errors import LogError, StreamlogError
-from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.transaction_admin import (
     DescribeProducersRequest,
@@ -30,6 +32,9 @@ from streamlog.protocol.messages.transaction_admin import TransactionState as De
 from streamlog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTransaction,
     EndTxnRequest,
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -38,14 +43,16 @@ from streamlog.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from streamlog.protocol.messages.transactions import TransactionState as Listed
+from streamlog.protocol.schema import Message
 from streamlog.records.control import ABORT, COMMIT, Marker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from streamlog.broker.coordinator.requests import Context, GroupRequests, Handlers
     from streamlog.broker.coordinator.transaction import Transaction
     from streamlog.broker.coordinator.transaction_runtime import TransactionRuntime
+    from streamlog.broker.coordinator.verification import Verification
 
 TransactionRequest: TypeAlias = (
     InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
@@ -60,11 +67,13 @@ class TransactionRequests:
         self,
         runtime: TransactionRuntime,
         groups: GroupRequests,
+        verification: Verification,
         *,
         on_deadline: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._groups = groups
+        self._verification = verification
         self._on_deadline = on_deadline
         """Called when something may be due earlier than before."""
         self._marker_connections: dict[int, int] = {}
@@ -98,6 +107,8 @@ class TransactionRequests:
 
     def _begin(self, request: TransactionRequest, context: Context) -> Answer:
         """Hand a request to its transactional id: the answer, or where it will be."""
+        if isinstance(request, AddPartitionsToTxnRequest) and request.transactions:
+            return self._add_for_brokers(request, context)
         if isinstance(request, AddPartitionsToTxnRequest):
             name = request.v3_and_below_transactional_id
         else:
@@ -108,6 +119,24 @@ class TransactionRequests:
         self._on_deadline()
         return answer
 
+    def _add_for_brokers(self, request: AddPartitionsToTxnRequest, context: Context) -> Answer:
+        """What other brokers ask about transactions, and have added to them."""
+        answers = [self._verify_or_add(each, context) for each in request.transactions]
+        return gathered(answers, _results)
+
+    def _verify_or_add(self, asked: AddPartitionsToTxnTransaction, context: Context) -> Answer:
+        name, producer = asked.transactional_id, (asked.producer_id, asked.producer_epoch)
+        if asked.verify_only:
+            verify = partial(self._runtime.verify, name, producer)
+            return self._runtime.when_settled(name, lambda: _result(asked, verify))
+        added = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=asked.producer_id,
+            v3_and_below_producer_epoch=asked.producer_epoch,
+            v3_and_below_topics=asked.topics,
+        )
+        return mapped(self._begin(added, context), partial(_as_result, asked))
+
     def check(
         self, transactional_id: str, producer: tuple[int, int], place: tuple[str, int]
     ) -> None:
@@ -116,13 +145,7 @@ class TransactionRequests:
         Raises:
             LogError: it may not; `code` says why.
         """
-        code = self._runtime.verify(transactional_id, producer, place)
-        if code is not ErrorCode.NONE:
-            raise error_for(
-                code,
-                f"{place[0]}-{place[1]} is in no open transaction of {transactional_id!r} and"
-                f" producer {producer[0]} with epoch {producer[1]}",
-            )
+        self._verification.check(transactional_id, producer, place)
 
     def _commit_offsets(self, request: TxnOffsetCommitRequest, context: Context) -> Answer:
         """Positions that count once the transaction is committed."""
@@ -131,7 +154,28 @@ class TransactionRequests:
         except LogError as error:
             return code_answer(request, context.version, ErrorCode(error.code))
         producer = (request.producer_id, request.producer_epoch)
-        code = self._runtime.verify(request.transactional_id, producer, place)
+        return self._verification.verified(
+            request.transactional_id,
+            producer,
+            [place],
+            partial(self._commit_verified, request, context, producer, place),
+        )
+
+    def _commit_verified(
+        self,
+        request: TxnOffsetCommitRequest,
+        context: Context,
+        producer: tuple[int, int],
+        place: tuple[str, int],
+    ) -> Answer:
+        code = self._verification.code_of(request.transactional_id, producer, place)
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            # The group is coordinated by somebody else.
+            return code_answer(request, context.version, ErrorCode.NOT_COORDINATOR)
+        if code in PASSING:
+            # Not of the group's coordinator, which the client would look for.
+            again = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return code_answer(request, context.version, again)
         if code is not ErrorCode.NONE:
             return code_answer(request, context.version, code)
         answer = self._groups.begin(
@@ -270,3 +314,31 @@ class TransactionRequests:
             answers.on_code(number, place, ErrorCode.NONE)
         else:
             partition.when_committed(end_offset, partial(answers.on_failure, number, place))
+
+
+def _result(
+    asked: AddPartitionsToTxnTransaction, code_of: Callable[[tuple[str, int]], ErrorCode]
+) -> AddPartitionsToTxnResponse:
+    request = AddPartitionsToTxnRequest(transactions=[asked])
+    return partitions_answer(request, lambda topic, index: code_of((topic, index)))
+
+
+def _as_result(asked: AddPartitionsToTxnTransaction, answer: Message) -> Message:
+    """The answer to one transaction's request as one of many."""
+    if not isinstance(answer, AddPartitionsToTxnResponse):
+        return answer
+    topics = answer.results_by_topic_v3_and_below
+    name = asked.transactional_id
+    result = AddPartitionsToTxnResult(transactional_id=name, topic_results=topics)
+    return AddPartitionsToTxnResponse(results_by_transaction=[result])
+
+
+def _results(answers: Sequence[Message]) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            result
+            for answer in answers
+            if isinstance(answer, AddPartitionsToTxnResponse)
+            for result in answer.results_by_transaction
+        ]
+    )

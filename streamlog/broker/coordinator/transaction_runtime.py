@@ -9,6 +9,7 @@ on with what was prepared before.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import logging
@@ -38,8 +39,6 @@ from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.records.batch import RecordBatch, encode_batch
 
 if TYPE_CHECKING:
-    import asyncio
-
     from streamlog.broker.coordinator.producer_ids import ProducerIds
     from streamlog.broker.coordinator.runtime import CoordinatorRuntime
     from streamlog.broker.coordinator.transaction import Transaction
@@ -167,6 +166,26 @@ class TransactionRuntime:
         except LogError as error:
             return ErrorCode(error.code)
         return shard.verify(transactional_id, producer, place)
+
+    def when_settled(
+        self, transactional_id: str, answer: Callable[[], Message]
+    ) -> Message | asyncio.Future[Message]:
+        """What `answer` says, once everything that is known of a transactional id may be told."""
+        try:
+            led = self._shards.of(transactional_id)
+        except LogError:
+            return answer()
+        end_offset = led.log.log.log_end_offset
+        if led.log.may_acknowledge(end_offset):
+            return answer()
+        told: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+        def go_on(_: StreamlogError | None) -> None:
+            if not told.done():
+                told.set_result(answer())
+
+        led.log.when_committed(end_offset, go_on)
+        return told
 
     def transaction(self, transactional_id: str) -> Transaction | None:
         """What is known of a transactional id.

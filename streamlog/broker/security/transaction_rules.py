@@ -22,6 +22,7 @@ from streamlog.protocol.messages.transaction_admin import (
 from streamlog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     EndTxnRequest,
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -41,7 +42,14 @@ CLUSTER_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def add_partitions(request: AddPartitionsToTxnRequest, access: Access) -> Verdict:
-    """WRITE on the transactional id and on all topics, or nothing is done."""
+    """WRITE on the transactional id and on all topics, or nothing is done.
+
+    Of brokers, which ask on behalf of many, CLUSTER_ACTION.
+    """
+    if request.transactions:
+        if access.cluster(Operation.CLUSTER_ACTION):
+            return GO_ON
+        return Verdict(AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED))
     if not access.transactional_id(Operation.WRITE, request.v3_and_below_transactional_id):
         return Verdict(code_answer(request, access.version, ID_DENIED))
     names = {topic.name for topic in request.v3_and_below_topics}

@@ -93,6 +93,11 @@ class ProducerStates:
         """Every producer with its id."""
         return iter(self._producers.items())
 
+    def has_begun(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has a transaction open here, and in this epoch."""
+        known = self._producers.get(producer_id)
+        return known is not None and known.epoch == epoch and producer_id in self.transactions
+
     def check(self, batch: RecordBatch, *, numbered: bool = True) -> Appended | None:
         """May this batch be appended? None if so; where it is if it is there already.
 

@@ -4,7 +4,7 @@ Declarations only, see `schema`; field by field they are Kafka's own, which a te
 one under `OWN_TAG`. The last
 part is not an API: the records of `__transaction_state`, which carry their version in front (see
 `codec.encode_versioned`). The newer versions, in which a broker begins transactions by itself
-(KIP-890), are not spoken.
+(KIP-890, part 2), are not spoken.
 """
 
 from __future__ import annotations
@@ -33,9 +33,23 @@ class AddPartitionsToTxnTopic(Struct):
     partitions: list[int] = int32_array("0+")
 
 
-class AddPartitionsToTxnRequest(Message, versions="0-3", flexible_from=3):
-    """A producer is about to write to partitions in its transaction, which begins by that."""
+class AddPartitionsToTxnTransaction(Struct):
+    """Partitions of one transaction; `verify_only`: whether they are in it already."""
 
+    transactional_id: str = string("4+")
+    producer_id: int = int64("4+")
+    producer_epoch: int = int16("4+")
+    verify_only: bool = boolean("4+")
+    topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "4+")
+
+
+class AddPartitionsToTxnRequest(Message, versions="0-4", flexible_from=3):
+    """A producer is about to write to partitions in its transaction, which begins by that.
+
+    From version 4 on brokers ask each other, on behalf of many producers.
+    """
+
+    transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
     v3_and_below_transactional_id: str = string("0-3")
     v3_and_below_producer_id: int = int64("0-3")
     v3_and_below_producer_epoch: int = int16("0-3")
@@ -58,10 +72,19 @@ class AddPartitionsToTxnTopicResult(Struct):
     )
 
 
-class AddPartitionsToTxnResponse(Message, versions="0-3", flexible_from=3):
-    """All partitions were added, or none: then some say why."""
+class AddPartitionsToTxnResult(Struct):
+    """What has become of the partitions of one transaction."""
+
+    transactional_id: str = string("4+")
+    topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "4+")
+
+
+class AddPartitionsToTxnResponse(Message, versions="0-4", flexible_from=3):
+    """All partitions of a transaction were added, or none: then some say why."""
 
     throttle_time_ms: int = int32("0+")
+    error_code: int = int16("4+")
+    results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, "4+")
     results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
         AddPartitionsToTxnTopicResult, "0-3"
     )
