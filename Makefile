@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate chaos properties equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos properties equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -56,6 +56,9 @@ bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its 
 simulate: $(VENV)/.dev ## the shipped code on a simulated network, disk and clock, SEEDS=100 lives of each level (LEVELS="..."; SEED=n lives one again); JSON in build/simulation.json
 	@mkdir -p build
 	@$(BIN)/python -m simulation $(LEVELS) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100)) --report build/simulation.json $(ARGS)
+
+simulate-coverage: $(VENV)/.dev ## which lines of the state machines simulated lives run, 90 % of them at least
+	@$(BIN)/python -m simulation.coverage $(ARGS)
 
 chaos: $(VENV)/.dev ## three brokers as processes under load, and what goes wrong with processes, disks, clocks and networks (KINDS="kill pause", COUNT=n of each, LIMIT=seconds of each, BUDGET=nightly, SEED=n); JSON in build/chaos.json
 	@mkdir -p build

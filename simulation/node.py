@@ -16,7 +16,8 @@ from simulation.process import Machine, Process
 from simulation.threads import QUICK_S, SimulatedThread
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
-from streamlog.broker.server import BrokerServer
+from streamlog.broker.listeners import Listener
+from streamlog.broker.listening import Listening
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.mending import mend
 from streamlog.errors import LogDirectoryLost, StreamlogError
@@ -54,6 +55,7 @@ class Node:
 
     def __init__(self, network: Network, name: str, *, config: BrokerConfig) -> None:
         self.machine = network.machine(name)
+        self.node_id = config.node_id
         self.disk = SimulatedDisk(network.loop.chance)
         self.slow_s = 0.0
         """What every job of a thread takes in addition."""
@@ -78,6 +80,12 @@ class Node:
             self._loop.tell("start", self.machine.name)
             self.counts["start"] += 1
             self.machine.start(self._serve(self._stop))
+
+    def resume(self) -> None:
+        """Let a process that is paused go on."""
+        process = self.process
+        if process is not None and process.paused:
+            process.resume()
 
     def kill(self, *, power: bool) -> None:
         """Kill the process, or take the machine its power."""
@@ -135,7 +143,7 @@ class Node:
                 DIRECTORY, config=self._config, clock=clock, files=self.disk, threads=self.thread
             ) as broker:
                 self.broker = broker
-                async with BrokerServer(broker, self.machine.name, PORT):
+                async with Listening(broker, [Listener(host=self.machine.name, port=PORT)]):
                     self.counts["serving"] += 1
                     await stop.wait()
         except StreamlogError as error:

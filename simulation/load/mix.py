@@ -19,6 +19,8 @@ SOURCE: Final = "source"
 TARGET: Final = "target"
 PARTITIONS: Final = {PLAIN: 2, ATOMIC: 2, SOURCE: 1, TARGET: 1}
 GROUP: Final = "readers"
+WATCHERS: Final = "watchers"
+"""A group whose coordinator assigns (KIP-848)."""
 TRANSFORMERS: Final = "transformers"
 BUSY: Final = ("w1", "w2", "t2")
 """Clients that have to write something once all is healed."""
@@ -61,6 +63,9 @@ def programs(room: Room) -> list[Program]:
         read_in_group(room, "g1", GROUP, [PLAIN, ATOMIC]),
         read_in_group(room, "g2", GROUP, [PLAIN, ATOMIC]),
         ask_positions(room, GROUP, places(PLAIN, ATOMIC)),
+        read_in_group(room, "g3", WATCHERS, [PLAIN, ATOMIC], protocol="consumer"),
+        read_in_group(room, "g4", WATCHERS, [PLAIN, TARGET], protocol="consumer"),
+        ask_positions(room, WATCHERS, places(PLAIN, ATOMIC, TARGET)),
         transform(room, "x1", TRANSFORMERS, SOURCE, TARGET),
         transform(room, "x2", TRANSFORMERS, SOURCE, TARGET),
     ]

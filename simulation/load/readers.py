@@ -19,6 +19,8 @@ POLLS_MAX = 60
 COMMITTED: Final = "read_committed"
 SESSION_MS = 6_000
 HEARTBEAT_MS = 1_500
+STATIC_SHARE = 0.2
+"""Of a group's consumers are static members (KIP-345)."""
 
 
 class Reader:
@@ -95,14 +97,24 @@ async def read(room: Room, name: str, places: Sequence[Place], *, committed: boo
             await room.after_error("read", error)
 
 
-async def read_in_group(room: Room, name: str, group: str, topics: Sequence[str]) -> None:
-    """As a member, with commits that are written down; and now and then asks what is committed."""
+async def read_in_group(
+    room: Room,
+    name: str,
+    group: str,
+    topics: Sequence[str],
+    *,
+    protocol: Literal["classic", "consumer"] = "classic",
+) -> None:
+    """As a member, static at times, with commits that are written down."""
     reader = Reader(room, name, committed=True)
     while room.goes_on:
         reader.session += 1
         try:
             async with room.log.consumer(
                 group_id=group,
+                group_protocol=protocol,
+                group_instance_id=name if room.chance.random() < STATIC_SHARE else None,
+                group_remote_assignor=_assignor(room) if protocol == "consumer" else None,
                 isolation_level=reader.isolation,
                 auto_offset_reset="earliest",
                 session_timeout_ms=SESSION_MS,
@@ -124,6 +136,10 @@ async def read_in_group(room: Room, name: str, group: str, topics: Sequence[str]
                         break
         except StreamlogError as error:
             await room.after_error("group", error)
+
+
+def _assignor(room: Room) -> str | None:
+    return room.chance.choice((None, "uniform", "range"))
 
 
 async def commit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -13,6 +14,8 @@ from simulation import broker
 from simulation.broker import simulate
 from simulation.disk import SimulatedFile
 from simulation.faults import Fault, Plan, drawn, shrunk
+from simulation.story import lived
+from simulation.trouble import OF_ONE
 from streamlog.broker.replication.group_flush import Callback, GroupFlush
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.errors import LogError
@@ -35,17 +38,13 @@ def test_nothing_is_lost_doubled_torn_or_out_of_order(seed: int) -> None:
     assert life.counts["acknowledged"] > 500
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "TROUBLE_S", 11.0)
-    monkeypatch.setattr(broker, "CALM_S", 6.0)
+SHORT = replace(broker.SETTING, trouble_s=11.0, calm_s=6.0)
 
 
 def kinds(plan: Plan, seed: int = 1) -> set[str]:
-    return {each.partition(":")[0] for each in broker.lived(seed, plan)[1]}
+    return {each.partition(":")[0] for each in lived(seed, plan, SHORT)[1]}
 
 
-@pytest.mark.usefixtures("short")
 def test_an_acknowledgement_before_the_sync_is_found() -> None:
     def then(self: GroupFlush, callback: Callback) -> None:
         real(self, lambda _: None)
@@ -53,17 +52,15 @@ def test_an_acknowledgement_before_the_sync_is_found() -> None:
 
     real = GroupFlush.then
     with patch.object(GroupFlush, "then", then):
-        assert kinds(CUTS) & LOSSES
+        assert kinds(CUTS, 3) & LOSSES
 
 
-@pytest.mark.usefixtures("short")
 @pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
 def test_a_sync_that_does_nothing_is_found() -> None:
     with patch.object(SimulatedFile, "sync", lambda _: None):
         assert kinds(CUTS) & {*LOSSES, "damage"}
 
 
-@pytest.mark.usefixtures("short")
 @pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
 def test_a_broker_that_does_not_know_duplicates_is_found() -> None:
     def check(self: ProducerStates, batch: RecordBatch, **given: bool) -> None:
@@ -76,7 +73,7 @@ def test_a_broker_that_does_not_know_duplicates_is_found() -> None:
 
 
 def test_a_plan_is_made_less_of() -> None:
-    plan = drawn(3, broker.KINDS, until_s=10)
-    assert plan == drawn(3, broker.KINDS, until_s=10)
+    plan = drawn(3, OF_ONE, until_s=10)
+    assert plan == drawn(3, OF_ONE, until_s=10)
     needed = {plan[1], plan[-1]}
     assert set(shrunk(plan, lambda shorter: needed <= set(shorter))) == needed

@@ -1,0 +1,359 @@
+"""Planted: what a log of this kind can get wrong, and what of ours finds each of them.
+
+A simulator that finds nothing proves nothing, unless it finds these. `SWITCHES` are faults that can
+be planted: by a flag of the shipped machines' rules, or of what stands around them; `SHORT_CUTS`
+are what has been got wrong elsewhere, and which test would tell. A test of ours holds both against
+the rules there are, the seeds and the tests; `python -m simulation.planted` prints the tables that
+are in docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+
+class Switch(NamedTuple):
+    """A fault that can be planted."""
+
+    level: str
+    """Whose rules have it."""
+    names: tuple[str, ...]
+    """The flags that plant it, all together."""
+    seed: int | None
+    """The first life that finds it, of a search from seed 0; None: random lives do not."""
+    test: str = ""
+    """The directed test that shows it."""
+
+
+def _isr(seed: int | None, *names: str, test: str = "") -> Switch:
+    return Switch("isr", names, seed, test and f"tests/broker/replication/{test}")
+
+
+def _raft(name: str, seed: int | None, test: str = "") -> Switch:
+    return Switch("raft", (name,), seed, test and f"tests/broker/quorum/test_raft.py::{test}")
+
+
+def _controller(name: str, seed: int | None, test: str = "") -> Switch:
+    place = f"tests/broker/quorum/test_planted.py::{test}"
+    return Switch("controller", (name,), seed, test and place)
+
+
+SWITCHES: Final = (
+    _isr(0, "commits_on_append"),
+    _isr(23, "truncates_to_high_watermark"),
+    _isr(2, "compares_ends_only"),
+    _isr(2, "skips_divergence_check"),
+    _isr(0, "fetches_before_flush"),
+    _isr(0, "shrinks_at_once"),
+    _isr(16, "forgets_pending_isr"),
+    _isr(
+        None,
+        "joins_before_epoch_start",
+        test="test_leader.py::test_nobody_joins_below_the_beginning_of_the_epoch",
+    ),
+    _isr(348, "repeats_fetch_ids"),
+    _isr(
+        2936,
+        "takes_old_metadata",
+        test="test_replica.py::test_what_is_older_than_its_registration_is_ignored",
+    ),
+    _isr(0, "ignores_min_insync_in_commits", "ignores_min_insync_in_answers"),
+    _isr(
+        None,
+        "ignores_min_insync_in_commits",
+        test="test_leader.py::test_too_few_in_sync_commit_nothing",
+    ),
+    _isr(
+        None,
+        "ignores_min_insync_in_answers",
+        test="test_leader.py::test_too_few_in_sync_after_the_append_is_an_error",
+    ),
+    _isr(
+        None,
+        "ignores_leader_epochs",
+        test="test_leader.py::test_a_late_fetch_of_an_earlier_epoch_proves_nothing",
+    ),
+    _isr(
+        None,
+        "ignores_generations",
+        test="test_replica.py::test_a_sync_that_began_before_a_cut_proves_nothing",
+    ),
+    _isr(
+        None,
+        "ignores_broker_epochs",
+        "accepts_old_broker_epochs",
+        test="test_leader.py::test_an_earlier_life_of_a_broker_proves_nothing",
+    ),
+    _isr(215, "ignores_broker_epochs", "accepts_old_broker_epochs", "strict"),
+    _isr(197, "strict"),
+    _isr(1, "elects_anybody"),
+    _isr(12, "accepts_old_partition_epochs"),
+    _isr(164, "accepts_late_proposals"),
+    Switch(
+        "isr",
+        ("keeps_unclean_in_sync",),
+        None,
+        "tests/broker/quorum/test_planted.py::test_who_was_killed_before_its_sync_is_not_elected",
+    ),
+    _isr(0, "appends_duplicates"),
+    _isr(1, "forgets_producers"),
+    _isr(0, "answers_duplicates_at_once"),
+    _raft("vote_not_persisted", 9),
+    _raft("no_log_check", 0),
+    _raft("count_unflushed", 2),
+    _raft("fetch_before_flush", 0),
+    _raft("no_divergence_check", 0),
+    _raft("accept_any_answer", 0),
+    _raft("rejoin_at_once", 11),
+    _raft("commit_old_epoch", None, "test_entries_of_earlier_epochs_are_not_committed_by_count"),
+    _raft("no_begin_fence", None, "test_a_leader_that_nobody_tells_of_a_later_epoch_leads_on"),
+    _raft("trust_leader_hint", None, "test_nobody_is_believed_about_a_third"),
+    _raft("no_flush_generation", None, "test_a_sync_that_began_before_a_cut_proves_nothing"),
+    _controller("elects_in_sync", 1),
+    _controller("clears_elr", 0),
+    _controller("loses_with_directory", 19),
+    _controller("keeps_last_in_sync", None, "test_the_last_in_sync_comes_back_as_the_leader"),
+    _controller(
+        "raises_leader_epoch", None, "test_a_leader_that_comes_back_leads_in_another_epoch"
+    ),
+    _controller(
+        "compares_partition_epoch", None, "test_a_proposal_from_before_a_change_undoes_it_not"
+    ),
+    _controller("compares_broker_epoch", None, "test_what_an_earlier_process_had_lets_nobody_in"),
+    _controller("voids_refused", None, "test_a_late_copy_of_a_refused_proposal_lets_nobody_in"),
+    _controller("doubts_killed", None, "test_who_was_killed_before_its_sync_is_not_elected"),
+)
+
+BROKER: Final = "tests/broker/"
+STORAGE: Final = "tests/broker/storage/"
+GROUPS: Final = "tests/broker/coordinator/"
+REPLICAS: Final = "tests/broker/replication/test_replicas.py::"
+GROUP_FLUSH: Final = "tests/broker/replication/test_group_flush.py::"
+QUORUM: Final = "tests/broker/quorum/"
+WHOLE: Final = "tests/simulation/test_broker.py::"
+LOG: Final = STORAGE + "test_partition_log.py::"
+RECOVERY: Final = STORAGE + "test_recovery.py::"
+PRODUCERS: Final = STORAGE + "test_producers.py::"
+CLEANING: Final = STORAGE + "test_cleaning.py::"
+DIRECTORY: Final = STORAGE + "test_log_directory.py::"
+MEMBER: Final = QUORUM + "test_member.py::"
+
+SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    (
+        "an acknowledgement before the sync that it stands for",
+        (
+            WHOLE + "test_an_acknowledgement_before_the_sync_is_found",
+            "tests/chaos/test_chaos.py::test_an_acknowledgement_waits_for_its_sync",
+        ),
+    ),
+    ("a sync that does nothing", (WHOLE + "test_a_sync_that_does_nothing_is_found",)),
+    (
+        "files that are synced, and their names are not",
+        (DIRECTORY + "test_everything_survives_a_power_cut_after_a_flush",),
+    ),
+    (
+        "a disk in the loop's way",
+        (STORAGE + "test_rolls.py::test_a_roll_waits_for_no_disk_and_a_sync_brings_all_of_it",),
+    ),
+    (
+        "a short write, or a full disk, and half a batch is built on",
+        (
+            LOG + "test_short_writes_are_continued",
+            LOG + "test_a_disk_that_fills_up_anywhere_loses_nothing_acknowledged",
+        ),
+    ),
+    (
+        "a refused sync that is tried again",
+        (
+            GROUP_FLUSH + "test_a_failed_sync_is_not_repeated_and_fails_the_directory",
+            RECOVERY
+            + "test_what_a_refused_sync_was_for_is_on_disk_before_the_next_life_counts_on_it",
+        ),
+    ),
+    (
+        "everything behind the first bad checksum is cut off",
+        (RECOVERY + "test_damage_in_the_middle_costs_one_batch_and_is_reported",),
+    ),
+    (
+        "checksums that nobody compares",
+        (
+            STORAGE + "test_admission.py::test_bytes_that_changed_on_the_way_are_refused",
+            RECOVERY + "test_no_flipped_byte_makes_a_wrong_record",
+        ),
+    ),
+    (
+        "acks=all that does not wait for the disks of followers",
+        (REPLICAS + "test_acks_all_waits_for_the_disks_of_the_followers",),
+    ),
+    (
+        "acks=all that is acks=1 where one is in sync",
+        (REPLICAS + "test_too_few_in_sync_take_nothing",),
+    ),
+    (
+        "an in-sync set that never shrinks",
+        (REPLICAS + "test_who_lags_is_left_out_and_joins_again",),
+    ),
+    (
+        "a leader that leads on while nobody hears of it",
+        (
+            QUORUM + "test_raft.py::test_a_leader_that_hears_of_no_majority_resigns",
+            REPLICAS + "test_a_new_leader_has_it_all_and_the_old_one_cuts_what_it_had_alone",
+        ),
+    ),
+    (
+        "no leader epochs, or such that begin anew",
+        (
+            BROKER + "test_data.py::test_who_asks_is_told_where_an_epoch_ended",
+            STORAGE + "test_epochs.py::test_every_other_start_begins_an_epoch_with_its_first_batch",
+        ),
+    ),
+    (
+        "a cluster that is one node's",
+        (
+            MEMBER + "test_another_leads_when_the_leader_is_gone",
+            MEMBER + "test_nothing_is_answered_without_a_majority",
+        ),
+    ),
+    (
+        "producers that are known in memory",
+        (
+            WHOLE + "test_a_broker_that_does_not_know_duplicates_is_found",
+            LOG + "test_a_producer_is_remembered_through_a_restart",
+            PRODUCERS + "test_a_snapshot_restores_the_state",
+        ),
+    ),
+    (
+        "any sequence number is as good as the next",
+        (PRODUCERS + "test_a_gap_is_refused", PRODUCERS + "test_sequences_wrap_to_zero"),
+    ),
+    (
+        "transactions in memory",
+        (BROKER + "test_isolation.py::test_a_transaction_is_still_open_after_a_restart",),
+    ),
+    (
+        "markers as far as they get",
+        (
+            GROUPS + "test_markers.py::test_every_marker_arrives_and_never_two_at_once",
+            BROKER + "test_transactions.py::test_what_was_decided_is_done_after_a_restart",
+        ),
+    ),
+    (
+        "a last stable offset that is the high watermark",
+        (BROKER + "test_isolation.py::test_an_open_transaction_ends_what_is_stable",),
+    ),
+    (
+        "a late request of a transaction that has ended counts for the next",
+        (
+            BROKER + "test_late_requests.py"
+            "::test_a_commit_by_the_older_connection_does_not_end_the_next_transaction",
+        ),
+    ),
+    (
+        "groups in memory",
+        (
+            GROUPS + "test_histories.py"
+            "::test_no_acknowledged_commit_is_lost_and_every_group_recovers",
+        ),
+    ),
+    (
+        "a member that is none any more commits",
+        (
+            GROUPS + "test_classic_group.py::test_another_generation_is_fenced",
+            GROUPS + "test_consumer_group.py::test_another_epoch_is_fenced",
+        ),
+    ),
+    (
+        "compaction by time, of tombstones at once, of open transactions",
+        (
+            CLEANING + "test_a_reader_sees_the_last_value_of_every_key",
+            CLEANING + "test_a_tombstone_stays_for_its_time_after_it_was_met",
+            CLEANING + "test_an_open_transaction_is_not_passed",
+        ),
+    ),
+    (
+        "a compaction that can't be interrupted",
+        (
+            BROKER + "test_compaction.py::test_kills_while_a_topic_is_compacted",
+            STORAGE + "test_interrupted_compaction.py"
+            "::test_what_a_killed_compaction_has_left_is_told_and_mended",
+        ),
+    ),
+    (
+        "retention by the clock of the moment",
+        (STORAGE + "test_expiry.py::test_a_clock_that_leaps_forward_is_believed_after_an_hour",),
+    ),
+    (
+        "versions that are told and not spoken",
+        (BROKER + "test_broker.py::test_an_empty_request_of_any_version_has_an_answer",),
+    ),
+    (
+        "a position that is out of range after a failover",
+        (REPLICAS + "test_the_end_is_not_told_before_earlier_commits_are_known",),
+    ),
+    (
+        "memory without a bound",
+        (BROKER + "test_request_memory.py::test_many_slow_writers_hold_no_more_than_the_bound",),
+    ),
+    (
+        "an unclean election that nobody has asked for",
+        (
+            QUORUM + "test_elections.py"
+            "::test_one_that_may_lack_records_leads_only_where_that_is_allowed",
+        ),
+    ),
+    (
+        "leaders that never come back to their preferred place",
+        (
+            QUORUM + "test_partition_control.py"
+            "::test_preferred_leaders_come_back_by_themselves_after_a_while",
+        ),
+    ),
+    (
+        "a data directory of another node or cluster",
+        (
+            DIRECTORY + "test_another_node_s_directory_is_refused_and_left_unlocked",
+            QUORUM + "test_broker_control.py::test_a_broker_of_another_cluster_is_refused",
+            QUORUM + "test_broker_control.py"
+            "::test_an_id_that_is_taken_is_refused_until_its_owner_has_been_silent",
+        ),
+    ),
+    (
+        "a simulation of a copy of the machines",
+        ("tests/simulation/test_coverage.py::test_lives_run_the_shipped_machines",),
+    ),
+    (
+        "checkers that count, and do not compare",
+        ("tests/simulation/test_checkers.py::test_a_corrupted_history_is_told",),
+    ),
+)
+
+
+def tables() -> Iterator[str]:
+    """Both, line by line."""
+    yield "| Rules of | Planted by | Found by |"
+    yield "| --- | --- | --- |"
+    for switch in SWITCHES:
+        flags = ", ".join(f"`{name}`" for name in switch.names)
+        yield f"| {switch.level} | {flags} | {_found(switch)} |"
+    yield ""
+    yield "| Short cut | Found by |"
+    yield "| --- | --- |"
+    for what, tests in SHORT_CUTS:
+        yield f"| {what} | {_told(tests)} |"
+
+
+def _found(switch: Switch) -> str:
+    tests = _told([switch.test]) if switch.test else ""
+    if switch.seed is None:
+        return tests
+    life = f"life {switch.seed}"
+    return f"{life}; {tests}" if tests else life
+
+
+def _told(tests: Iterable[str]) -> str:
+    return ", ".join(f"`{test.removeprefix('tests/')}`" for test in tests)
+
+
+if __name__ == "__main__":
+    print(*tables(), sep="\n")

@@ -1,0 +1,90 @@
+"""The tables of planted faults: of all there are, with seeds and tests that there are."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from simulation.isr.plan import Plan
+from simulation.isr.planted import PLANTED
+from simulation.planted import SHORT_CUTS, SWITCHES, tables
+from streamlog.broker.quorum import elections, raft_state
+from streamlog.broker.replication import replica_rules
+from tests.simulation import test_controller, test_raft
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "reliability.md"
+NO_FAULTS = {"rules", "violent", "duration_ms"}
+"""What lives of a plan have beside faults."""
+FLAGS = {
+    "isr": {each.name for each in fields(replica_rules.Rules)}
+    | {each.name for each in fields(Plan)} - NO_FAULTS,
+    "raft": {each.name for each in fields(raft_state.Rules)},
+    "controller": {each.name for each in fields(elections.Rules)},
+}
+TESTS = sorted(
+    {switch.test for switch in SWITCHES if switch.test}
+    | {test for _, tests in SHORT_CUTS for test in tests}
+)
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    parsed = ast.parse((ROOT / path).read_text())
+    return frozenset(
+        each.name
+        for each in ast.walk(parsed)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+@pytest.mark.parametrize("level", FLAGS)
+def test_every_flag_is_in_the_table(level: str) -> None:
+    planted = {name for switch in SWITCHES if switch.level == level for name in switch.names}
+    assert planted == FLAGS[level]
+
+
+def test_every_fault_has_a_life_or_a_test_that_finds_it() -> None:
+    assert [switch for switch in SWITCHES if switch.seed is None and not switch.test] == []
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_the_tests_in_the_table_are_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert name in functions(path)
+
+
+def seeds(level: str) -> dict[frozenset[str], int | None]:
+    return {frozenset(each.names): each.seed for each in SWITCHES if each.level == level}
+
+
+def test_seeds_of_one_partitions_lives_are_those_that_are_tried() -> None:
+    plain = Plan()
+    tried = {
+        frozenset(
+            {each.name for each in fields(Plan)
+             if each.name not in NO_FAULTS
+             and getattr(planted.plan, each.name) != getattr(plain, each.name)}
+            | {each.name for each in fields(replica_rules.Rules)
+               if getattr(planted.plan.rules, each.name)}
+        ): planted.first_seed
+        for planted in PLANTED.values()
+    }  # fmt: skip
+    assert tried == seeds("isr")
+
+
+def test_seeds_of_quorums_and_controllers_are_those_that_are_tried() -> None:
+    raft = {frozenset({name}): first for name, (first, _) in test_raft.FOUND.items()}
+    found = {names: seed for names, seed in seeds("raft").items() if seed is not None}
+    assert raft == found
+    controller = {frozenset({name}): seed for name, (_, seed) in test_controller.PLANTED.items()}
+    found = {names: seed for names, seed in seeds("controller").items() if seed is not None}
+    assert controller == found
+
+
+def test_the_table_is_in_the_documentation() -> None:
+    assert "\n".join(tables()) in DOCS.read_text(), "python -m simulation.planted prints it"
