@@ -76,6 +76,7 @@ from streamlog.protocol.schema import Message
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from streamlog.broker.figures import BrokerStanding, ClusterFigures
     from streamlog.broker.security.access import Readable
     from streamlog.broker.storage.files import Files
 
@@ -243,6 +244,15 @@ class Broker:
     def authorizer(self) -> Authorizer | None:
         """Who decides what clients may do; None: they may do everything."""
         return self._acls.authorizer
+
+    @property
+    def figures(self) -> ClusterFigures:
+        """What has happened in its cluster."""
+        return self._member.figures
+
+    def standing(self) -> BrokerStanding:
+        """Where it stands."""
+        return self._member.standing(self._replicas.follower_lag())
 
     @property
     def clock(self) -> Clock:

@@ -105,6 +105,15 @@ class BrokerConfig:
             is_dynamic=False,
         ),
     )
+    web: str = text(
+        "",
+        Named(
+            "web.listener",
+            "HOST:PORT at which the broker answers /live, /ready and /metrics; empty: nowhere."
+            " Needs the extra streamlog[web].",
+            is_dynamic=False,
+        ),
+    )
     # Enough for four consumers to share a topic, few enough to open at once on a small machine.
     num_partitions: int = whole(
         4,

@@ -15,6 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self
 
 from streamlog.broker.applying import Applying, Observers
+from streamlog.broker.cluster_config import REPLICAS_MAX
+from streamlog.broker.figures import (
+    BrokerStanding,
+    ClusterFigures,
+    counted,
+    counted_by_controller,
+)
 from streamlog.broker.forwarding import Deciding, Forwarding
 from streamlog.broker.quorum.decision import Realm
 from streamlog.broker.quorum.member import QuorumMember
@@ -25,12 +32,13 @@ from streamlog.broker.sessions import BrokerSession
 from streamlog.errors import ConnectionLost, StreamlogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from streamlog.broker.answers import Answer
     from streamlog.broker.cluster_config import ClusterConfig
     from streamlog.broker.quorum.broker_lifecycle import Place
     from streamlog.broker.quorum.metadata_changes import MetadataChange
+    from streamlog.broker.quorum.quorum_view import QuorumView
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.files import Files
@@ -58,6 +66,15 @@ class Quorum(Deciding, Protocol):
 
     def watch(self, watcher: Callable[[list[MetadataChange]], None]) -> None:
         """Have it told of what each batch has changed, once it is committed."""
+        ...
+
+    @property
+    def deciding_ms(self) -> int | None:
+        """For how long the controller here has been at what is told to watchers; None: another."""
+        ...
+
+    def replicas(self) -> QuorumView:
+        """How far everybody is."""
         ...
 
     def configure(self, cluster: ClusterConfig) -> None:
@@ -145,6 +162,8 @@ class Membership:
         )
         self._applying: Applying | None = None
         self._is_acting = False
+        self.figures = ClusterFigures(directory.node_id)
+        """What has happened in the cluster."""
 
     @property
     def metadata(self) -> ClusterMetadata:
@@ -155,6 +174,22 @@ class Membership:
     def requests(self) -> frozenset[type[Message]]:
         """What can be submitted."""
         return self._quorum.requests
+
+    def standing(self, follower_lag: Mapping[int, int]) -> BrokerStanding:
+        """Where this broker stands; `follower_lag` is that of who follows it."""
+        directory, metadata = self._directory, self.metadata
+        least = {
+            name: topic.config.min_insync(REPLICAS_MAX) for name, topic in directory.topics.items()
+        }
+        return BrokerStanding(
+            node_id=directory.node_id,
+            state=self._session.state,
+            is_broker=directory.config.quorum.is_broker,
+            quorum=self._quorum.replicas(),
+            partitions=counted(metadata, directory.node_id, least),
+            cluster=counted_by_controller(metadata) if self._quorum.is_active else None,
+            follower_lag=follower_lag,
+        )
 
     def identity(self) -> tuple[int, int]:
         """The broker's id, and its epoch."""
@@ -223,6 +258,7 @@ class Membership:
         self._quorum.close()
 
     def _on_changes(self, changes: list[MetadataChange]) -> None:
+        self.figures.on_changes(changes, self._quorum.deciding_ms)
         if self._applying is not None and self._is_acting:
             self._applying.apply(changes)
         else:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog.broker.answers import Answer
-from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, Place, Send
+from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, Place, Send, State
 from streamlog.protocol.messages.brokers import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -67,6 +67,11 @@ class BrokerSession:
     def epoch(self) -> int:
         """Of this process, by the controller; -1 while it is not registered."""
         return self._life.epoch
+
+    @property
+    def state(self) -> State:
+        """Where this process is in its life."""
+        return self._life.state
 
     @property
     def may_act(self) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,8 +22,11 @@ from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.running import serve, set_within
 from streamlog.cli.supervised import my_slot, until_left_alone
-from streamlog.errors import UsageError
+from streamlog.errors import ConfigError, UsageError
 from streamlog.properties import read_properties
+
+if TYPE_CHECKING:
+    from streamlog.broker.broker import Broker
 
 LISTEN_DEFAULT = "127.0.0.1:9092"
 PORT_MAX = 65_535
@@ -62,9 +66,19 @@ def broker(
         Path | None,
         typer.Option("--config", metavar="FILE", help="Settings of the broker, NAME=VALUE a line."),
     ] = None,
+    web: Annotated[
+        str | None,
+        typer.Option(
+            "--web",
+            metavar="HOST:PORT",
+            help="Answer /live, /ready and /metrics there; port 0 takes a free one.",
+        ),
+    ] = None,
 ) -> None:
     """Serve a log directory to Kafka clients until Ctrl-C."""
     settings = broker_config(config, flush)
+    if web is not None:
+        settings = replace(settings, web=web)
     if data is not None:
         settings = replace(settings, log_dirs=str(data))
     if not settings.log_dirs:
@@ -90,6 +104,7 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
     async def main(stop: asyncio.Event) -> None:
         async with (
             Broker.open(data, config=settings) as opened,
+            web_of(opened),
             Listening(opened, listeners) as listening,
         ):
             for server in listening.servers:
@@ -111,6 +126,30 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
         typer.echo("stopped: the log is closed")
     else:
         serve(partial(until_left_alone, slot, main), "")
+
+
+@asynccontextmanager
+async def web_of(opened: Broker) -> AsyncIterator[None]:
+    """The broker's HTTP server, if its settings ask for one.
+
+    Raises:
+        ConfigError: its libraries are not installed, or the address is none.
+        ListenError: the address is taken.
+    """
+    address = opened.directory.config.web
+    if not address:
+        yield
+        return
+    try:
+        from streamlog.cli.broker_web import answering  # noqa: PLC0415 - an extra, for who asks
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"web.listener={address} needs an extra that is not installed ({error.name} is"
+            " missing): pip install 'streamlog[web]'"
+        ) from error
+    async with answering(opened, address) as where:
+        typer.echo(f"web       http://{where}")
+        yield
 
 
 def broker_config(file: Path | None, flush: Flush | None) -> BrokerConfig:

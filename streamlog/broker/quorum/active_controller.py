@@ -52,6 +52,8 @@ class Submitted:
     """A request; or what is due with time, which nobody waits for."""
 
     decide: Callable[[], Decision]
+    since_ms: int
+    """When it came, or was due."""
     future: asyncio.Future[Message] | None = None
     """Who waits; None in a node without a loop, which has the result at once."""
     decision: Decision | None = None
@@ -82,12 +84,18 @@ class ActiveController:
         """Whether it takes no more requests for now."""
         return len(self._waiting) >= WAITING_MAX
 
+    @property
+    def deciding_ms(self) -> int | None:
+        """For how long what is being decided has been; None for nothing."""
+        under_way = self._under_way
+        return None if under_way is None else self._clock.now_ms() - under_way.since_ms
+
     def begin(self) -> None:
         """The node leads, and all that was committed before is in the metadata."""
         self.is_active = True
         first = self._controller.on_active(self._clock.now_ms())
         if first is not None:
-            self._waiting.appendleft(Submitted(lambda: first))
+            self._waiting.appendleft(Submitted(lambda: first, self._clock.now_ms()))
         self.go_on()
 
     def end(self, error: StreamlogError) -> None:
@@ -103,7 +111,9 @@ class ActiveController:
     ) -> Submitted:
         """Have it decide, when it is its turn."""
         submitted = Submitted(
-            lambda: self._controller.decide(request, version, self._clock.now_ms()), future
+            lambda: self._controller.decide(request, version, self._clock.now_ms()),
+            self._clock.now_ms(),
+            future,
         )
         self._waiting.append(submitted)
         self.go_on()
@@ -141,7 +151,7 @@ class ActiveController:
             due = self._controller.on_tick(self._clock.now_ms())
             if due is None:
                 return False
-            submitted = Submitted(lambda: due)
+            submitted = Submitted(lambda: due, self._clock.now_ms())
         try:
             self._carry_out(submitted)
         except StreamlogError as error:

@@ -192,6 +192,11 @@ class QuorumMember:
 
     # ---- the controller ----
 
+    @property
+    def deciding_ms(self) -> int | None:
+        """For how long the controller here has been at what is told to watchers; None: another."""
+        return self._controller.deciding_ms
+
     def submit(self, request: Message, version: int) -> Message | asyncio.Future[Message]:
         """Have the controller decide; the answer is there once what it says is committed.
 

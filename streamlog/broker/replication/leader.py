@@ -96,6 +96,11 @@ class Leader:
         self._cancelled: set[int] = set()
         self._set_replicas(state, now_ms)
 
+    def follower_lag(self) -> dict[int, int]:
+        """Records that followers have not fetched yet, by broker."""
+        end = self._log.end_offset
+        return {broker: end - max(each.end_offset, 0) for broker, each in self.followers.items()}
+
     @property
     def is_under_min_isr(self) -> bool:
         """Whether fewer replicas are in sync than a commit takes."""

@@ -72,6 +72,15 @@ class Replicas:
         """The replica of a partition; None if there is none here."""
         return self._replicas.get((topic, index))
 
+    def follower_lag(self) -> dict[int, int]:
+        """By how many records a follower is behind, in the partition where it is so most."""
+        most: dict[int, int] = {}
+        for replica in self._replicas.values():
+            leader = replica.machine.leader
+            for broker, lag in ({} if leader is None else leader.follower_lag()).items():
+                most[broker] = max(most.get(broker, 0), lag)
+        return most
+
     def register(self, broker_epoch: int, metadata_offset: int) -> None:
         """This life of the broker was registered by the record at `metadata_offset`.
 

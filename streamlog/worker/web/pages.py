@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from streamlog.worker.health import Report
 from streamlog.worker.web.answers import BROKEN, OK, UNAVAILABLE, json_answer
-from streamlog.worker.web.metrics import CONTENT_TYPE, Exposition
+from streamlog.worker.web.metrics import CONTENT_TYPE
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,13 @@ class Health(Protocol):
 
     def ready(self) -> Report:
         """Whether it does all of its share."""
+
+
+class Exposition(Protocol):
+    """Port: what it counts."""
+
+    def text(self) -> bytes:
+        """All metrics as they are now, in Prometheus' text format."""
 
 
 def pages(

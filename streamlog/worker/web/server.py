@@ -162,4 +162,4 @@ def _no_listener(address: str, error: OSError) -> str:
     why = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
         why = "the port is taken; stop who has it, or give another (port 0 takes a free one)"
-    return f"the worker's web server can't listen on {address}: {why}"
+    return f"the web server can't listen on {address}: {why}"

@@ -1,0 +1,65 @@
+"""What a broker counts of its cluster, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamlog.broker.figures import ClusterFigures, counted, counted_by_controller
+from streamlog.broker.quorum.metadata import ClusterMetadata, TopicRegistration
+from streamlog.broker.quorum.metadata_changes import PartitionChanged
+from streamlog.broker.quorum.registrations import BrokerRegistration, PartitionRegistration
+
+WHOLE = PartitionRegistration(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=4)
+
+
+def changed(before: PartitionRegistration, after: PartitionRegistration) -> list[PartitionChanged]:
+    return [PartitionChanged(b"t" * 16, "t", 0, before, after)]
+
+
+def test_in_sync_sets_are_counted_by_who_leads() -> None:
+    leader, other = ClusterFigures(1), ClusterFigures(2)
+    less = replace(WHOLE, isr=(1, 2))
+    for figures in (leader, other):
+        figures.on_changes(changed(WHOLE, less), None)
+        figures.on_changes(changed(less, WHOLE), None)
+        figures.on_changes(changed(WHOLE, replace(WHOLE, partition_epoch=9)), None)
+    assert (leader.isr_shrinks, leader.isr_expands) == (1, 1)
+    assert (other.isr_shrinks, other.isr_expands) == (0, 0)
+
+
+def test_elections_are_counted_by_who_has_decided() -> None:
+    controller, other = ClusterFigures(3), ClusterFigures(2)
+    elected = replace(WHOLE, leader=2, leader_epoch=5, isr=(2, 3))
+    nobody = replace(WHOLE, leader=-1, leader_epoch=6)
+    unclean = replace(WHOLE, leader=3, leader_epoch=7, isr=(3,), last_unclean_epoch=7)
+    for before, after in ((WHOLE, elected), (elected, nobody), (nobody, unclean)):
+        controller.on_changes(changed(before, after), 30)
+        other.on_changes(changed(before, after), None)
+    assert (sum(controller.elections.counts), controller.elections.sum_ms) == (2, 60)
+    assert (controller.unclean_elections, other.unclean_elections) == (1, 0)
+    assert sum(other.elections.counts) == 0
+    assert other.isr_shrinks == 1  # It led when 3 alone was left.
+
+
+def test_partitions_are_counted() -> None:
+    metadata = ClusterMetadata()
+    partitions = {
+        0: WHOLE,
+        1: replace(WHOLE, isr=(1, 2)),
+        2: replace(WHOLE, isr=(1,)),
+        3: replace(WHOLE, leader=2, isr=(2, 3)),
+        4: replace(WHOLE, leader=-1, isr=(3,)),
+        5: replace(WHOLE, replicas=(2, 3), isr=(2,), leader=2),
+        6: replace(WHOLE, replicas=(1, 2, 3, 4), adding=(4,), removing=(2,)),
+    }
+    metadata.topics[b"t" * 16] = TopicRegistration("t", b"t" * 16, partitions)
+    for number in (1, 2, 3):
+        metadata.brokers[number] = BrokerRegistration(
+            broker_id=number, epoch=1, incarnation_id=b"", is_fenced=number == 3
+        )
+    own = counted(metadata, 1, {"t": 2})
+    assert (own.held, own.led, own.reassigning) == (6, 4, 1)
+    assert (own.under_replicated, own.under_min_isr, own.at_min_isr) == (2, 1, 1)
+    cluster = counted_by_controller(metadata)
+    assert (cluster.brokers, cluster.fenced, cluster.topics, cluster.partitions) == (2, 1, 1, 7)
+    assert (cluster.offline, cluster.not_preferred) == (1, 2)

@@ -1,0 +1,97 @@
+"""What a broker answers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.cli.broker import web_of
+from streamlog.cli.broker_web import BrokerExposition, BrokerHealth, answering
+from streamlog.errors import ListenError
+from tests.broker.node import create
+
+
+async def got(endpoint: str, path: str) -> tuple[int, str]:
+    host, _, port = endpoint.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def test_a_broker_tells_how_it_is() -> None:
+    async def main() -> None:
+        async with (
+            Broker.open("data", files=MemoryFiles()) as broker,
+            answering(broker, "127.0.0.1:0") as endpoint,
+        ):
+            create(broker, "orders", 3)
+            code, body = await got(endpoint, "/ready")
+            assert (code, json.loads(body)["ready"]) == (200, True)
+            assert json.loads((await got(endpoint, "/live"))[1])["state"] == "running"
+            code, body = await got(endpoint, "/metrics")
+            lines = body.splitlines()
+            assert code == 200
+            for line in (
+                "kafka_server_replicamanager_partitioncount 3.0",
+                "kafka_server_replicamanager_leadercount 3.0",
+                "kafka_server_replicamanager_underreplicatedpartitions 0.0",
+                "kafka_server_replicamanager_isrshrinks_total 0.0",
+                "kafka_controller_kafkacontroller_activecontrollercount 1.0",
+                "kafka_controller_kafkacontroller_offlinepartitionscount 0.0",
+                "kafka_controller_controllerstats_uncleanleaderelections_total 0.0",
+                "kafka_server_kafkaserver_brokerstate 3.0",
+                "kafka_server_raftmetrics_current_leader 1.0",
+            ):
+                assert line in lines
+            assert (await got(endpoint, "/elsewhere"))[0] == 404
+
+    asyncio.run(main())
+
+
+def test_one_that_is_on_its_way_is_not_ready() -> None:
+    async def main() -> None:
+        async with Broker.open("data", files=MemoryFiles()) as broker:
+            broker._member._session._life.epoch = -1
+            broker._member._session._life.state = type(broker.standing().state).STARTING
+            report = BrokerHealth(broker).ready()
+            assert (report.is_well, report.facts["state"]) == (False, "starting")
+            assert b"brokerstate 1.0" in BrokerExposition(broker).text()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_served_unless_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    async def main(web: str) -> None:
+        config = BrokerConfig(web=web)
+        async with (
+            Broker.open("data", files=MemoryFiles(), config=config) as broker,
+            web_of(broker),
+        ):
+            pass
+
+    asyncio.run(main(""))
+    assert not capsys.readouterr().out
+    asyncio.run(main(":0"))
+    assert "web       http://127.0.0.1:" in capsys.readouterr().out
+
+
+def test_an_address_that_is_taken_is_told() -> None:
+    async def main() -> None:
+        async with (
+            Broker.open("data", files=MemoryFiles()) as broker,
+            answering(broker, "127.0.0.1:0") as taken,
+        ):
+            with pytest.raises(ListenError, match="the web server can't listen on"):
+                async with answering(broker, taken):
+                    pass
+
+    asyncio.run(main())
