@@ -15,7 +15,7 @@ from spark_bridge.declared import declared_columns
 from spark_bridge.offsets import OffsetRange
 from spark_bridge.options import COLUMNS, ReadOptions
 from spark_bridge.values import TypedValues
-from streamlog.records.arrow import ArrowBuffers, BinaryColumn, payload_of
+from streamlog.records.arrow import ArrowBuffers, BatchPayload, BinaryColumn
 from streamlog.records.batch import RecordBatch
 from streamlog.records.columns import RecordColumns
 
@@ -82,32 +82,40 @@ class ArrowBatches:
         Raises:
             CorruptData: a batch is damaged.
         """
-        held: list[tuple[RecordBatch, bytes]] = []
+        held: list[BatchPayload] = []
         rows = size_bytes = 0
         for batch in batches:
-            if self._options.verify_crc:
-                batch.check_crc()
-            payload = payload_of(batch)
-            other_time = held and held[0][0].is_log_append_time != batch.is_log_append_time
+            payload = self._checked(batch)
+            other_time = held and held[0].batch.is_log_append_time != batch.is_log_append_time
             full = rows + batch.record_count > ROWS_MAX or size_bytes > self._options.batch_bytes
             if held and (full or other_time):
                 yield from self._filled(held)
                 held, rows, size_bytes = [], 0, 0
-            held.append((batch, payload))
-            rows, size_bytes = rows + batch.record_count, size_bytes + len(payload)
+            held.append(payload)
+            rows, size_bytes = rows + batch.record_count, size_bytes + payload.size_bytes
         if held:
             yield from self._filled(held)
 
-    def _filled(self, held: Sequence[tuple[RecordBatch, bytes]]) -> Iterator[pa.RecordBatch]:
+    def _checked(self, batch: RecordBatch) -> BatchPayload:
+        """The records of a batch; what is compressed has to be decompressed to know its size."""
+        if self._options.verify_crc and batch.is_compressed:
+            batch.check_crc()
+        return BatchPayload(batch)
+
+    def _filled(self, held: Sequence[BatchPayload]) -> Iterator[pa.RecordBatch]:
         wanted = self._range
         buffers = ArrowBuffers(
-            sum(batch.record_count for batch, _ in held),
-            sum(len(payload) for _, payload in held),
+            sum(payload.batch.record_count for payload in held),
+            sum(payload.size_bytes for payload in held),
             _allocated,
         )
         headers: list[Any] = []
-        for batch, payload in held:
-            buffers.read(batch, payload, wanted.start, wanted.end)
+        for payload in held:
+            batch = payload.batch
+            # Just before it is decoded: what was looked at is near the processor then.
+            if self._options.verify_crc and not batch.is_compressed:
+                batch.check_crc()
+            buffers.read(payload, wanted.start, wanted.end)
             if self._options.include_headers:
                 headers += _headers_within(batch.columns(), wanted)
         count = buffers.count
@@ -119,7 +127,7 @@ class ArrowBatches:
             "offset": _numbers(buffers.offsets, count),
             "timestamp": _numbers(buffers.timestamps, count),
         }
-        append_time = held[0][0].is_log_append_time
+        append_time = held[0].batch.is_log_append_time
         yield from self._cut(
             arrays, headers, count, LOG_APPEND_TIME if append_time else CREATE_TIME
         )

@@ -1,11 +1,18 @@
 # C types of arrow.py; `data` and the buffers are pointers here.
 cimport cython
 from streamlog.records cimport copying
+from streamlog.records cimport header as layout
 from streamlog.records.batch cimport RecordBatch
 from streamlog.records.varint cimport read_varint, read_varlong
 
-cdef int _RECORD_BYTES_MIN, _NULL, _CODEC_BITS, _PADDING_BYTES
+cdef int _RECORD_BYTES_MIN, _NULL, _PADDING_BYTES
 cdef long long _INT64_MIN, _INT64_MAX, _OFFSET_BYTES_MAX
+
+@cython.final
+cdef class BatchPayload:
+    cdef readonly RecordBatch batch
+    cdef readonly Py_ssize_t size_bytes
+    cdef object _data
 
 @cython.final
 cdef class BinaryColumn:
@@ -40,10 +47,11 @@ cdef class ArrowBuffers:
     cdef long long[::1] _value_places
 
     @cython.locals(
-        size_bytes=cython.longlong, taken_bytes=cython.longlong, first=cython.Py_ssize_t,
-        count=cython.Py_ssize_t,
+        batch=RecordBatch, count=cython.Py_ssize_t, data="const unsigned char*",
+        first=cython.Py_ssize_t, position=cython.Py_ssize_t, size_bytes=cython.longlong,
+        taken_bytes=cython.longlong,
     )
-    cpdef int read(self, RecordBatch batch, bytes payload, object start, object end) except -1
+    cpdef int read(self, BatchPayload payload, object start, object end) except -1
 
     @cython.locals(
         at=cython.Py_ssize_t, first_wanted=cython.longlong, end_wanted=cython.longlong,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamlog.errors import CorruptData
 from streamlog.records import copying
+from streamlog.records import header as layout
 from streamlog.records.batch import UNCOMPRESSED_BYTES_MAX, RecordBatch
 from streamlog.records.builder import HEADER_BYTES, RECORDS_MAX
 from streamlog.records.compression import decompress
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     Allocate: TypeAlias = Callable[[int], Any]
     """Gives memory that can be written to."""
 
-__all__ = ["ArrowBuffers", "BinaryColumn", "payload_of"]
+__all__ = ["ArrowBuffers", "BatchPayload", "BinaryColumn"]
 
-_CODEC_BITS = 0x07
 _RECORD_BYTES_MIN = 7
 _NULL = -1
 _OFFSET_BYTES_MAX = 2**31 - 1  # an Arrow binary array counts with 32 bits
@@ -36,6 +36,37 @@ _INT64_MAX = 2**63 - 1
 _INT64_MIN = -_INT64_MAX - 1
 _PADDING = bytes(64)  # more than three numbers of ten bytes
 _PADDING_BYTES = len(_PADDING)
+
+
+class BatchPayload:
+    """The records of a batch, decompressed; `size_bytes` of them are to be decoded."""
+
+    __slots__ = ("_data", "batch", "size_bytes")
+
+    def __init__(self, batch: RecordBatch) -> None:
+        """Decompress them; what is not compressed stays where it lies.
+
+        Raises:
+            CorruptData: they are too large, or the header claims more than there can be.
+        """
+        data: bytes | memoryview = batch.data[HEADER_BYTES:]
+        if batch.is_compressed:
+            data = decompress(batch.codec, data, size_bytes_max=UNCOMPRESSED_BYTES_MAX)
+        size_bytes = len(data)
+        if not 0 <= batch.record_count <= min(RECORDS_MAX, size_bytes // _RECORD_BYTES_MIN):
+            raise CorruptData(
+                f"the batch at offset {batch.base_offset} claims {batch.record_count} records"
+                f" in {size_bytes} bytes"
+            )
+        self.batch = batch
+        self.size_bytes = size_bytes
+        self._data = data
+
+    def padded(self) -> tuple[bytes | memoryview, int]:
+        """A buffer with room behind the records to read beyond their end, and where they begin."""
+        # What follows in the buffer is as good as padding, and nothing has to be copied.
+        lies = None if self.batch.is_compressed else self.batch.data_and(_PADDING_BYTES)
+        return (b"".join((self._data, _PADDING)), 0) if lies is None else (lies, HEADER_BYTES)
 
 
 class BinaryColumn:
@@ -106,15 +137,13 @@ class ArrowBuffers:
         self._key_places = memoryview(bytearray(16 * rows_max)).cast("q")
         self._value_places = memoryview(bytearray(16 * rows_max)).cast("q")
 
-    def read(self, batch: RecordBatch, payload: bytes, start: int, end: int) -> None:
+    def read(self, payload: BatchPayload, start: int, end: int) -> None:
         """Add the records of a batch with offsets from `start` to before `end`.
-
-        `payload` is what `payload_of` gives for the batch.
 
         Raises:
             CorruptData: they are malformed, or more than there is room for.
         """
-        size_bytes = len(payload) - _PADDING_BYTES
+        batch, size_bytes = payload.batch, payload.size_bytes
         taken_bytes = max(self.keys.size_bytes, self.values.size_bytes)
         if (
             batch.record_count > self._rows_max - self.count
@@ -122,9 +151,11 @@ class ArrowBuffers:
         ):
             raise CorruptData(f"no room for {batch.record_count} records in {size_bytes} bytes")
         first = self.count
-        count = self._decode(batch, payload, size_bytes, (start, end))
-        self.keys.take(payload, self._key_places, first, count)
-        self.values.take(payload, self._value_places, first, count)
+        buffer, position = payload.padded()
+        data = layout.bytes_at(buffer, position, size_bytes + _PADDING_BYTES)
+        count = self._decode(batch, data, size_bytes, (start, end))
+        self.keys.take(data, self._key_places, first, count)
+        self.values.take(data, self._value_places, first, count)
         self.count = count
 
     def _decode(self, batch: RecordBatch, data: bytes, end: int, wanted: tuple[int, int]) -> int:
@@ -139,6 +170,7 @@ class ArrowBuffers:
         delta_max = _INT64_MAX - base_ms if base_ms > 0 else _INT64_MAX
         position, previous = 0, -1
         for _ in range(batch.record_count):
+            copying.bring_ahead(data, position)
             size, position = read_varint(data, position)
             if size < _RECORD_BYTES_MIN - 1 or size > end - position:
                 raise CorruptData(_outside("a record", size, end - position))
@@ -169,24 +201,6 @@ class ArrowBuffers:
         if position != end:
             raise CorruptData(f"{end - position} bytes follow the last record of a batch")
         return at
-
-
-def payload_of(batch: RecordBatch) -> bytes:
-    """The records of a batch, decompressed, with room behind them to read beyond the end.
-
-    Raises:
-        CorruptData: they are too large, or the header claims more than there can be.
-    """
-    payload: bytes | memoryview = batch.data[HEADER_BYTES:]
-    if batch.attributes & _CODEC_BITS and batch.record_count:
-        payload = decompress(batch.codec, payload, size_bytes_max=UNCOMPRESSED_BYTES_MAX)
-    size_bytes = len(payload)
-    if not 0 <= batch.record_count <= min(RECORDS_MAX, size_bytes // _RECORD_BYTES_MIN):
-        raise CorruptData(
-            f"the batch at offset {batch.base_offset} claims {batch.record_count} records"
-            f" in {size_bytes} bytes"
-        )
-    return b"".join((payload, _PADDING))
 
 
 def _outside(what: str, size: int, room: int) -> str:

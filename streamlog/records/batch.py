@@ -155,6 +155,11 @@ class RecordBatch:
         return Compression(number)
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether it has records, and they are compressed."""
+        return bool(self.attributes & _CODEC_BITS) and self.record_count != 0
+
+    @property
     def is_control(self) -> bool:
         """Whether it holds control records (transaction markers), not the user's."""
         return bool(self.attributes & _CONTROL)
@@ -173,6 +178,11 @@ class RecordBatch:
     def data(self) -> memoryview:
         """The whole batch, as it lies in the buffer."""
         return self._view[self._position : self._position + self.size_bytes]
+
+    def data_and(self, more_bytes: int) -> memoryview | None:
+        """The batch and so many bytes of the buffer behind it; None if there are not so many."""
+        end = self._position + self.size_bytes + more_bytes
+        return self._view[self._position : end] if end <= len(self._view) else None
 
     def check_crc(self) -> None:
         """Compare the checksum in the header with the bytes behind it.

@@ -7,7 +7,22 @@ cdef extern from *:
     ) {
         memcpy(out + at, data + position, (size_t)size);
     }
+    static CYTHON_INLINE void streamlog_bring_ahead(
+        const unsigned char *data, Py_ssize_t position
+    ) {
+    #if defined(__GNUC__) || defined(__clang__)
+        const char *at = (const char *)data + position + 2048;
+        __builtin_prefetch(at);
+        __builtin_prefetch(at + 64);
+        __builtin_prefetch(at + 128);
+        __builtin_prefetch(at + 192);
+    #else
+        (void)data;
+        (void)position;
+    #endif
+    }
     """
+    void bring_ahead "streamlog_bring_ahead" (const unsigned char *data, Py_ssize_t position)
     void put "streamlog_put" (
         unsigned char *out, Py_ssize_t at, const unsigned char *data, Py_ssize_t position,
         Py_ssize_t size

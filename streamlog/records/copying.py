@@ -15,3 +15,7 @@ def put(out: bytearray, at: int, data: bytes, position: int, size: int) -> None:
 def put_into(out: memoryview, at: int, data: bytes, position: int, size: int) -> None:
     """As `put`, into a view."""
     out[at : at + size] = data[position : position + size]
+
+
+def bring_ahead(data: bytes, position: int) -> None:
+    """What follows may lie far from the processor: compiled, it is told in time."""
