@@ -28,9 +28,10 @@ from benchmarks.harness import Reading, tree_cpu_watch
 from streamlog import App, Stream, Windowed, tumbling
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
-from streamlog.log import Log, StoredLog
+from streamlog.log import Log
 from streamlog.records.batch import RecordBatch
 from streamlog.records.columns import FieldColumns
+from streamlog.stored_log import StoredLog
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.sorted_file import write_sorted
 

@@ -25,12 +25,13 @@ from spark_bridge.options import COMMITTED, ByPartition, Isolation, ReadOptions
 from spark_bridge.options import Place as Position
 from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, OffsetOutOfRange, RequestTimedOut
-from streamlog.log import Log, StoredLog
+from streamlog.stored_log import StoredLog
 from streamlog.transport.security import Security
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from streamlog.log import Log
     from streamlog.records.batch import RecordBatch
 
 POLL_TIMEOUT_MS = 1_000
@@ -103,6 +104,8 @@ def opened_log(address: Address) -> Log:
     Raises:
         ConfigError: a setting is wrong.
     """
+    from streamlog.log import Log  # noqa: PLC0415 - the whole broker; readers of files do without
+
     if address.path is not None:
         return Log.open(f"embedded:{address.path}", create=False)
     protocol = address.client.get("security.protocol", "PLAINTEXT")

@@ -32,8 +32,8 @@ from spark_bridge.staging import STAGING, TaskWriter
 from spark_bridge.write_options import WriteOptions, check_columns
 from streamlog.clock import SystemClock
 from streamlog.errors import ConfigError
-from streamlog.log import StoredLog
 from streamlog.records.staged import StagedSegment
+from streamlog.stored_log import StoredLog
 
 if TYPE_CHECKING:
     import pyarrow as pa

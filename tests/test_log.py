@@ -24,7 +24,8 @@ from streamlog.errors import (
     UnknownTopicOrPartition,
     UsageError,
 )
-from streamlog.log import Log, StoredLog
+from streamlog.log import Log
+from streamlog.stored_log import StoredLog
 
 T0 = TopicPartition("t", 0)
 HOLDER = """

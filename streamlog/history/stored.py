@@ -13,10 +13,10 @@ from collections.abc import Generator, Iterator
 from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, OffsetOutOfRange, ProcessingError
 from streamlog.history.task_run import Arrival
-from streamlog.log import StoredLog
 from streamlog.records.batch import RecordBatch
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark, time_mark_of
+from streamlog.stored_log import StoredLog
 
 ARRIVAL_RECORDS = 5_000
 """Given at a time, at least, as far as there are so many."""

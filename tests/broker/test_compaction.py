@@ -13,7 +13,8 @@ from pathlib import Path
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
-from streamlog.log import Log, StoredLog
+from streamlog.log import Log
+from streamlog.stored_log import StoredLog
 from tests.broker.process import BrokerProcess
 
 TOPIC = {

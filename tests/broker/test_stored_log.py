@@ -13,8 +13,8 @@ from streamlog.broker.storage.cleaning import Cleaning
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import CorruptData
-from streamlog.log import StoredLog
 from streamlog.records.batch import Record, RecordBatch
+from streamlog.stored_log import StoredLog
 from tests.broker.storage.test_cleaning import MEMORY_BYTES, dirt, keyed
 
 CONFIG = BrokerConfig(

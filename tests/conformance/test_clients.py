@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from streamlog.client.admin import NewTopic
-from streamlog.log import Log, StoredLog
+from streamlog.log import Log
 from streamlog.protocol.messages.coordination import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
 from streamlog.records.compression import Compression
+from streamlog.stored_log import StoredLog
 from streamlog.transport.connection import TcpTransport
 from tests.broker.process import BrokerProcess
 from tests.conformance.clients import (

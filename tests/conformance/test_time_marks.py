@@ -11,8 +11,9 @@ import pytest
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
-from streamlog.log import Log, StoredLog
+from streamlog.log import Log
 from streamlog.records.control import time_mark_of
+from streamlog.stored_log import StoredLog
 from tests.broker.process import BrokerProcess
 from tests.conformance.clients import CLIENTS, PATIENCE_S, Client, Sent
 from tests.conformance.test_transactional_clients import READERS

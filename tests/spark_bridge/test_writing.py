@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streamlog.client.admin import NewTopic
-from streamlog.log import Log, StoredLog
+from streamlog.log import Log
 from streamlog.records.batch import Record
 from streamlog.records.murmur2 import partitions_of_keys
+from streamlog.stored_log import StoredLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,8 +14,9 @@ import msgspec
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
-from streamlog.log import Log, StoredLog
+from streamlog.log import Log
 from streamlog.records.batch import Record
+from streamlog.stored_log import StoredLog
 from tests.worker.processes import STREAMLOG, Process, attached, read_until, running
 from tests.worker.test_worker import (
     COUNTING,

@@ -14,9 +14,10 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.clock import SystemClock
 from streamlog.errors import CorruptData, LogDirectoryLost
-from streamlog.log import Log, StoredLog
+from streamlog.log import Log
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record
+from streamlog.stored_log import StoredLog
 from streamlog.tables.changelog import Restoration, changelog_offset
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.worker import restore

@@ -1,0 +1,154 @@
+"""StoredLog: the files of a log in a directory, read without a broker.
+
+For whoever has to do no more than that, such as the tasks of a Spark job: it knows of a broker
+nothing but how it keeps its files.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from streamlog.broker.storage.committed import CommittedView, committed_view
+from streamlog.broker.storage.files import Buffer
+from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.transactions import Decided
+from streamlog.errors import CorruptData, OffsetOutOfRange
+from streamlog.records.batch import RecordBatch, split_batches
+
+STORED_READ_BYTES: Final = 1024 * 1024
+LOOKS_MAX: Final = 5
+"""How often the files of a partition are listed anew because they changed under a reader."""
+
+
+class StoredLog:
+    """The files of a log, read without a broker. Synchronous; a broker may be writing meanwhile.
+
+    Topics and the ends of partitions are as they were when the StoredLog was made. What the broker
+    compacts meanwhile is read as it is by then: in order, and without those records that have
+    become older than the last one of their key, be that one behind the end.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Open the files.
+
+        Raises:
+            LogDirectoryLost: there is no log.
+            CorruptData: a small file that describes it is damaged.
+        """
+        self._directory = LogDirectory.open(directory, read_only=True)
+        self._finalizer = weakref.finalize(self, self._directory.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; happens by itself when nobody refers to this any more."""
+        self._finalizer()
+
+    @property
+    def cluster_id(self) -> str:
+        """The identity of the log."""
+        return self._directory.cluster_id
+
+    def topics(self) -> dict[str, int]:
+        """Topics and how many partitions they have."""
+        return {name: len(topic.partitions) for name, topic in self._directory.topics.items()}
+
+    def offsets(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset, and the one after the last.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+        """
+        stored = self._directory.log(topic, partition)
+        return stored.log_start_offset, stored.log_end_offset
+
+    def check_end(self, topic: str, partition: int) -> None:
+        """Whether the files can be read as far as their broker has noted that they reach.
+
+        What is damaged at the end looks to who reads it as if it had not been written yet.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            CorruptData: they end before that; tells where.
+        """
+        _, end = self.offsets(topic, partition)
+        least = self._directory.least_end(topic, partition)
+        if end < least:
+            raise CorruptData(
+                f"{topic}-{partition} can be read up to offset {end}, but {least} records and "
+                "markers were written: a batch is damaged, or was cut off; `streamlog log verify` "
+                "shows which"
+            )
+
+    def committed(self, topic: str, partition: int, start: int, end: int) -> CommittedView:
+        """What readers of committed records see of the offsets from `start` to before `end`.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            OffsetOutOfRange: the log does not hold `start` (any more).
+            CorruptData: a batch on the way is damaged.
+        """
+        return committed_view(self._directory.log(topic, partition), start, end)
+
+    def offset_of_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """The first record from that time on (ms since 1970); None if there is none.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            CorruptData: a batch on the way is damaged.
+        """
+        found = self._directory.log(topic, partition).offset_for_timestamp(timestamp_ms)
+        return None if found is None else found[0]
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordBatch]:
+        """The batches that hold the offsets from `start` to before `end`.
+
+        The first may begin before `start`, the last may go beyond `end`; some may be control
+        batches. They are not checked: call `check_crc`.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+            OffsetOutOfRange: the log does not hold `start` (any more).
+        """
+        position = start
+        while position < end:
+            before = position
+            for batch in split_batches(self._data(topic, partition, position)):
+                if batch.base_offset >= end:
+                    return
+                yield batch
+                position = batch.next_offset
+            if position == before:
+                return
+
+    def aborted(self, topic: str, partition: int, start: int, end: int) -> list[Decided]:
+        """The transactions that were aborted and have records between these offsets.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+        """
+        return self._directory.log(topic, partition).aborted(start, end)
+
+    def _data(self, topic: str, partition: int, offset: int) -> Buffer:
+        stored = self._directory.log(topic, partition)
+        for _ in range(LOOKS_MAX):
+            try:
+                return stored.read(offset, max_bytes=STORED_READ_BYTES)
+            except (CorruptData, OffsetOutOfRange):
+                # The broker may have compacted or removed what was there when it was listed.
+                with suppress(OffsetOutOfRange):
+                    stored = self._directory.look_again(topic, partition)
+        return stored.read(offset, max_bytes=STORED_READ_BYTES)
