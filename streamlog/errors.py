@@ -120,10 +120,14 @@ class OffsetOutOfRange(LogError):
 
 
 class NotLeader(LogError):
-    """The broker does not lead the partition: look up the leader again."""
+    """The broker does not lead the partition: look up the leader again.
+
+    `current` is who leads, and the leader epoch, as far as who refuses knows.
+    """
 
     code = 6
     retriable = True
+    current: tuple[int, int] | None = None
 
 
 class CorruptMessage(LogError):

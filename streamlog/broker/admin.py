@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.answers import Answer, mapped
 from streamlog.broker.quorum.registrations import NO_LEADER
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from streamlog.broker.listeners import Reached
     from streamlog.broker.quorum.metadata import ClusterMetadata, TopicRegistration
     from streamlog.broker.quorum.registrations import PartitionRegistration
-    from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.storage.log_directory import LogDirectory
 
 ALL_TOPICS_VERSION_MAX = 0
@@ -60,6 +60,19 @@ NOT_ASKED = -(2**31)
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """Everything that can be done to a topic, by the numbers of KIP-430: nothing is forbidden here."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+class Deletion(NamedTuple):
+    """The head of a partition's log, deleted here, and its answer."""
+
+    partition: Partition
+    start_offset: int
+    """What is before it."""
+    result: DeleteRecordsPartitionResult
+
+    def refuse(self, failure: StreamlogError) -> None:
+        """It may not be for good, or not everywhere: the answer says so."""
+        self.result.low_watermark, self.result.error_code = -1, _code(failure)
 
 
 class AdminRequests:
@@ -166,26 +179,27 @@ class AdminRequests:
 
     # ---- records ----
 
-    def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Delete the oldest records of partitions; it is for good once checkpoints are kept."""
+    def delete_records(
+        self, request: DeleteRecordsRequest
+    ) -> tuple[DeleteRecordsResponse, list[Deletion]]:
+        """Delete the oldest records of partitions; it is for good once checkpoints are kept.
+
+        Returned are the answer, and what of it has been deleted here.
+        """
+        done: list[Deletion] = []
         topics = [
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[self._delete_before(topic.name, each) for each in topic.partitions],
+                partitions=[
+                    self._delete_before(topic.name, each, done) for each in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
-        return DeleteRecordsResponse(topics=topics)
-
-    def refuse_deletions(self, response: DeleteRecordsResponse, failure: StreamlogError) -> None:
-        """They may not be for good: the answer says so."""
-        for topic in response.topics:
-            for each in topic.partitions:
-                if not each.error_code:
-                    each.low_watermark, each.error_code = -1, _code(failure)
+        return DeleteRecordsResponse(topics=topics), done
 
     def _delete_before(
-        self, topic: str, asked: DeleteRecordsPartition
+        self, topic: str, asked: DeleteRecordsPartition, done: list[Deletion]
     ) -> DeleteRecordsPartitionResult:
         try:
             partition = self._partitions.get(topic, asked.partition_index)
@@ -200,9 +214,12 @@ class AdminRequests:
             return DeleteRecordsPartitionResult(
                 partition_index=asked.partition_index, low_watermark=-1, error_code=_code(error)
             )
-        return DeleteRecordsPartitionResult(
-            partition_index=asked.partition_index, low_watermark=partition.log.log_start_offset
+        start = partition.log.log_start_offset
+        result = DeleteRecordsPartitionResult(
+            partition_index=asked.partition_index, low_watermark=start
         )
+        done.append(Deletion(partition, start, result))
+        return result
 
     # ---- topics ----
 

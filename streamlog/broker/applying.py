@@ -32,6 +32,7 @@ from streamlog.broker.storage.catalog import AlteredSettings
 from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
+    from streamlog.broker.quorum.broker_lifecycle import Place
     from streamlog.broker.quorum.metadata import ClusterMetadata, TopicRegistration
     from streamlog.broker.quorum.registrations import PartitionRegistration
     from streamlog.broker.replication.partition import Partitions
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 RETRY_MS = 1_000
 """Between two tries to make logs that the disk has refused to make."""
+DAMAGE_CHECK_MS = 5_000
+"""Between two looks for logs that have turned out to have holes."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +65,8 @@ class Observers:
     """Other users, or credentials, are there."""
     acls: Callable[[], None]
     """Other ACLs hold."""
+    damaged: Callable[[Iterable[Place]], None]
+    """Replicas lack records that they have counted, and others in sync have them."""
 
 
 class Applying:
@@ -83,6 +88,8 @@ class Applying:
         self._lacking: dict[str, None] = {}
         """Topics some of whose logs could not be made."""
         self._retry_ms: int | None = None
+        self._look_ms: int | None = None
+        """When to look for damage; None while no partition is on other brokers as well."""
 
     def begin(self, broker_epoch: int) -> None:
         """Be what the metadata says as a whole, before the first change.
@@ -109,6 +116,7 @@ class Applying:
         for topic, number, partition in metadata.partitions():
             if directory.node_id in partition.replicas:
                 self._be(topic.name, number, partition)
+        self._look_for_damage()
         self._tell.settings()
         self._tell.users()
         self._tell.acls()
@@ -130,7 +138,10 @@ class Applying:
             self._tell.acls()
 
     def tick(self, now_ms: int) -> None:
-        """Try again what the disk has refused."""
+        """Try again what the disk has refused, and look for logs that have lost something."""
+        if self._look_ms is not None and now_ms >= self._look_ms:
+            self._look_ms = now_ms + DAMAGE_CHECK_MS
+            self._look_for_damage()
         if self._lacking and self._retry_ms is None:
             self._retry_ms = now_ms + RETRY_MS
         if self._retry_ms is None or now_ms < self._retry_ms:
@@ -142,7 +153,8 @@ class Applying:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None for never."""
-        return self._retry_ms
+        deadlines = [each for each in (self._retry_ms, self._look_ms) if each is not None]
+        return min(deadlines, default=None)
 
     # ---- brokers and settings ----
 
@@ -254,6 +266,25 @@ class Applying:
             self._replicas.drop(name, number)
             self._partitions.drop(name, number)
 
+    # ---- damage ----
+
+    def _look_for_damage(self) -> None:
+        """Give up what others have: say so if it counts as in sync, fetch it anew if it doesn't."""
+        damaged: list[Place] = []
+        for topic, number, partition in self._metadata.partitions():
+            hosted = self._partitions.hosted(topic.name, number)
+            if hosted is None or not hosted.log.damage:
+                continue
+            if is_relied_on(partition, self._directory.node_id):
+                damaged.append((topic.topic_id, number))
+            elif hosted.replica is not None and self._directory.node_id not in partition.isr:
+                try:
+                    hosted.replica.mend()
+                except StreamlogError as error:
+                    _log.error("%s can't be fetched anew: %s", hosted.log.name, error)
+        if damaged:
+            self._tell.damaged(damaged)
+
     # ---- leading and following ----
 
     def _be_or_not(self, topic_id: bytes, number: int) -> None:
@@ -279,6 +310,8 @@ class Applying:
 
     def _be(self, name: str, number: int, state: PartitionRegistration) -> None:
         """Lead or follow a partition, as it is committed."""
+        if self._look_ms is None and len(state.replicas) > 1:
+            self._look_ms = 0
         try:
             partition = self._partitions.host(name, number)
             self._replicas.apply(partition, _state(state), self._metadata.offset)
@@ -289,6 +322,28 @@ class Applying:
                 self._tell.leading(name, number)
         except StreamlogError as error:
             _log.error("%s-%d can't be had by this broker: %s", name, number, error)
+
+
+def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> Iterator[Place]:
+    """Replicas here that have lost records, where others may do without them; see `is_relied_on`.
+
+    To be told with the registration, so that none of them is elected.
+    """
+    for topic, number, partition in metadata.partitions():
+        state = directory.topics.get(topic.name)
+        log = None if state is None else state.partitions.get(number)
+        if log is not None and log.damage and is_relied_on(partition, directory.node_id):
+            yield topic.topic_id, number
+
+
+def is_relied_on(partition: PartitionRegistration, broker_id: int) -> bool:
+    """Whether a replica counts as one that has everything, and is not the only one.
+
+    The only one stays what it is, damaged or not: nobody has more, and what is around the damage
+    can be read.
+    """
+    complete = {*partition.isr, *partition.elr}
+    return broker_id in complete and len(complete) > 1
 
 
 def _state(partition: PartitionRegistration) -> PartitionState:

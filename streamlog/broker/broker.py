@@ -34,6 +34,7 @@ from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
 from streamlog.broker.finding import Finding
 from streamlog.broker.internal_topics import INTERNAL_TOPICS, InternalTopics
+from streamlog.broker.leader_endpoints import LeaderEndpoints
 from streamlog.broker.listeners import Reached
 from streamlog.broker.marking import Marking
 from streamlog.broker.membership import Membership
@@ -126,16 +127,7 @@ class Broker:
         )
         self._replicas, self._replica_fetches = self._replicated()
         self._coordinator, self._transactions = self._coordinators()
-        self._groups = GroupRequests(self._coordinator)
-        self._verification = Verification(
-            self._partitions,
-            self._transactions,
-            node_id=directory.node_id,
-            leader_of=self._leader_of,
-        )
-        self._transacting = TransactionRequests(
-            self._transactions, self._groups, self._verification, on_deadline=self._arm
-        )
+        self._groups, self._verification, self._transacting = self._coordinating()
         self._data = DataRequests(
             self._partitions,
             internal_topics=frozenset(INTERNAL_TOPICS),
@@ -190,6 +182,19 @@ class Broker:
             node_id=self._directory.node_id,
             leader_of=self._leader_of,
         )
+
+    def _coordinating(self) -> tuple[GroupRequests, Verification, TransactionRequests]:
+        groups = GroupRequests(self._coordinator)
+        verification = Verification(
+            self._partitions,
+            self._transactions,
+            node_id=self._directory.node_id,
+            leader_of=self._leader_of,
+        )
+        transacting = TransactionRequests(
+            self._transactions, groups, verification, on_deadline=self._arm
+        )
+        return groups, verification, transacting
 
     @classmethod
     def open(
@@ -367,9 +372,10 @@ class Broker:
         metadata, submit = self._member.metadata, self._member.submit
         topics = InternalTopics(self._partitions, submit)
         internal = frozenset(INTERNAL_TOPICS)
+        leaders = LeaderEndpoints(admin, self._listener)
         return {
             ApiVersionsRequest: lambda _, __: api_versions(),
-            FetchRequest: self._fetch,
+            **leaders.after({FetchRequest: self._fetch}),
             FetchAlike: self._fetches.begin_alike,
             OffsetForLeaderEpochRequest: lambda request, _: self._data.epoch_ends(request),
             MetadataRequest: lambda request, at: admin.metadata(
@@ -383,7 +389,7 @@ class Broker:
                 for kind in self._member.requests & ADVERTISED
             },
             **topics.before(Finding(admin, metadata).handlers(self._listener)),
-            **self._verification.before(durable.handlers()),
+            **leaders.after(self._verification.before(durable.handlers())),
             **self._deletions.handlers(),
             **topics.before(self._publishing.handlers()),
             **topics.before(self._transacting.handlers()),
@@ -417,6 +423,7 @@ class Broker:
                 settings=self._on_altered,
                 users=self._users.on_changed,
                 acls=self._acls.on_changed,
+                damaged=self._member.on_damage,
             ),
         )
         self._coordinator.configure(self._directory.config.group)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.broker.storage.appends import Origin
-from streamlog.errors import CorruptData, LogError, StreamlogError
+from streamlog.errors import CorruptData, LogError, NotLeader, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.fetch_patterns import FetchAlike, PartitionEnds
 from streamlog.protocol.messages.cluster import (
@@ -33,6 +33,7 @@ from streamlog.protocol.messages.data import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    LeaderIdAndEpoch,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -398,10 +399,16 @@ class _Reading:
             topic=asked.topic, topic_id=asked.topic_id, partitions=partitions
         )
 
-    def _unreadable(self, wanted: FetchPartition, code: int) -> PartitionData:
+    def _unreadable(
+        self, wanted: FetchPartition, code: int, error: StreamlogError | None = None
+    ) -> PartitionData:
         self.failed = True
         return PartitionData(
-            partition_index=wanted.partition, error_code=code, high_watermark=-1, records=b""
+            partition_index=wanted.partition,
+            error_code=code,
+            high_watermark=-1,
+            current_leader=_current_leader(error),
+            records=b"",
         )
 
     def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
@@ -416,7 +423,7 @@ class _Reading:
                 self.failed = True  # There is nothing to wait for.
                 found = _Found(b"", _ends(partition), [] if self._committed else None)
         except StreamlogError as error:
-            return self._unreadable(wanted, _code(error))
+            return self._unreadable(wanted, _code(error), error)
         self.found_bytes += len(found.records)
         if wanted.mark_after_ms >= 0 and wanted.fetch_offset == found.ends.high_watermark:
             self._want_mark(partition, wanted.mark_after_ms)
@@ -540,7 +547,11 @@ def refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
     stored = isinstance(error, CorruptData)
     code = ErrorCode.KAFKA_STORAGE_ERROR if stored else _code(error)
     return PartitionProduceResponse(
-        index=index, error_code=code, base_offset=-1, error_message=str(error)
+        index=index,
+        error_code=code,
+        base_offset=-1,
+        error_message=str(error),
+        current_leader=_current_leader(error),
     )
 
 
@@ -548,6 +559,15 @@ def _refuse(answer: PartitionProduceResponse, error: StreamlogError) -> None:
     """Make an error of what was going to be a good answer."""
     answer.error_code, answer.error_message = _code(error), str(error)
     answer.base_offset = answer.log_append_time_ms = -1
+    answer.current_leader = _current_leader(error)
+
+
+def _current_leader(error: StreamlogError | None) -> LeaderIdAndEpoch | None:
+    """Who leads now, for who has asked somebody else (KIP-951)."""
+    if not isinstance(error, NotLeader) or error.current is None:
+        return None
+    leader_id, epoch = error.current
+    return LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=epoch)
 
 
 def _code(error: StreamlogError) -> int:

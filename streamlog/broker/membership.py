@@ -14,7 +14,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self
 
-from streamlog.broker.applying import Applying, Observers
+from streamlog.broker.applying import Applying, Observers, damaged_places
 from streamlog.broker.cluster_config import REPLICAS_MAX
 from streamlog.broker.figures import (
     BrokerStanding,
@@ -204,6 +204,7 @@ class Membership:
         """
         self._applying = Applying(self.metadata, self._directory, partitions, replicas, observers)
         self._quorum.watch(self._on_changes)
+        self._session.on_damage(damaged_places(self.metadata, self._directory))
         self._session.tick()
 
     def listens_at(self, listeners: Sequence[Listener]) -> None:

@@ -24,7 +24,14 @@ from streamlog.broker.publications import PUBLICATIONS_TOPIC, Publications, enco
 from streamlog.broker.storage.appends import Origin
 from streamlog.broker.storage.staging import check_staged_name
 from streamlog.broker.turns import Run, Steps, pause
-from streamlog.errors import ConnectionLost, CorruptData, LogError, StreamlogError, UsageError
+from streamlog.errors import (
+    ConnectionLost,
+    CorruptData,
+    LogError,
+    NotLeader,
+    StreamlogError,
+    UsageError,
+)
 from streamlog.protocol.apis import api_of
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.coordination import (
@@ -233,7 +240,7 @@ class Publishing:
                     why = "twice" if place in seen else "but is the broker's own"
                     raise _refused(f"job {request.job_id} names {place[0]}-{place[1]} {why}")
                 seen.add(place)
-                self._partitions.get(*place)
+                self._check_led(request.job_id, *place)
                 for segment in each.segments:
                     self._check_size(request.staged_by or request.job_id, segment)
         for group in request.groups:
@@ -241,6 +248,18 @@ class Publishing:
             for placed in group.topics:
                 for at in placed.partitions:
                     self._partitions.get(placed.name, at.partition_index)
+
+    def _check_led(self, job_id: str, topic: str, index: int) -> None:
+        """A publication is one broker's work; what another one leads it can't write."""
+        try:
+            self._partitions.get(topic, index)
+        except NotLeader as error:
+            where = "nobody" if error.current is None else f"broker {error.current[0]}"
+            raise _refused(
+                f"job {job_id} is published to {topic}-{index}, which {where} leads, and not the"
+                " broker that was asked: a publication takes partitions that one broker leads; in"
+                " a cluster write by a transactional producer instead"
+            ) from error
 
     def _check_size(self, job_id: str, segment: PublishSegment) -> None:
         file = self._directory.staging.open(job_id, segment.name)

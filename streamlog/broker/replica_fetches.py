@@ -87,7 +87,7 @@ class ReplicaFetches:
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
         self._parked: dict[int, _Parked] = {}
         self._ready: list[int] = []
-        self._told: dict[tuple[int, bytes | str, int], int] = {}
+        self._told: dict[tuple[int, bytes | str, int], tuple[int, int]] = {}
         self._tickets = itertools.count(1)
         replicas.on_progress_told = self.on_progress
 
@@ -186,14 +186,15 @@ class ReplicaFetches:
         return FetchResponse(responses=responses), has_news
 
     def _is_told(self, request: FetchRequest, topic: FetchTopic, data: PartitionData) -> bool:
-        """Whether a follower knows already how much is committed; if not, it is about to."""
+        """Whether a follower knows already what is committed, and deleted; else it is about to."""
         if data.error_code or data.diverging_epoch is not None:
             return False
         state = request.replica_state
         broker = request.replica_id if state is None else state.replica_id
         key = (broker, topic.topic_id or topic.topic, data.partition_index)
-        known, self._told[key] = self._told.get(key), data.high_watermark
-        return known == data.high_watermark
+        ends = (data.high_watermark, data.log_start_offset)
+        known, self._told[key] = self._told.get(key), ends
+        return known == ends
 
 
 def _data(asked: _Asked, room_bytes: int, *, is_first: bool) -> PartitionData:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from streamlog.broker.quorum.registrations import NO_LEADER
+
 if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata import ClusterMetadata
 
@@ -28,6 +30,14 @@ class ClusterTopics:
         """The name of the topic with this identity."""
         topic = self._metadata.topics.get(topic_id)
         return None if topic is None else topic.name
+
+    def leader(self, name: str, partition: int) -> tuple[int, int] | None:
+        """Who leads a partition, and in which leader epoch; None if nobody does."""
+        topic = self._metadata.topic(name)
+        found = None if topic is None else topic.partitions.get(partition)
+        if found is None or found.leader == NO_LEADER:
+            return None
+        return found.leader, found.leader_epoch
 
     def partitions(self, name: str) -> int:
         """How many it has; 0 if there is no such topic."""

@@ -121,6 +121,13 @@ class Leader:
         """Whether the high watermark has reached what earlier leaders may have committed."""
         return self._log.high_watermark >= self.epoch_start
 
+    @property
+    def low_watermark(self) -> int:
+        """Before this offset no replica that lives has anything any more."""
+        followers = self.followers.items()
+        starts = [each.start_offset for broker, each in followers if broker in self._brokers]
+        return min([self._log.start_offset, *starts])
+
     def on_appended(self, end_offset: int) -> list[Effect]:
         """The log now ends at `end_offset`; it is not on disk by that."""
         self._log.end_offset = end_offset

@@ -14,7 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.config import FLUSH_ALWAYS, FLUSH_NEVER
-from streamlog.broker.replication.partition_replica import Committed, PartitionReplica, ReplicaNode
+from streamlog.broker.replication.partition_replica import (
+    Committed,
+    PartitionReplica,
+    ReplicaNode,
+    led_by_another,
+)
 from streamlog.broker.storage.appends import Origin
 from streamlog.errors import OffsetOutOfRange, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -196,9 +201,10 @@ class Partition:
         if leader_epoch in (NO_EPOCH, current):
             return
         older = leader_epoch < current
-        raise error_for(
+        raise led_by_another(
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
             f"{self.topic}-{self.index}: leader epoch {leader_epoch}, the current one is {current}",
+            None if self.replica is None else self.replica.current_leader,
         )
 
     def diverges(self, epoch: int, offset: int) -> tuple[int, int] | None:
@@ -386,6 +392,25 @@ class Partition:
                 f" {self.high_watermark}"
             )
         self.log.advance_start(self.high_watermark if offset == HIGH_WATERMARK else offset)
+        if not self._alone and self.replica is not None:
+            self.replica.on_deleted()
+
+    @property
+    def low_watermark(self) -> int:
+        """Before this offset no replica that lives has anything any more."""
+        if self._alone or self.replica is None:
+            return self.log.log_start_offset
+        return self.replica.low_watermark
+
+    def when_deleted(self, offset: int, then: Committed) -> None:
+        """Call back once no replica that lives has anything before `offset`, or with why not.
+
+        Errors: NOT_LEADER_OR_FOLLOWER, this broker leads no more, so it will not know.
+        """
+        if self._alone or self.replica is None:
+            then(None)
+        else:
+            self.replica.when_deleted(offset, then)
 
 
 class Partitions:
@@ -426,8 +451,10 @@ class Partitions:
             raise UnknownTopicOrPartition(
                 f"topic {topic!r} has partitions 0 to {count - 1}, not {index}"
             )
-        raise error_for(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is not led by this broker"
+        raise led_by_another(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{topic}-{index} is not led by this broker",
+            self._topics.leader(topic, index),
         )
 
     def host(self, topic: str, index: int) -> Partition:
@@ -495,6 +522,10 @@ class Partitions:
     def name_of(self, topic_id: bytes) -> str | None:
         """The name of the topic with this identity; None if there is none."""
         return self._topics.name_of(topic_id)
+
+    def leader(self, name: str, partition: int) -> tuple[int, int] | None:
+        """Who leads a partition, and in which leader epoch; None if nobody does."""
+        return self._topics.leader(name, partition)
 
     def partitions(self, name: str) -> int:
         """How many partitions a topic has; 0 if there is none of this name."""

@@ -38,7 +38,7 @@ from streamlog.broker.replication.replica import Replica
 from streamlog.broker.replication.replica_log import ReplicaLog
 from streamlog.broker.replication.replica_rules import CORRECT, Rules
 from streamlog.broker.storage.appends import Origin
-from streamlog.errors import StreamlogError
+from streamlog.errors import NotLeader, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class PartitionReplica:
         self._on_committed = on_committed
         self._waiting: dict[int, Committed] = {}
         self._tickets = 0
+        self._deletions: list[tuple[int, Committed]] = []
+        """Who waits until nothing is left anywhere before an offset."""
         self._uncommitted: deque[tuple[int, int]] = deque()
 
     @property
@@ -162,6 +164,12 @@ class PartitionReplica:
         )
 
     @property
+    def current_leader(self) -> tuple[int, int] | None:
+        """Who leads, and in which epoch; None if nobody does, or nothing is known of it."""
+        state = self.machine.state
+        return None if state is None or state.leader < 0 else (state.leader, state.leader_epoch)
+
+    @property
     def is_empty(self) -> bool:
         """Whether its log holds nothing."""
         return self.facts.end_offset == self.facts.start_offset
@@ -180,6 +188,7 @@ class PartitionReplica:
         if self.facts.flushed_offset < self.facts.end_offset:
             self._flush.add(self._flushed)
         self.configure()
+        self._tell_of_deletions()
         self._node.neighbours.may_fetch(self)
 
     def look(self, *, keep: bool) -> None:
@@ -231,6 +240,39 @@ class PartitionReplica:
     def close(self) -> None:
         """The partition is none of this broker's any more: nobody waits for its commits."""
         self._perform(self.machine.retire())
+        self._tell_of_deletions()
+
+    # ---- deleting its head ----
+
+    @property
+    def low_watermark(self) -> int:
+        """Before this offset no replica that lives has anything any more; -1 if not known."""
+        leader = self.machine.leader
+        return -1 if leader is None else leader.low_watermark
+
+    def on_deleted(self) -> None:
+        """The log begins later now: followers are to hear of it."""
+        self.facts.start_offset = self.log.log_start_offset
+        self._node.neighbours.on_progress(self.topic, self.index)
+
+    def when_deleted(self, offset: int, then: Committed) -> None:
+        """Call back once no replica that lives has anything before `offset`, or with why not.
+
+        Errors: NOT_LEADER_OR_FOLLOWER, this broker leads no more.
+        """
+        self._deletions.append((offset, then))
+        self._tell_of_deletions()
+
+    def _tell_of_deletions(self) -> None:
+        waiting, self._deletions = self._deletions, []
+        low_watermark = self.low_watermark
+        for offset, then in waiting:
+            if self.machine.leader is None:
+                then(self.not_leader())
+            elif low_watermark >= offset:
+                then(None)
+            else:
+                self._deletions.append((offset, then))
 
     def check_insync(self) -> None:
         """Whether enough replicas are in sync for acks=all.
@@ -248,11 +290,12 @@ class PartitionReplica:
 
     def not_leader(self) -> StreamlogError:
         """What is told to who asks a broker that does not lead."""
-        state = self.machine.state
-        who = "nobody" if state is None or state.leader < 0 else f"broker {state.leader}"
-        return error_for(
+        leader = self.current_leader
+        who = "nobody" if leader is None else f"broker {leader[0]}"
+        return led_by_another(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"{self.topic}-{self.index}: not broker {self._node.broker_id} leads it, but {who}",
+            leader,
         )
 
     def on_fetch(self, fetch: ReplicaFetch, now_ms: int) -> FetchAnswer | None:
@@ -263,6 +306,8 @@ class PartitionReplica:
         self.facts.start_offset = self.log.log_start_offset
         answer, effects = leader.on_fetch(fetch, now_ms)
         self._perform(effects)
+        if self._deletions:
+            self._tell_of_deletions()
         return answer
 
     def on_isr_answer(
@@ -402,3 +447,11 @@ class PartitionReplica:
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
             f"{self.topic}-{self.index}: appended, and fewer are in sync than acks=all takes",
         )
+
+
+def led_by_another(code: int, what: str, leader: tuple[int, int] | None) -> StreamlogError:
+    """The error of who asks the wrong broker, or with another leader epoch than the current one."""
+    error = error_for(code, what)
+    if isinstance(error, NotLeader):
+        error.current = leader
+    return error

@@ -21,6 +21,10 @@ class Topics(Protocol):
         """The name of the topic with this identity."""
         ...
 
+    def leader(self, name: str, partition: int) -> tuple[int, int] | None:
+        """Who leads a partition, and in which leader epoch; None if nobody does."""
+        ...
+
     def partitions(self, name: str) -> int:
         """How many it has; 0 if there is no such topic."""
         ...

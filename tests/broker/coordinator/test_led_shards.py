@@ -44,6 +44,9 @@ class Topics:
     def name_of(self, topic_id: bytes) -> str | None:
         return next((n for n in self.names() if self.topic_id(n) == topic_id), None)
 
+    def leader(self, name: str, partition: int) -> tuple[int, int] | None:
+        return None
+
     def partitions(self, name: str) -> int:
         state = self._directory.topics.get(name)
         return 0 if state is None else len(state.partitions)

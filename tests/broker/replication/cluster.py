@@ -100,6 +100,8 @@ class ReplicatingNode:
             clock=self.broker.clock,
             alarm=self.broker._alarm,
         )
+        self.broker._replica_fetches = self.fetches
+        self.broker._is_open = True
         self.up = True
         self._task = asyncio.ensure_future(self.replicas.run())
 

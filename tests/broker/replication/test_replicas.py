@@ -7,7 +7,15 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
+from streamlog.broker.storage.files import read_file
+from streamlog.broker.storage.folders import partition_folder
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.admin import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from streamlog.protocol.messages.data import (
     FetchResponse,
     ListOffsetsPartition,
@@ -16,7 +24,8 @@ from streamlog.protocol.messages.data import (
     ListOffsetsTopic,
 )
 from tests.broker.node import ask, at, fetch_request
-from tests.broker.replication.cluster import Cluster, ReplicatingNode
+from tests.broker.replication.cluster import TOPIC_ID, Cluster, ReplicatingNode
+from tests.broker.storage.batches import overwrite
 
 
 def story(
@@ -220,3 +229,104 @@ def test_alone_it_is_as_it_was(count: int) -> None:
             assert (await node.produce(b"b")).base_offset == 1
 
     asyncio.run(main())
+
+
+@story
+async def test_who_asks_a_follower_is_told_who_leads(cluster: Cluster) -> None:
+    follower = cluster.nodes[1]
+    answer = await follower.produce(b"a")
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster.elect(2)
+    leader = cluster.nodes[2]
+    request = fetch_request(at(0, epoch=0))
+    response = await ask(leader.broker, request, FetchResponse)
+    found = response.responses[0].partitions[0]
+    assert found.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert found.current_leader is not None
+    assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (2, 1)
+
+
+@story
+async def test_what_is_appended_and_not_committed_is_no_end_of_the_log(cluster: Cluster) -> None:
+    leader = cluster.nodes[0]
+    await leader.produce(b"a")
+    cluster.cut_off |= {1, 2}
+    assert (await leader.produce(b"b", acks=1)).base_offset == 1
+    response = await ask(leader.broker, fetch_request(at(2)), FetchResponse)
+    found = response.responses[0].partitions[0]
+    assert (found.error_code, found.high_watermark, found.records) == (0, 1, b"")
+    response = await ask(leader.broker, fetch_request(at(3)), FetchResponse)
+    assert response.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def deletion(offset: int, timeout_ms: int = 20_000) -> DeleteRecordsRequest:
+    partition = DeleteRecordsPartition(partition_index=0, offset=offset)
+    return DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name="t", partitions=[partition])], timeout_ms=timeout_ms
+    )
+
+
+@story
+async def test_records_are_deleted_once_they_are_on_no_replica(cluster: Cluster) -> None:
+    leader, *followers = cluster.nodes
+    for number in range(4):
+        await leader.produce(b"%d" % number)
+    response = await ask(leader.broker, deletion(3), DeleteRecordsResponse)
+    (found,) = response.topics[0].partitions
+    assert (found.error_code, found.low_watermark) == (0, 3)
+    assert [node.partition.log.log_start_offset for node in followers] == [3, 3]
+
+
+@story
+async def test_records_that_a_follower_still_has_are_not_said_to_be_deleted(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.nodes[0]
+    for number in range(4):
+        await leader.produce(b"%d" % number)
+    cluster.cut_off.add(2)
+    response = await ask(leader.broker, deletion(3, timeout_ms=50), DeleteRecordsResponse)
+    (found,) = response.topics[0].partitions
+    assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
+    cluster.cut_off.clear()
+    response = await ask(leader.broker, deletion(3), DeleteRecordsResponse)
+    assert response.topics[0].partitions[0].low_watermark == 3
+
+
+@story
+async def test_a_follower_begins_within_a_batch_where_the_leader_does(cluster: Cluster) -> None:
+    leader, _, late = cluster.nodes
+    await leader.produce(b"a")
+    cluster.cut_off.add(2)
+    await leader.produce(b"b", b"c", b"d", b"e")
+    leader.partition.delete_before(3)
+    cluster.cut_off.clear()
+    cluster.commit()
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    assert late.partition.log.log_start_offset == 3
+    assert (late.end, late.partition.log.read(3, max_bytes=1000)) == (
+        5,
+        leader.partition.log.read(3, max_bytes=1000),
+    )
+
+
+@story
+async def test_a_hole_in_a_log_is_filled_by_the_leader(cluster: Cluster) -> None:
+    leader, _, follower = cluster.nodes
+    for number in range(3):
+        await leader.produce(b"%d" % number)
+    follower.broker.directory.write_checkpoints()
+    await follower.stop(power_cut=True)
+    path = f"data/{partition_folder(TOPIC_ID, 0)}/{'0' * 20}.log"
+    content = bytearray(read_file(follower.files, path))
+    content[100] ^= 1
+    overwrite(follower.files, path, bytes(content))
+    cluster.isr = (0, 1)
+    cluster.start(follower)
+    assert follower.partition.log.damage
+    replica = follower.partition.replica
+    assert replica is not None
+    replica.mend()
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    assert not follower.partition.log.damage
+    assert follower.content() == leader.content()
