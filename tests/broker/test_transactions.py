@@ -23,7 +23,7 @@ from streamlog.protocol.messages.coordination import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from streamlog.protocol.messages.data import ProduceResponse
+from streamlog.protocol.messages.data import ProduceRequest, ProduceResponse
 from streamlog.protocol.messages.transaction_admin import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -91,16 +91,19 @@ class Writer:
         return result.partition_error_code
 
     async def write(self, *sent: bytes, transactional_id: str | None = "tx") -> int:
-        data = bytearray(transactional(self.sequence, *sent, producer_id=self.producer_id))
-        data[51:53] = self.epoch.to_bytes(2)
-        sealed = _sealed(data)
-        request = produce_request(sealed)
-        request.transactional_id = transactional_id
+        request = self.writing(*sent, transactional_id=transactional_id)
         response = await ask(self.broker, request, ProduceResponse)
         code = response.responses[0].partition_responses[0].error_code
         if code == ErrorCode.NONE:
             self.sequence += len(sent)
         return code
+
+    def writing(self, *sent: bytes, transactional_id: str | None = "tx") -> ProduceRequest:
+        data = bytearray(transactional(self.sequence, *sent, producer_id=self.producer_id))
+        data[51:53] = self.epoch.to_bytes(2)
+        request = produce_request(_sealed(data))
+        request.transactional_id = transactional_id
+        return request
 
     def ending(self, *, committed: bool) -> EndTxnRequest:
         return EndTxnRequest(

@@ -104,6 +104,9 @@ class Verification:
             if name is None or request.acks == 0:
                 return produce(request, context)
             producer, places = _written(request)
+            if self._may_go_on(name, producer, places):
+                return produce(request, context)
+            _keep(request)
             return self.verified(name, producer, places, lambda: produce(request, context))
 
         return {**handlers, ProduceRequest: begin}
@@ -112,10 +115,9 @@ class Verification:
         self, name: str, producer: Producer, places: list[Place], go_on: Callable[[], T]
     ) -> T | asyncio.Future[Message]:
         """What `go_on` comes to, in which `check` knows about these places."""
-        before = self._last.get(name)
-        if self._others is None or (before is None and not self._unknown(name, producer, places)):
+        if self._others is None or self._may_go_on(name, producer, places):
             return go_on()
-        _, spawn = self._others
+        before, (_, spawn) = self._last.get(name), self._others
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         done = self._last[name] = asyncio.Event()
 
@@ -176,6 +178,11 @@ class Verification:
         if guard.leader_epoch != partition.log.epochs.current:
             return ErrorCode.NETWORK_EXCEPTION  # What another leader has written is not known.
         return ErrorCode(guard.code)
+
+    def _may_go_on(self, name: str, producer: Producer, places: list[Place]) -> bool:
+        """Whether a request need not wait for anything."""
+        is_next = name not in self._last
+        return self._others is None or (is_next and not self._unknown(name, producer, places))
 
     def _is_here(self, name: str) -> bool:
         """Whether this broker is asked about a transactional id, or nobody is yet."""
@@ -250,6 +257,14 @@ def _written(request: ProduceRequest) -> tuple[Producer, list[Place]]:
                 producer = batch.producer_id, batch.producer_epoch
                 places.append((topic.name, data.index))
     return producer, places
+
+
+def _keep(request: ProduceRequest) -> None:
+    """Copy its records: where they are, its connection receives the next request meanwhile."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is not None:
+                data.records = bytes(one_buffer(data.records))
 
 
 def _question(name: str, producer: Producer, places: list[Place]) -> AddPartitionsToTxnRequest:

@@ -9,9 +9,10 @@ from typing import Any
 from streamlog.broker.broker import Broker
 from streamlog.errors import ConnectionLost
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.data import ProduceResponse
 from streamlog.protocol.messages.transactions import AddPartitionsToTxnRequest
-from streamlog.protocol.schema import Message
-from tests.broker.node import Node, context, create, produce
+from streamlog.protocol.schema import Message, one_buffer
+from tests.broker.node import Node, ask, context, create, produce
 from tests.broker.node import batch as batch_of
 from tests.broker.test_transactions import Writer
 
@@ -109,6 +110,27 @@ def test_requests_of_a_producer_keep_their_order_and_hold_up_nobody_else(node: N
         coordinators.may_answer.set()
         assert await asyncio.gather(*written) == [ErrorCode.NONE] * 3
         assert len(coordinators.asked) == 1
+        await coordinators.gone()
+
+    node.run(story)
+
+
+def test_what_waits_is_kept_while_its_connection_reads_on(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        coordinators = Coordinators(broker)
+        assert await writer.add() == ErrorCode.NONE
+        coordinators.may_answer.clear()
+        request = writer.writing(b"a")
+        data = request.topic_data[0].partition_data[0]
+        received = bytearray(one_buffer(data.records))
+        data.records = memoryview(received)
+        answer = asyncio.ensure_future(ask(broker, request, ProduceResponse))
+        await coordinators.heard.wait()
+        received[:] = bytes(len(received))
+        coordinators.may_answer.set()
+        response = await answer
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
         await coordinators.gone()
 
     node.run(story)
