@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
 
 from streamlog.broker.acl_requests import AclRequests
 from streamlog.broker.admin import AdminRequests
@@ -40,8 +40,11 @@ from streamlog.broker.marking import Marking
 from streamlog.broker.membership import Membership
 from streamlog.broker.partition_requests import PartitionRequests
 from streamlog.broker.peer_security import peer_credentials, peer_principals
+from streamlog.broker.peers import PEER_CLIENT_ID
 from streamlog.broker.publishing import Coordinators, Publishing
 from streamlog.broker.quorum.cluster_topics import ClusterTopics
+from streamlog.broker.quorum.wire import about_quorum
+from streamlog.broker.quorum_requests import QuorumRequests
 from streamlog.broker.quota_requests import QuotaRequests
 from streamlog.broker.replica_fetches import ReplicaFetches, is_of_a_follower
 from streamlog.broker.replication.group_flush import GroupFlush
@@ -71,10 +74,12 @@ from streamlog.protocol.messages.cluster import (
     OffsetForLeaderEpochRequest,
 )
 from streamlog.protocol.messages.data import FetchRequest
+from streamlog.protocol.messages.quorum import DescribeQuorumRequest
 from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from types import TracebackType
 
     from streamlog.broker.figures import BrokerStanding, ClusterFigures
@@ -83,6 +88,7 @@ if TYPE_CHECKING:
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
 """What clients may ask for."""
+T = TypeVar("T")
 INCARNATION_BITS = 62
 """Of the number by which this life of the broker is told from others."""
 
@@ -111,6 +117,10 @@ class Broker:
         """Where who is in this process is told to come; see `listens`. Port 0: there is none."""
         self._directory, self._clock = directory, clock
         self._is_open = self._closed = False
+        self._threads = threads
+        self._thread: Executor | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._spawned: set[asyncio.Task[Any]] = set()
         self._member, metadata = member, member.metadata
         self._alarm = alarm = Alarm(clock, self.tick)
         self._flush = GroupFlush(directory, threads)
@@ -151,6 +161,7 @@ class Broker:
         self._deletions = Deletions(self._admin, self._upkeep)
         coordinators = Coordinators(self._transacting, self._groups)
         self._publishing = Publishing(directory, self._partitions, coordinators, clock=clock)
+        self._quorum_requests = QuorumRequests(member.quorum)
         self._handlers = self._table()
 
     def _replicated(self) -> tuple[Replicas, ReplicaFetches]:
@@ -284,8 +295,33 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         self._is_open = True
+        if not self._member.is_alone:
+            await self._tasks.__aenter__()
+            self._thread = self._threads("streamlog-quorum")
+            self._member.start(self._spawn, self._thread, self._arm)
+            self._spawn(self._replicas.run())
+            self._transactions.markers.begin(self._call, self._spawn)
+            self._verification.begin(self._call, self._spawn)
         self._arm()
         return self
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something for as long as the broker does."""
+        task = self._tasks.create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+        return task
+
+    async def _call(self, node_id: int, request: Message, timeout_ms: int) -> Message:
+        return await self._member.call(node_id, request, timeout_ms=timeout_ms)
+
+    async def leave(self) -> None:
+        """Have others lead what this broker leads, as long as its listeners are open.
+
+        A broker that is alone need not.
+        """
+        if not self._closed:
+            await self._member.leave()
 
     async def __aexit__(
         self,
@@ -293,7 +329,31 @@ class Broker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        """End.
+
+        Raises:
+            StreamlogError: the broker could not go on; whoever had it open was cancelled.
+        """
+        try:
+            if not self._member.is_alone:
+                if kind is None:
+                    await self.leave()
+                await self._end_tasks(error if kind is asyncio.CancelledError else None)
+                await self._member.close_connections()
+        finally:
+            self.close()
+
+    async def _end_tasks(self, cancelled: BaseException | None) -> None:
+        for task in list(self._spawned):
+            task.cancel()
+        try:
+            kind = None if cancelled is None else type(cancelled)
+            await self._tasks.__aexit__(kind, cancelled, None)
+        except BaseExceptionGroup as group:
+            raise _first_of(group) from None
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=True)
 
     def close(self) -> None:
         """Whoever waits is told, the logs are flushed, the directory is free for others."""
@@ -384,10 +444,11 @@ class Broker:
             DescribeClusterRequest: lambda request, at: admin.describe_cluster(
                 request, self._listener(at)
             ),
-            **{
-                kind: lambda request, at: submit(request, at.version)
-                for kind in self._member.requests & ADVERTISED
-            },
+            **dict.fromkeys(
+                self._member.requests & ADVERTISED, self._at_controller(self._member.decide)
+            ),
+            **self._quorum_requests.handlers(),
+            DescribeQuorumRequest: self._at_controller(self._quorum_requests.describe),
             **topics.before(Finding(admin, metadata).handlers(self._listener)),
             **leaders.after(self._verification.before(durable.handlers())),
             **self._deletions.handlers(),
@@ -406,9 +467,23 @@ class Broker:
         self, request: FetchRequest, context: RequestContext, readable: Readable | None = None
     ) -> Message | asyncio.Future[Message]:
         """A follower's, which reads all that there is, or a reader's."""
+        if is_of_a_follower(request) and about_quorum(request):
+            return self._quorum_requests.ask(request)
         if is_of_a_follower(request):
             return self._replica_fetches.begin(request)
         return self._fetches.begin(request, context, readable)
+
+    def _at_controller(
+        self, here: Callable[[Any, int], Message | asyncio.Future[Message]]
+    ) -> Callable[..., Answer]:
+        """What the active controller answers: it is asked, unless another node asks this one."""
+
+        def begin(request: Message, at: RequestContext) -> Message | asyncio.Future[Message]:
+            if at.client_id == PEER_CLIENT_ID:
+                return here(request, at.version)
+            return self._member.submit(request, at.version, here)
+
+        return begin
 
     def _begin(self) -> None:
         """Be what the metadata says, and load everything that coordinators know."""
@@ -490,3 +565,9 @@ def api_versions(error_code: int = 0) -> ApiVersionsResponse:
             for api in APIS.values()
         ],
     )
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that has ended all other tasks."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

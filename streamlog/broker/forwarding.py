@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog.broker.answers import Answer
 from streamlog.broker.quorum.refusals import refuse
-from streamlog.errors import ConnectionLost, LogError, RequestTimedOut, StreamlogError
+from streamlog.errors import ConnectionLost, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.schema import Message
 
@@ -27,7 +27,11 @@ TIMEOUT_MS = 30_000
 TIMEOUT_MS_MAX = 120_000
 RETRY_MS = 50
 """Between two tries while nobody is the controller."""
+ATTEMPT_MS = 4_500
+"""For one try of what comes again by itself."""
 
+Decide = Callable[[Message, int], Answer]
+"""Answers a request of a version."""
 Spawn = Callable[[Coroutine[Any, Any, Message]], "asyncio.Task[Message]"]
 _log = logging.getLogger(__name__)
 
@@ -53,8 +57,9 @@ class Deciding(Protocol):
 class Forwarding:
     """Hands requests to the active controller."""
 
-    def __init__(self, quorum: Deciding, *, clock: Clock) -> None:
+    def __init__(self, quorum: Deciding, *, node_id: int, clock: Clock) -> None:
         self._quorum = quorum
+        self._node_id = node_id
         self._clock = clock
         self._peers: Peers | None = None
         self._spawn: Spawn | None = None
@@ -63,11 +68,21 @@ class Forwarding:
         """Others can be asked from now on."""
         self._peers, self._spawn = peers, spawn
 
-    def submit(self, request: Message, version: int) -> Answer:
-        """The answer of the controller; an error is in it, too."""
+    def submit(self, request: Message, version: int, here: Decide | None = None) -> Answer:
+        """The answer of the controller; an error is in it, too.
+
+        `here` answers if this node is the controller; without it, `decide`.
+        """
+        here = here or self.decide
+        if self._quorum.is_active or self._spawn is None:
+            return here(request, version)
+        return self._spawn(self._forwarded(request, version, here))
+
+    def attempt(self, request: Message, version: int) -> Answer:
+        """The same, tried once: NOT_CONTROLLER if nobody is, or it can't be reached."""
         if self._quorum.is_active or self._spawn is None:
             return self.decide(request, version)
-        return self._spawn(self._forwarded(request, version))
+        return self._spawn(self._attempted(request, version))
 
     def decide(self, request: Message, version: int) -> Answer:
         """The answer of this node, for a request that was handed on by another one."""
@@ -93,14 +108,14 @@ class Forwarding:
         answer.add_done_callback(settle)
         return whole
 
-    async def _forwarded(self, request: Message, version: int) -> Message:
-        timeout_ms = min(getattr(request, "timeout_ms", TIMEOUT_MS), TIMEOUT_MS_MAX)
+    async def _forwarded(self, request: Message, version: int, here: Decide) -> Message:
+        timeout_ms = max(1, min(getattr(request, "timeout_ms", TIMEOUT_MS), TIMEOUT_MS_MAX))
         deadline_ms = self._clock.now_ms() + timeout_ms
         why = "nobody is the controller"
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
             try:
-                answer = await self._asked(request, version, left_ms)
-            except (ConnectionLost, RequestTimedOut) as error:
+                answer = await self._asked(request, version, left_ms, here)
+            except StreamlogError as error:
                 why = str(error)
             else:
                 if answer is not None and not is_refused_by_a_bystander(answer):
@@ -108,13 +123,23 @@ class Forwarding:
             await asyncio.sleep(RETRY_MS / 1000)
         return refuse(request, ErrorCode.REQUEST_TIMED_OUT, f"no controller has decided: {why}")
 
-    async def _asked(self, request: Message, version: int, timeout_ms: int) -> Message | None:
+    async def _attempted(self, request: Message, version: int) -> Message:
+        why = "nobody is the controller"
+        try:
+            answer = await self._asked(request, version, ATTEMPT_MS, self.decide)
+        except StreamlogError as error:
+            answer, why = None, str(error)
+        return answer or refuse(request, ErrorCode.NOT_CONTROLLER, why)
+
+    async def _asked(
+        self, request: Message, version: int, timeout_ms: int, here: Decide
+    ) -> Message | None:
         """The answer of who is the controller as far as is known; None if nobody is."""
         controller_id = self._quorum.controller_id
         if self._quorum.is_active:
-            answer = self.decide(request, version)
+            answer = here(request, version)
             return await answer if isinstance(answer, asyncio.Future) else answer
-        if controller_id is None or self._peers is None:
+        if controller_id in (None, self._node_id) or self._peers is None:
             return None
         return await self._peers.call(controller_id, request, timeout_ms=timeout_ms)
 
@@ -137,6 +162,7 @@ def _first_code(part: object) -> int:
 
 
 def _refused(request: Message, error: StreamlogError) -> Message:
-    _log.warning("%s was refused: %s", type(request).__name__, error)
     code = error.code if isinstance(error, LogError) else ErrorCode.KAFKA_STORAGE_ERROR
+    level = logging.DEBUG if code == ErrorCode.NOT_CONTROLLER else logging.WARNING
+    _log.log(level, "%s was refused: %s", type(request).__name__, error)
     return refuse(request, code, str(error))

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from streamlog.broker.applying import Applying, Observers, damaged_places
 from streamlog.broker.cluster_config import REPLICAS_MAX
@@ -22,7 +22,8 @@ from streamlog.broker.figures import (
     counted,
     counted_by_controller,
 )
-from streamlog.broker.forwarding import Deciding, Forwarding
+from streamlog.broker.forwarding import Decide, Forwarding
+from streamlog.broker.neighbours import Neighbours
 from streamlog.broker.quorum.decision import Realm
 from streamlog.broker.quorum.member import QuorumMember
 from streamlog.broker.quorum.metadata import ClusterMetadata
@@ -33,12 +34,11 @@ from streamlog.errors import ConnectionLost, StreamlogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Executor
 
     from streamlog.broker.answers import Answer
-    from streamlog.broker.cluster_config import ClusterConfig
     from streamlog.broker.quorum.broker_lifecycle import Place
     from streamlog.broker.quorum.metadata_changes import MetadataChange
-    from streamlog.broker.quorum.quorum_view import QuorumView
     from streamlog.broker.replication.partition import Partitions
     from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.files import Files
@@ -48,50 +48,15 @@ if TYPE_CHECKING:
     from streamlog.protocol.schema import Message
     from streamlog.transport.connection import Transport
 
+CONNECT_MS = 2_000
+"""For a connection to another broker."""
+FORSAKEN_MS = 4_000
+"""A node that ends does not wait longer for a controller that nobody can find: the quorum may be
+ending as well."""
+LOOK_MS = 50
+"""Between two looks whether the controller has let this broker go."""
+
 _log = logging.getLogger(__name__)
-
-
-class Quorum(Deciding, Protocol):
-    """The member of the quorum in this process."""
-
-    @property
-    def metadata(self) -> ClusterMetadata:
-        """What is committed, as far as it knows."""
-        ...
-
-    @property
-    def requests(self) -> frozenset[type[Message]]:
-        """What can be submitted."""
-        ...
-
-    def watch(self, watcher: Callable[[list[MetadataChange]], None]) -> None:
-        """Have it told of what each batch has changed, once it is committed."""
-        ...
-
-    @property
-    def deciding_ms(self) -> int | None:
-        """For how long the controller here has been at what is told to watchers; None: another."""
-        ...
-
-    def replicas(self) -> QuorumView:
-        """How far everybody is."""
-        ...
-
-    def configure(self, cluster: ClusterConfig) -> None:
-        """Go by other settings."""
-        ...
-
-    def tick(self) -> None:
-        """Do what is due."""
-        ...
-
-    def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do at the earliest; None for never."""
-        ...
-
-    def close(self) -> None:
-        """Take part no longer."""
-        ...
 
 
 class Membership:
@@ -139,6 +104,7 @@ class Membership:
             ),
             snapshot_bytes=quorum.snapshot_bytes,
             snapshot_interval_ms=quorum.snapshot_interval_ms,
+            rejoins=directory.rejoins,
         )
         try:
             directory.predecessors().remove()
@@ -147,33 +113,42 @@ class Membership:
             raise
         return cls(member, directory, clock=clock)
 
-    def __init__(self, quorum: Quorum, directory: LogDirectory, *, clock: Clock) -> None:
-        self._quorum = quorum
+    def __init__(self, quorum: QuorumMember, directory: LogDirectory, *, clock: Clock) -> None:
+        config = directory.config
+        self.quorum = quorum
         self._directory = directory
         self._clock = clock
-        self._forwarding = Forwarding(quorum, clock=clock)
+        self._neighbours = Neighbours(config, quorum.metadata) if config.quorum.voters else None
+        self._forwarding = Forwarding(quorum, node_id=directory.node_id, clock=clock)
         self._session = BrokerSession(
-            directory,
-            quorum.metadata,
-            self.submit,
-            listeners=(),
-            clock=clock,
-            on_registered=self._act,
+            directory, quorum.metadata, self._attempt, clock=clock, on_changed=self._on_session
         )
         self._applying: Applying | None = None
-        self._is_acting = False
+        self._acting_epoch: int | None = None
+        """Of the registration that is acted upon."""
+        self._is_announced = self._neighbours is None
+        """Whether it is known where others reach this broker."""
+        self._on_due: Callable[[], None] = lambda: None
+        self._running: asyncio.Task[None] | None = None
+        self._failed: asyncio.Future[None] | None = None
+        self._has_left = False
         self.figures = ClusterFigures(directory.node_id)
         """What has happened in the cluster."""
 
     @property
     def metadata(self) -> ClusterMetadata:
         """What is committed, as far as this broker knows."""
-        return self._quorum.metadata
+        return self.quorum.metadata
 
     @property
     def requests(self) -> frozenset[type[Message]]:
         """What can be submitted."""
-        return self._quorum.requests
+        return self.quorum.requests
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no other nodes, and never will be."""
+        return self._neighbours is None
 
     def standing(self, follower_lag: Mapping[int, int]) -> BrokerStanding:
         """Where this broker stands; `follower_lag` is that of who follows it."""
@@ -185,9 +160,9 @@ class Membership:
             node_id=directory.node_id,
             state=self._session.state,
             is_broker=directory.config.quorum.is_broker,
-            quorum=self._quorum.replicas(),
+            quorum=self.quorum.replicas(),
             partitions=counted(metadata, directory.node_id, least),
-            cluster=counted_by_controller(metadata) if self._quorum.is_active else None,
+            cluster=counted_by_controller(metadata) if self.quorum.is_active else None,
             follower_lag=follower_lag,
         )
 
@@ -195,83 +170,202 @@ class Membership:
         """The broker's id, and its epoch."""
         return self._directory.node_id, self._session.epoch
 
+    def live_brokers(self) -> frozenset[int]:
+        """Who is registered and lives, as far as the controller has told."""
+        brokers = self.metadata.brokers.values()
+        return frozenset(each.broker_id for each in brokers if not each.is_fenced)
+
+    # ---- from start to end ----
+
     def begin(self, partitions: Partitions, replicas: Replicas, observers: Observers) -> None:
-        """Register this broker, and be what the metadata says from then on.
+        """Be what the metadata says from this broker's registration on.
+
+        A broker that is alone is registered when this returns; others by and by, once they run and
+        it is known where they are reached. A node that is only a controller has nothing to be.
 
         Raises:
             ConfigError: a setting of the cluster is unknown here or out of range.
             LogDirectoryError: the disk refused.
         """
+        self.quorum.watch(self._on_changes)
+        if not self._directory.config.quorum.is_broker:
+            return
         self._applying = Applying(self.metadata, self._directory, partitions, replicas, observers)
-        self._quorum.watch(self._on_changes)
         self._session.on_damage(damaged_places(self.metadata, self._directory))
-        self._session.tick()
+        self._tick_session()
+
+    def start(
+        self, spawn: Callable[..., asyncio.Task[Any]], thread: Executor, on_due: Callable[[], None]
+    ) -> None:
+        """Take part in a cluster of several nodes.
+
+        What is spawned ends with an error when this node can't go on. `thread` is for syncs of the
+        metadata log; `on_due` is called when there is another deadline.
+        """
+        if self._neighbours is None:
+            return
+        self._on_due = on_due
+        self._failed = asyncio.get_running_loop().create_future()
+        self._forwarding.begin(self._neighbours.controllers, spawn)
+        self._running = spawn(self.quorum.run(self._neighbours.quorum, thread))
+        spawn(_raised(self._failed))
 
     def listens_at(self, listeners: Sequence[Listener]) -> None:
         """This broker is reached there: as what it registers from now on."""
         self._session.listens_at(listeners)
+        self._is_announced = True
+        self._on_due()
 
-    def submit(self, request: Message, version: int | None = None) -> Answer:
-        """Have the controller decide on a request; in its newest version unless one is given."""
+    async def leave(self) -> None:
+        """Let others lead what this node leads, while it can still be reached.
+
+        Waits for the controller's leave, but not for a controller that nobody can find.
+        """
+        if self._neighbours is None or self._running is None or self._has_left:
+            return
+        self._has_left = True
+        if self._directory.config.quorum.is_broker:
+            self._session.stop()
+            self._on_due()
+            await self._released()
+        self.quorum.stop()
+        await asyncio.wait([self._running])
+
+    async def _released(self) -> None:
+        """Return when the broker may go, or it is of no use to wait."""
+        forsaken_ms = 0
+        while not self._session.may_end and forsaken_ms < FORSAKEN_MS:
+            await asyncio.sleep(LOOK_MS / 1000)
+            forsaken_ms = forsaken_ms + LOOK_MS if self.quorum.controller_id is None else 0
+
+    async def close_connections(self) -> None:
+        """Hang up on all other nodes; nobody asks any of them any more."""
+        if self._neighbours is not None:
+            await self._neighbours.close()
+
+    def close(self) -> None:
+        """Nothing is decided any more. Raises what the log's `close` raises."""
+        self.quorum.close()
+
+    # ---- the controller, and others ----
+
+    def submit(
+        self, request: Message, version: int | None = None, here: Decide | None = None
+    ) -> Answer:
+        """Have the controller decide on a request; in its newest version unless one is given.
+
+        `here` answers if this node is the controller, instead of a decision.
+        """
         newest = type(request).__versions__.last
-        return self._forwarding.submit(request, newest if version is None else version)
+        return self._forwarding.submit(request, newest if version is None else version, here)
+
+    def decide(self, request: Message, version: int) -> Answer:
+        """This node's own decision: NOT_CONTROLLER if it is not the controller."""
+        return self._forwarding.decide(request, version)
 
     async def ask(self, request: Message) -> Message:
         """The controller's decision on a request of this broker's own, once it is there."""
         answer = self.submit(request)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
+    async def call(self, node_id: int, request: Message, *, timeout_ms: int) -> Message:
+        """Ask another broker, by a connection on which requests of this kind alone wait.
+
+        Raises:
+            ConnectionLost: it can't be reached, or hung up.
+            RequestTimedOut: no answer came in time.
+        """
+        if self._neighbours is None:
+            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+        return await self._neighbours.brokers.call(node_id, request, timeout_ms=timeout_ms)
+
     async def connect(self, node_id: int) -> Transport:
         """A connection to another broker, which nobody else uses.
 
         Raises:
             ConnectionLost: it can't be reached.
+            RequestTimedOut: it listens, and does not answer.
         """
-        raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+        if self._neighbours is None:
+            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+        return await self._neighbours.brokers.connect(node_id, timeout_ms=CONNECT_MS)
 
     def on_damage(self, places: Iterable[Place]) -> None:
         """Replicas have turned out to lack records that they had counted."""
         self._session.on_damage(places)
+        self._on_due()
+
+    # ---- with time ----
 
     def on_settings(self) -> None:
         """Other settings of the broker hold."""
         cluster = self._directory.config.cluster
         self._session.configure(cluster.heartbeat_interval_ms)
-        self._quorum.configure(cluster)
+        self.quorum.configure(cluster)
 
     def tick(self) -> None:
         """Do what is due."""
         # Before the controller looks who is silent: after a long pause of this process, it is not.
-        self._session.tick()
-        self._quorum.tick()
+        self._tick_session()
+        if self.is_alone:
+            self.quorum.tick()
         if self._applying is not None:
             self._applying.tick(self._clock.now_ms())
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the earliest; None for never."""
-        deadlines = [self._session.next_deadline_ms(), self._quorum.next_deadline_ms()]
+        deadlines: list[int | None] = []
         if self._applying is not None:
             deadlines.append(self._applying.next_deadline_ms())
+            if self._is_announced:
+                deadlines.append(self._session.next_deadline_ms())
+        if self.is_alone:
+            deadlines.append(self.quorum.next_deadline_ms())
         return min((each for each in deadlines if each is not None), default=None)
 
-    def close(self) -> None:
-        """Nothing is decided any more. Raises what the log's `close` raises."""
-        self._quorum.close()
+    def _tick_session(self) -> None:
+        if self._is_announced and self._applying is not None:
+            self._session.tick()
+
+    def _attempt(self, request: Message) -> Answer:
+        """What this process says of itself comes again by itself if the controller is not there."""
+        return self._forwarding.attempt(request, type(request).__versions__.last)
+
+    def _on_session(self, failure: StreamlogError | None) -> None:
+        """The controller has answered this process: it goes on, or has to end."""
+        if failure is None:
+            try:
+                self._act()
+            except StreamlogError as error:
+                failure = error
+        if failure is not None:
+            if self._failed is None:
+                raise failure
+            if not self._failed.done():
+                self._failed.set_exception(failure)
+        self._on_due()
 
     def _on_changes(self, changes: list[MetadataChange]) -> None:
-        self.figures.on_changes(changes, self._quorum.deciding_ms)
-        if self._applying is not None and self._is_acting:
+        self.figures.on_changes(changes, self.quorum.deciding_ms)
+        if self._applying is not None and self._acting_epoch == self._session.epoch:
             self._applying.apply(changes)
         else:
             self._act()
 
     def _act(self) -> None:
         """Begin to act on the metadata, if it has come to this broker's registration."""
-        if self._is_acting or self._applying is None or not self._session.may_act:
+        applying, epoch = self._applying, self._session.epoch
+        if applying is None or self._acting_epoch == epoch or not self._session.may_act:
             return
-        self._is_acting = True
+        self._acting_epoch = epoch
         try:
-            self._applying.begin(self._session.epoch)
+            applying.begin(epoch)
         except StreamlogError:
+            self._acting_epoch = None
             _log.critical("broker %d can't be what the metadata says", self._directory.node_id)
             raise
+
+
+async def _raised(failed: asyncio.Future[None]) -> None:
+    """End as soon as it is known why, or by being cancelled."""
+    await failed

@@ -11,7 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streamlog.errors import ConnectionLost, LogError, RequestTimedOut, StreamlogError
+from streamlog.errors import (
+    ConnectionLost,
+    CorruptData,
+    LogError,
+    RequestTimedOut,
+    StreamlogError,
+)
 from streamlog.transport.connection import TcpTransport, Transport
 
 if TYPE_CHECKING:
@@ -48,13 +54,26 @@ class Peers:
         Raises:
             ConnectionLost: it can't be reached, or hung up.
             RequestTimedOut: no answer came in time.
+            CorruptData: what came can't be read.
         """
         transport = await self.transport(node_id, timeout_ms=timeout_ms)
         try:
             return await transport.call(request, timeout_ms=timeout_ms)
-        except (ConnectionLost, RequestTimedOut):
+        except (ConnectionLost, RequestTimedOut, CorruptData):
             await self._give_up(node_id, transport)
             raise
+
+    async def connect(self, node_id: int, *, timeout_ms: int) -> Transport:
+        """A connection to one of them that nobody else uses; whoever asks for it closes it.
+
+        Raises:
+            ConnectionLost: it can't be reached.
+            RequestTimedOut: it listens, and does not answer.
+        """
+        address = self._address(node_id)
+        if address is None:
+            raise ConnectionLost(f"where broker {node_id} is reached is not known (yet)")
+        return await self._connected(node_id, address, timeout_ms)
 
     async def transport(self, node_id: int, *, timeout_ms: int) -> Transport:
         """The connection to one of them, made if there is none.

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from streamlog.broker.quorum.wire import METADATA_TOPIC, Asked
 from streamlog.broker.security.quorum_rules import refused
-from streamlog.errors import CorruptData, LogError
+from streamlog.errors import CorruptData, LogDirectoryError, LogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.quorum import (
     BeginQuorumEpochRequest,
@@ -54,14 +54,13 @@ class QuorumRequests:
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    def handlers(self) -> dict[type[Message], Callable[..., Answer]]:
-        """Who answers what."""
+    def handlers(self) -> dict[Any, Callable[..., Answer]]:
+        """Who answers what members ask; `describe` is for everybody."""
         return {
             VoteRequest: lambda request, _: self.ask(request),
             BeginQuorumEpochRequest: lambda request, _: self.ask(request),
             EndQuorumEpochRequest: lambda request, _: self.ask(request),
             FetchSnapshotRequest: lambda request, _: self.ask(request),
-            DescribeQuorumRequest: lambda request, _: self.describe(request),
         }
 
     def ask(self, request: Asked) -> Answer:
@@ -76,8 +75,10 @@ class QuorumRequests:
             return refused(request, ErrorCode.INVALID_REQUEST)
         except LogError as error:
             return refused(request, error.code)
+        except LogDirectoryError:
+            return refused(request, ErrorCode.KAFKA_STORAGE_ERROR)
 
-    def describe(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    def describe(self, request: DescribeQuorumRequest, _: int = 0) -> DescribeQuorumResponse:
         """How far everybody is in the metadata log; its leader alone knows."""
         return DescribeQuorumResponse(
             topics=[

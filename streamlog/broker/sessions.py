@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from streamlog.broker.answers import Answer
 from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, Place, Send, State
+from streamlog.errors import ConfigError, StreamlogError
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.brokers import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -40,22 +42,23 @@ class BrokerSession:
         metadata: ClusterMetadata,
         submit: Callable[[Message], Answer],
         *,
-        listeners: Iterable[Listener],
         clock: Clock,
-        on_registered: Callable[[], None],
+        on_changed: Callable[[StreamlogError | None], None],
     ) -> None:
+        """`on_changed` is told when the controller has answered, and if that is the end, why."""
         self._directory = directory
         self._metadata = metadata
         self._submit = submit
         self._clock = clock
-        self._on_registered = on_registered
+        self._on_changed = on_changed
+        self._refused: ErrorCode | None = None
+        """As it was told."""
         cluster = directory.config.cluster
         self._life = BrokerLifecycle(
             registration=BrokerRegistrationRequest(
                 broker_id=directory.node_id,
                 cluster_id=directory.cluster_id,
                 incarnation_id=uuid.uuid4().bytes,
-                listeners=list(listeners),
                 rack=directory.config.rack or None,
                 log_dirs=[id_bytes(directory.directory_id)],
                 previous_broker_epoch=directory.previous_broker_epoch,
@@ -82,6 +85,15 @@ class BrokerSession:
         """The broker is reached there; counts for registrations from now on."""
         self._life.registration.listeners = list(listeners)
 
+    @property
+    def may_end(self) -> bool:
+        """Whether a process that was told to `stop` has handed over what it led."""
+        return self._life.state is State.NOT_RUNNING
+
+    def stop(self) -> None:
+        """The process is about to end: others are to lead what it leads."""
+        self._life.on_stop(self._clock.now_ms())
+
     def configure(self, heartbeat_interval_ms: int) -> None:
         """Go by other settings."""
         self._life.heartbeat_interval_ms = heartbeat_interval_ms
@@ -106,6 +118,7 @@ class BrokerSession:
     def _on_done(self, send: Send, done: asyncio.Future[Message]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._life.on_lost(send.number, self._clock.now_ms())
+            self._on_changed(None)
         else:
             self._on_answer(send, done.result())
 
@@ -115,13 +128,27 @@ class BrokerSession:
             case BrokerRegistrationResponse():
                 refusal = self._life.on_registered(answer, send.number, now_ms)
                 self._directory.broker_epoch = self._life.epoch
-                if refusal is None:
-                    self._on_registered()
             case BrokerHeartbeatResponse():
                 refusal = self._life.on_heard(answer, send.number, now_ms)
-        if refusal is not None:
-            what, number = type(send.request).__name__, self._directory.node_id
-            _log.warning("%s of broker %d was refused: %s", what, number, refusal.name)
+        self._tell(type(send.request).__name__, refusal)
+        if refusal is ErrorCode.INCONSISTENT_CLUSTER_ID:
+            own = self._directory
+            self._on_changed(
+                ConfigError(
+                    f"{own.path} is of cluster {own.cluster_id}, and the controller of another one:"
+                    " look at controller.quorum.voters, or use the directory that is meant"
+                )
+            )
+        else:
+            self._on_changed(None)
+
+    def _tell(self, what: str, refusal: ErrorCode | None) -> None:
+        """Once, and not with every attempt; that there is no controller yet says its log."""
+        if refusal is not None and refusal not in (self._refused, ErrorCode.NOT_CONTROLLER):
+            _log.warning(
+                "%s of broker %d was refused: %s", what, self._directory.node_id, refusal.name
+            )
+        self._refused = refusal
 
 
 def id_bytes(text: str) -> bytes:

@@ -107,6 +107,18 @@ from streamlog.protocol.messages.publishing import (
     StageRequest,
     StageResponse,
 )
+from streamlog.protocol.messages.quorum import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    VoteRequest,
+    VoteResponse,
+)
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -262,7 +274,12 @@ _SERVED: Final = (
     _api(49, AlterClientQuotasRequest, AlterClientQuotasResponse),
     _api(50, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse),
     _api(51, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
+    _api(52, VoteRequest, VoteResponse),
+    _api(53, BeginQuorumEpochRequest, BeginQuorumEpochResponse),
+    _api(54, EndQuorumEpochRequest, EndQuorumEpochResponse),
+    _api(55, DescribeQuorumRequest, DescribeQuorumResponse),
     _api(56, AlterPartitionRequest, AlterPartitionResponse),
+    _api(59, FetchSnapshotRequest, FetchSnapshotResponse),
     _api(60, DescribeClusterRequest, DescribeClusterResponse),
     _api(61, DescribeProducersRequest, DescribeProducersResponse),
     _api(62, BrokerRegistrationRequest, BrokerRegistrationResponse),

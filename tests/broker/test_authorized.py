@@ -99,6 +99,13 @@ from streamlog.protocol.messages.publishing import (
     PublishTopic,
     StageRequest,
 )
+from streamlog.protocol.messages.quorum import (
+    BeginQuorumEpochRequest,
+    DescribeQuorumRequest,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    VoteRequest,
+)
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
@@ -384,6 +391,11 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     (AllocateProducerIdsRequest, (*C, OP.CLUSTER_ACTION)),
     (lambda: ListPartitionReassignmentsRequest(topics=None), (*C, OP.DESCRIBE)),
     (ListConfigResourcesRequest, (*C, OP.DESCRIBE_CONFIGS)),
+    (VoteRequest, (*C, OP.CLUSTER_ACTION)),
+    (BeginQuorumEpochRequest, (*C, OP.CLUSTER_ACTION)),
+    (EndQuorumEpochRequest, (*C, OP.CLUSTER_ACTION)),
+    (FetchSnapshotRequest, (*C, OP.CLUSTER_ACTION)),
+    (DescribeQuorumRequest, (*C, OP.DESCRIBE)),
     (
         lambda: DescribeTopicPartitionsRequest(topics=[NamedTopic(name="t")]),
         (*T, OP.DESCRIBE),

@@ -20,6 +20,7 @@ from typing import Self
 from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.quorum.active_controller import ActiveController
 from streamlog.broker.quorum.decision import Realm
+from streamlog.broker.quorum.leadership import UNKNOWN
 from streamlog.broker.quorum.log_entries import encode_entry, encode_snapshot, records_of
 from streamlog.broker.quorum.log_replica import LogReplica, Peers, Place
 from streamlog.broker.quorum.metadata import ClusterMetadata
@@ -402,7 +403,8 @@ class QuorumMember:
 
         Raises:
             CorruptData: the request makes no sense.
-            LogError: INCONSISTENT_CLUSTER_ID: it belongs to another cluster.
+            LogError: INCONSISTENT_CLUSTER_ID: it belongs to another cluster; INVALID_VOTER_KEY: it
+                is meant for another node.
             LogDirectoryError: the disk does not let this one take part.
         """
         own = self._realm.cluster_id
@@ -410,6 +412,13 @@ class QuorumMember:
             raise LogError(
                 f"the request is meant for cluster {request.cluster_id}, this is {own}",
                 code=ErrorCode.INCONSISTENT_CLUSTER_ID,
+            )
+        meant = getattr(request, "voter_id", UNKNOWN)
+        if meant not in (UNKNOWN, self._realm.node_id):
+            raise LogError(
+                f"the request is meant for node {meant}, this is node {self._realm.node_id}:"
+                " controller.quorum.voters has its address for the other one",
+                code=ErrorCode.INVALID_VOTER_KEY,
             )
         return self._replica.handle(request)
 

@@ -40,6 +40,7 @@ from streamlog.protocol.messages.partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
+from streamlog.protocol.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -153,6 +154,9 @@ def _acl_deletions(request: DeleteAclsRequest, code: int, message: str) -> Messa
 
 
 REFUSALS: Mapping[type[Message], Refuse] = {
+    DescribeQuorumRequest: lambda _, code, message: DescribeQuorumResponse(
+        error_code=code, error_message=message
+    ),
     CreateTopicsRequest: _topics,
     DeleteTopicsRequest: _deletions,
     CreatePartitionsRequest: _partitions,

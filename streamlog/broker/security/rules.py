@@ -13,6 +13,7 @@ from streamlog.broker.security import (
     group_rules,
     page_rules,
     publishing_rules,
+    quorum_rules,
     topic_rules,
     transaction_rules,
 )
@@ -80,6 +81,13 @@ from streamlog.protocol.messages.publishing import (
     DropStagedRequest,
     PublishRequest,
     StageRequest,
+)
+from streamlog.protocol.messages.quorum import (
+    BeginQuorumEpochRequest,
+    DescribeQuorumRequest,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    VoteRequest,
 )
 from streamlog.protocol.messages.quotas import (
     AlterClientQuotasRequest,
@@ -357,7 +365,12 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     UnregisterBrokerRequest: on_cluster(
         Operation.ALTER, lambda _: UnregisterBrokerResponse(error_code=DENIED, error_message=WHY)
     ),
+    DescribeQuorumRequest: quorum_rules.describe,
     # What only brokers of the cluster send to each other.
+    VoteRequest: quorum_rules.act,
+    BeginQuorumEpochRequest: quorum_rules.act,
+    EndQuorumEpochRequest: quorum_rules.act,
+    FetchSnapshotRequest: quorum_rules.act,
     BrokerRegistrationRequest: on_cluster(
         Operation.CLUSTER_ACTION, lambda _: BrokerRegistrationResponse(error_code=DENIED)
     ),

@@ -125,7 +125,7 @@ class ReplicatingNode:
                 partition_epoch=0,
             ),
         )
-        self.broker._member._quorum.write(  # type: ignore[attr-defined]
+        self.broker._member.quorum.write(  # type: ignore[attr-defined]
             [encode_record(record) for record in records]
         )
 

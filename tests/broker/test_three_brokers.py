@@ -1,0 +1,122 @@
+"""Three brokers, and more, as one cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.admin import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from streamlog.protocol.messages.quorum import (
+    DescribeQuorumPartition,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumTopic,
+)
+from tests.broker.three_brokers import Cluster, asked, lived, until
+
+
+async def create(broker: Broker, name: str, *, replicas: int = 3) -> None:
+    topic = CreatableTopic(name=name, num_partitions=3, replication_factor=replicas)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
+    response = await asked(broker, request, CreateTopicsResponse)
+    code = response.topics[0].error_code
+    assert code in (0, ErrorCode.TOPIC_ALREADY_EXISTS), response.topics[0].error_message
+
+
+async def known(cluster: Cluster, name: str) -> None:
+    await until(
+        lambda: all(each._member.metadata.topic(name) is not None for each in cluster.brokers)
+    )
+
+
+def test_three_elect_a_controller_and_all_know_the_topics_that_any_is_asked_for() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        for number, broker in enumerate(cluster.brokers):
+            await create(broker, f"topic-{number}")
+        for number in range(3):
+            await known(cluster, f"topic-{number}")
+        ids = {each._member.quorum.controller_id for each in cluster.brokers}
+        assert ids == {(await cluster.controller()).node_id}
+        await until(
+            lambda: all(
+                {*each.directory.topics} == {"topic-0", "topic-1", "topic-2"}
+                for each in cluster.brokers
+            )
+        )
+
+    lived(Cluster, story)
+
+
+def test_another_decides_when_the_controller_is_gone_and_it_comes_back() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        gone = await cluster.controller()
+        await gone.kill()
+        await create(cluster.brokers[0], "while-it-was-away", replicas=2)
+        second = await cluster.controller()
+        assert second is not gone
+        await gone.start()
+        await cluster.ready()
+        await known(cluster, "while-it-was-away")
+
+    lived(Cluster, story)
+
+
+def test_who_stops_in_order_leads_nothing_any_more_when_it_is_gone() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        await create(cluster.brokers[0], "t")
+        await known(cluster, "t")
+        leaving = await cluster.controller()
+        await leaving.stop()
+        left = cluster.brokers[0]._member.metadata
+        leaders = {each.leader for _, _, each in left.partitions()}
+        assert leaders <= {*cluster.nodes} - {leaving.node_id}
+        await leaving.start()
+        await cluster.ready()
+
+    lived(Cluster, story)
+
+
+def test_all_of_them_stop_and_start_again() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        await create(cluster.brokers[0], "t")
+        for node in cluster.nodes.values():
+            await node.stop()
+        for node in cluster.nodes.values():
+            await node.start()
+        await cluster.ready()
+        await known(cluster, "t")
+
+    lived(Cluster, story)
+
+
+@pytest.mark.parametrize("controllers_only", [False, True])
+def test_a_broker_that_does_not_vote_is_told(controllers_only: bool) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        broker = cluster.nodes[4].broker
+        assert broker is not None
+        await create(broker, "t", replicas=1)
+        await known(cluster, "t")
+        described = await asked(broker, about_quorum(), DescribeQuorumResponse)
+        (partition,) = described.topics[0].partitions
+        assert partition.error_code == 0, partition.error_message
+        assert partition.leader_id == (await cluster.controller()).node_id
+        assert {each.replica_id for each in partition.current_voters} == {1, 2, 3}
+        assert [each.replica_id for each in partition.observers] == [4]
+
+    lived(lambda: Cluster(brokers=1, controllers_only=controllers_only), story)
+
+
+def about_quorum() -> DescribeQuorumRequest:
+    partition = DescribeQuorumPartition(partition_index=0)
+    topic = DescribeQuorumTopic(topic_name="__cluster_metadata", partitions=[partition])
+    return DescribeQuorumRequest(topics=[topic])

@@ -1,0 +1,193 @@
+"""Nodes of a cluster in one process: real brokers and real listeners, on disks in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Self, TypeVar
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.listeners import Listener
+from streamlog.broker.listening import Listening
+from streamlog.broker.storage.formatting import format_directory
+from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.errors import LogDirectoryError
+from streamlog.protocol.schema import Message
+from tests.broker.node import context
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+QUICK = {
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.election.backoff.max.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "600",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "200",
+}
+"""Long enough for a machine with much to do."""
+CLUSTER_ID = "bG9nLXRlc3QtY2x1c3Rlcg"
+WAIT_S = 30
+
+
+class Node:
+    """One node: its disk, and its broker while that runs."""
+
+    def __init__(self, node_id: int, settings: dict[str, str], port: int) -> None:
+        self.node_id = node_id
+        self.port = port
+        self.files = MemoryFiles()
+        self.config = BrokerConfig().overridden({**QUICK, "node.id": str(node_id), **settings})
+        format_directory("data", node_id=node_id, cluster_id=CLUSTER_ID, files=self.files)
+        self.broker: Broker | None = None
+        self._process: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    async def start(self) -> Broker:
+        """Returns when it listens."""
+        listens = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._process = asyncio.ensure_future(self._serve(listens))
+        waiting = asyncio.ensure_future(listens.wait())
+        await asyncio.wait([waiting, self._process], return_when=asyncio.FIRST_COMPLETED)
+        if self._process.done():
+            waiting.cancel()
+            self._process.result()
+        assert self.broker is not None
+        return self.broker
+
+    async def _serve(self, listens: asyncio.Event) -> None:
+        listener = Listener(host="127.0.0.1", port=self.port)
+        try:
+            async with (
+                Broker.open("data", config=self.config, files=self.files) as broker,
+                Listening(broker, [listener]),
+            ):
+                self.broker = broker
+                listens.set()
+                await self._stop.wait()
+        finally:
+            self.broker = None
+
+    async def stop(self) -> None:
+        """In order."""
+        self._stop.set()
+        if self._process is not None:
+            await self._process
+
+    async def kill(self) -> None:
+        """At once: nobody is told, and what was not synced is lost."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.cancel()
+            with suppress(asyncio.CancelledError, LogDirectoryError):
+                await process
+            self.files.crash()
+
+    @property
+    def ended(self) -> asyncio.Task[None]:
+        assert self._process is not None
+        return self._process
+
+
+class Cluster:
+    """Voters by number, and brokers that are none."""
+
+    def __init__(
+        self, voters: int = 3, *, brokers: int = 0, controllers_only: bool = False, **more: str
+    ) -> None:
+        self._stack = AsyncExitStack()
+        numbers = range(1, voters + brokers + 1)
+        ports = free_ports(len(numbers))
+        listed = ",".join(f"{n}@127.0.0.1:{ports[n - 1]}" for n in numbers[:voters])
+        shared = {"controller.quorum.voters": listed, **more}
+        self.nodes = {
+            number: Node(
+                number,
+                shared
+                | ({"process.roles": "broker"} if number > voters else {})
+                | (
+                    {"process.roles": "controller"} if controllers_only and number <= voters else {}
+                ),
+                ports[number - 1],
+            )
+            for number in numbers
+        }
+
+    async def __aenter__(self) -> Self:
+        for node in self.nodes.values():
+            await node.start()
+        return self
+
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        for node in self.nodes.values():
+            await node.kill()
+
+    @property
+    def brokers(self) -> list[Broker]:
+        return [node.broker for node in self.nodes.values() if node.broker is not None]
+
+    def active(self) -> Broker | None:
+        """Whoever decides."""
+        return next((each for each in self.brokers if each._member.quorum.is_active), None)
+
+    async def controller(self) -> Node:
+        """The node that decides, as soon as one does."""
+        await until(lambda: self.active() is not None)
+        broker = self.active()
+        assert broker is not None
+        return self.nodes[broker.directory.node_id]
+
+    async def ready(self, *numbers: int) -> None:
+        """Return when all brokers that run, or those of `numbers`, live in everybody's view."""
+        wanted = frozenset(numbers) or frozenset(
+            number for number, node in self.nodes.items() if node.config.quorum.is_broker
+        )
+        await until(
+            lambda: (
+                all(each._member.live_brokers() == wanted for each in self.brokers)
+                and bool(self.brokers)
+            )
+        )
+
+
+def lived(cluster: Callable[[], Cluster], story: Callable[[Cluster], Awaitable[None]]) -> None:
+    """One life of a cluster."""
+
+    async def life() -> None:
+        async with asyncio.timeout(2 * WAIT_S), cluster() as made:
+            await story(made)
+
+    asyncio.run(life())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Return when it does."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - of several brokers, none of which tells all of it
+            await asyncio.sleep(0.02)
+
+
+async def asked(broker: Broker, request: Message, kind: type[M]) -> M:
+    """The answer of one of them."""
+    answer = await broker.handle(request, context(request))
+    assert isinstance(answer, kind), answer
+    return answer
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+Story = Callable[[Cluster], Coroutine[Any, Any, None]]
