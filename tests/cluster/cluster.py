@@ -229,7 +229,8 @@ class Cluster:
 
         async def are() -> bool:
             partitions = await self.partitions(*topics)
-            return all(
+            known = {topic for topic, _ in partitions}  # who has just started knows none
+            return known >= {*topics} and all(
                 each.leader_id >= 0 and set(each.isr_nodes) == set(each.replica_nodes)
                 for each in partitions.values()
             )

@@ -1,0 +1,250 @@
+"""Three brokers as processes that replicate: what is acknowledged stays, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.topic_admin import NewTopic
+from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.cluster import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from streamlog.protocol.messages.data import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ProduceResponse,
+)
+from streamlog.protocol.schema import one_buffer
+from streamlog.records.batch import split_batches
+from tests.broker.node import batch, produce_request
+from tests.cluster.cluster import Cluster
+
+TOPIC = "orders"
+PLACE = (TOPIC, 0)
+SETTINGS = {"replica.lag.time.max.ms": "2000", "auto.leader.rebalance.enable": "false"}
+Story = Callable[[Cluster], Coroutine[object, object, None]]
+
+
+def lived(story: Story, tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=3, settings=SETTINGS) as cluster:
+
+        async def main() -> None:
+            await cluster.ready()
+            await story(cluster)
+
+        asyncio.run(main())
+
+
+async def create(log: Log, replicas: int = 3, **configs: str) -> None:
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    await log.admin().create_topics(
+        [NewTopic(TOPIC, partitions=1, replication_factor=replicas, configs=named)]
+    )
+
+
+async def leader(cluster: Cluster) -> int:
+    found = -1
+
+    async def known() -> bool:
+        nonlocal found
+        partition = (await cluster.partitions(TOPIC)).get(PLACE)
+        found = -1 if partition is None else partition.leader_id
+        return found >= 0
+
+    await cluster.until(known, "somebody leads, and it is known")
+    return found
+
+
+async def stored(cluster: Cluster) -> list[bytes | None]:
+    """Values of all records that the leader shows."""
+    found: list[bytes | None] = []
+    number = await leader(cluster)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
+    metadata = await cluster.ask(number, request, MetadataResponse)
+    offset, end = 0, 1
+    while offset < end:
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        fetch = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            topics=[FetchTopic(topic_id=metadata.topics[0].topic_id, partitions=[partition])],
+        )
+        (topic,) = (await cluster.ask(number, fetch, FetchResponse)).responses
+        assert topic.partitions[0].error_code == 0
+        end = topic.partitions[0].high_watermark
+        for one in split_batches(one_buffer(topic.partitions[0].records or b"")):
+            found += [record.value for record in one.records()]
+            offset = one.next_offset
+    return found
+
+
+async def written(log: Log, count: int, begin: int = 0) -> list[bytes]:
+    """Records that are acknowledged."""
+    values = [b"%d" % number for number in range(begin, begin + count)]
+    async with log.producer() as producer:
+        for value in values:
+            await (await producer.send(TOPIC, value, partition=0))
+    return values
+
+
+def test_what_is_acknowledged_outlives_its_leader(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async with Log.open(cluster.url) as log:
+            await create(log)
+            await cluster.in_sync(TOPIC)
+            acknowledged: list[bytes] = []
+            stop = asyncio.Event()
+
+            async def write() -> None:
+                async with log.producer() as producer:
+                    number = 0
+                    while not stop.is_set():
+                        value = b"%d" % number
+                        await (await producer.send(TOPIC, value, partition=0))
+                        acknowledged.append(value)
+                        number += 1
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(write())
+                for _ in range(3):
+                    first = await leader(cluster)
+                    await cluster.until(more_than(acknowledged), "records are written")
+                    cluster.kill(first)
+                    await cluster.until(more_than(acknowledged), "writing goes on")
+                    assert await leader(cluster) != first
+                    cluster.start(first)
+                    await cluster.in_sync(TOPIC)
+                stop.set()
+            assert await stored(cluster) == acknowledged
+
+    lived(story, tmp_path)
+
+
+async def in_sync(cluster: Cluster) -> list[int]:
+    """Who is; everybody while that is not known."""
+    partition = (await cluster.partitions(TOPIC)).get(PLACE)
+    return [*cluster.nodes] if partition is None else partition.isr_nodes
+
+
+def more_than(acknowledged: list[bytes]) -> Callable[[], Coroutine[object, object, bool]]:
+    """Whether more has been acknowledged than by now."""
+    known = len(acknowledged)
+
+    async def goes_on() -> bool:
+        return len(acknowledged) > known + 20
+
+    return goes_on
+
+
+def test_who_is_gone_is_out_of_sync_until_it_has_caught_up(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async with Log.open(cluster.url) as log:
+            await create(log)
+            await cluster.in_sync(TOPIC)
+            values = await written(log, 5)
+            first = await leader(cluster)
+            gone = next(number for number in cluster.nodes if number != first)
+            cluster.kill(gone)
+
+            async def shrunk() -> bool:
+                return gone not in await in_sync(cluster)
+
+            await cluster.until(shrunk, f"broker {gone} is out of sync")
+            values += await written(log, 5, 5)
+            cluster.start(gone)
+            await cluster.in_sync(TOPIC)
+            assert await stored(cluster) == values
+
+    lived(story, tmp_path)
+
+
+def test_the_preferred_leader_takes_over_on_demand(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async with Log.open(cluster.url) as log:
+            await create(log)
+            await cluster.in_sync(TOPIC)
+            values = await written(log, 3)
+            preferred = (await cluster.partitions(TOPIC))[PLACE].replica_nodes[0]
+            cluster.kill(preferred)
+
+            async def moved() -> bool:
+                return await leader(cluster) not in (preferred, -1)
+
+            await cluster.until(moved, "another one leads")
+            cluster.start(preferred)
+            await cluster.in_sync(TOPIC)
+            await log.admin().elect_leaders([TopicPartition(*PLACE)])
+
+            async def back() -> bool:
+                return await leader(cluster) == preferred
+
+            await cluster.until(back, "the preferred leader leads")
+            values += await written(log, 3, 3)
+            assert await stored(cluster) == values
+
+    lived(story, tmp_path)
+
+
+def test_a_partition_moves_with_all_that_is_in_it(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async with Log.open(cluster.url) as log:
+            await create(log, replicas=2)
+            await cluster.in_sync(TOPIC)
+            values = await written(log, 10)
+            before = (await cluster.partitions(TOPIC))[PLACE].replica_nodes
+            (free,) = {*cluster.nodes} - {*before}
+            stays, leaves = before[1], before[0]
+            await log.admin().alter_partition_reassignments({TopicPartition(*PLACE): [free, stays]})
+
+            async def moved() -> bool:
+                found = (await cluster.partitions(TOPIC))[PLACE]
+                return (
+                    found.replica_nodes
+                    == [free, stays]
+                    == sorted(found.isr_nodes, key=[free, stays].index)
+                )
+
+            await cluster.until(moved, f"the partition is on {free} and {stays}")
+            values += await written(log, 5, 10)
+            assert await stored(cluster) == values
+
+            async def left() -> bool:
+                return not any((cluster.nodes[leaves].data).glob("p-*-0"))
+
+            await cluster.until(left, f"broker {leaves} has none of it")
+
+    lived(story, tmp_path)
+
+
+def test_too_few_in_sync_refuse_what_all_shall_have(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async with Log.open(cluster.url) as log:
+            await create(log, min_insync_replicas="3")
+            await cluster.in_sync(TOPIC)
+            values = await written(log, 3)
+            first = await leader(cluster)
+            gone = next(number for number in cluster.nodes if number != first)
+            cluster.kill(gone)
+
+            async def shrunk() -> bool:
+                return gone not in await in_sync(cluster)
+
+            await cluster.until(shrunk, f"broker {gone} is out of sync")
+            request = produce_request(batch(b"refused"), topic=TOPIC)
+            response = await cluster.ask(first, request, ProduceResponse)
+            code = response.responses[0].partition_responses[0].error_code
+            assert code == ErrorCode.NOT_ENOUGH_REPLICAS
+            cluster.start(gone)
+            await cluster.in_sync(TOPIC)
+            values += await written(log, 3, 3)
+            assert await stored(cluster) == values
+
+    lived(story, tmp_path)
