@@ -83,6 +83,17 @@ class Realm:
             broker.broker_id for broker in self.metadata.brokers.values() if broker.is_active
         )
 
+    def brokers_expected(self, topic: str) -> int:
+        """How many brokers there are to hold a topic, those that are away now included.
+
+        An internal topic waits for the voters that are to come: nobody would make more copies of it
+        later.
+        """
+        known, quorum = len(self.metadata.brokers), self.config.quorum
+        if topic not in self.internal_topics or not quorum.is_broker:
+            return known
+        return max(known, len(quorum.voter_ids(self.node_id)))
+
     def terms(self, topic: str, partition: PartitionRegistration, active: frozenset[int]) -> Terms:
         """By what is decided on a partition while these brokers can lead."""
         config = self.decisive_config(topic)

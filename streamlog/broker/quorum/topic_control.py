@@ -169,17 +169,24 @@ class TopicControl:
             )
         copies = topic.replication_factor
         if copies == DEFAULT:
-            copies = realm.cluster.copies(len(realm.active()))
+            copies = realm.cluster.copies(realm.brokers_expected(topic.name))
         row, racks = self._row(topic.name, copies)
         return place(row, racks, range(count), copies, realm.chance.randrange(len(row)))
 
     def _row(self, name: str, copies: int) -> tuple[list[int], dict[int, str]]:
-        """The brokers that replicas are put on: those that live, if they are enough."""
+        """The brokers that replicas are put on: those that live, if they are enough.
+
+        If not, those that are away as well, and at last those that are about to go: who restarts
+        brokers one by one sees no topic with fewer copies by that, and none refused.
+        """
         realm = self._realm
         active = realm.active()
-        brokers = [each for each in realm.metadata.brokers.values() if not each.is_shutting_down]
+        brokers = list(realm.metadata.brokers.values())
+        staying = [each for each in brokers if not each.is_shutting_down]
         if len(active) >= copies:
             brokers = [each for each in brokers if each.broker_id in active]
+        elif len(staying) >= copies:
+            brokers = staying
         if not active or not 1 <= copies <= len(brokers):
             count, alive = len(brokers), "" if active else ", none of which is alive"
             some = f"{count} broker{'' if count == 1 else 's'}{alive}"

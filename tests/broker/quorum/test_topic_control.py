@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamlog.broker.cluster_config import ClusterConfig
+from streamlog.broker.config import BrokerConfig
 from streamlog.broker.quorum.metadata import TOPIC_RESOURCE
 from streamlog.broker.settings import Source
 from streamlog.protocol.error_codes import ErrorCode
@@ -83,6 +84,25 @@ def test_dead_brokers_hold_partitions_only_if_they_are_needed(three: Deciding) -
     assert sorted(partition.replicas) == [1, 2, 3]
     assert 2 not in partition.isr
     assert partition.leader in (1, 3)
+
+
+def test_a_broker_that_is_away_counts_for_the_usual_number_of_copies(three: Deciding) -> None:
+    three.heartbeat(2, want_fence=True)
+    assert create(three, topic("a")).topics[0].replication_factor == 3
+    three.heartbeat(2)
+    three.heartbeat(3, want_shut_down=True)
+    assert create(three, topic("b")).topics[0].replication_factor == 3
+
+
+def test_an_internal_topic_waits_for_the_voters_that_are_to_come() -> None:
+    voters = {"controller.quorum.voters": "1@a:1,2@b:1,3@c:1"}
+    cluster = Deciding(config=BrokerConfig().overridden(voters), node_id=1)
+    cluster.start(1, 2)
+    answer = create(cluster, topic(INTERNAL), topic("mine")).topics
+    assert answer[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert answer[1].replication_factor == 2
+    cluster.start(3)
+    assert create(cluster, topic(INTERNAL)).topics[0].replication_factor == 3
 
 
 def test_where_nobody_lives_nothing_is_made() -> None:
