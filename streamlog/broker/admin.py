@@ -86,8 +86,10 @@ class AdminRequests:
         *,
         internal_topics: frozenset[str],
         submit: Callable[[Message], Answer],
+        controller_id: Callable[[], int | None],
     ) -> None:
-        """`submit` hands a request to the controller."""
+        """`submit` hands a request to the controller; `controller_id` tells who that is."""
+        self._controller_id = controller_id
         self._directory = directory
         self._metadata = metadata
         self._partitions = partitions
@@ -146,13 +148,14 @@ class AdminRequests:
             for topic in topics:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
         with_operations = request.include_cluster_authorized_operations
+        brokers = self.brokers(reached)
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
-                for node_id, host, port, rack in self.brokers(reached)
+                for node_id, host, port, rack in brokers
             ],
             cluster_id=self._directory.cluster_id,
-            controller_id=self._directory.node_id,
+            controller_id=self._controller(brokers),
             topics=topics,
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
         )
@@ -167,12 +170,13 @@ class AdminRequests:
                 error_message="this is a broker, not a controller: ask with endpoint type 1",
             )
         with_operations = request.include_cluster_authorized_operations
+        brokers = self.brokers(reached)
         return DescribeClusterResponse(
             cluster_id=self._directory.cluster_id,
-            controller_id=self._directory.node_id,
+            controller_id=self._controller(brokers),
             brokers=[
                 DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
-                for node_id, host, port, rack in self.brokers(reached)
+                for node_id, host, port, rack in brokers
             ],
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
         )
@@ -274,6 +278,17 @@ class AdminRequests:
                 for number, partition in sorted(topic.partitions.items())
             ],
         )
+
+    def _controller(self, brokers: list[tuple[int, str, int, str | None]]) -> int:
+        """Whom clients ask for changes: who decides, or this broker, which hands them on.
+
+        A controller that is no broker is not to be talked to.
+        """
+        controller_id, own = self._controller_id(), self._directory.node_id
+        shown = {broker_id for broker_id, *_ in brokers}
+        if controller_id is not None and controller_id in shown:
+            return controller_id
+        return own if own in shown else -1
 
     def brokers(self, reached: Reached) -> list[tuple[int, str, int, str | None]]:
         """The brokers that live, with where the client that asks reaches them.

@@ -150,6 +150,7 @@ class Broker:
             self._partitions,
             internal_topics=frozenset(INTERNAL_TOPICS),
             submit=member.submit,
+            controller_id=lambda: member.quorum.controller_id,
         )
         config = directory.config
         self._users = UserRequests(metadata, peer_credentials(config))
@@ -301,7 +302,7 @@ class Broker:
             self._member.start(self._spawn, self._thread, self._arm)
             self._spawn(self._replicas.run())
             self._transactions.markers.begin(self._call, self._spawn)
-            self._verification.begin(self._call, self._spawn)
+            self._verification.begin(self._member.call_coordinator, self._spawn)
         self._arm()
         return self
 

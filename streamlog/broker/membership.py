@@ -279,6 +279,12 @@ class Membership:
             raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
         return await self._neighbours.brokers.call(node_id, request, timeout_ms=timeout_ms)
 
+    async def call_coordinator(self, node_id: int, request: Message, timeout_ms: int) -> Message:
+        """The same, where nothing else is waited for than what coordinators know at once."""
+        if self._neighbours is None:
+            raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
+        return await self._neighbours.coordinators.call(node_id, request, timeout_ms=timeout_ms)
+
     async def connect(self, node_id: int) -> Transport:
         """A connection to another broker, which nobody else uses.
 

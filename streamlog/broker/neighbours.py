@@ -2,7 +2,8 @@
 
 What waits has a connection of its own. An entry of the metadata log is waited for at the leader of
 the quorum, so nothing else goes there; requests for the controller are decided in the order in
-which they come, so they share one; and markers, which wait for followers, are between brokers.
+which they come, so they share one; markers, which wait for followers, go to the brokers that lead,
+and questions about transactions to those that coordinate.
 Controllers are where `controller.quorum.voters` says, brokers where they have registered.
 """
 
@@ -37,6 +38,8 @@ class Neighbours:
         """For what the controller decides."""
         self.brokers = Peers(self._endpoint, security=peer_security(config, between))
         """For brokers, which are reached when they have registered."""
+        self.coordinators = Peers(self._endpoint, security=peer_security(config, between))
+        """For what is waited for by those who write."""
 
     def _endpoint(self, node_id: int) -> Address | None:
         broker = self._metadata.brokers.get(node_id)
@@ -45,5 +48,5 @@ class Neighbours:
 
     async def close(self) -> None:
         """Hang up on all of them."""
-        for each in (self.quorum, self.controllers, self.brokers):
+        for each in (self.quorum, self.controllers, self.brokers, self.coordinators):
             await each.close()

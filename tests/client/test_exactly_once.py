@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
+from typing import Protocol
 
 import pytest
 
@@ -31,12 +32,25 @@ BROKER = "broker"
 PLACES = [TopicPartition("in", number) for number in range(PARTITIONS)]
 
 
+class Victim(Protocol):
+    """A broker, or several, to be killed."""
+
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        ...
+
+    def kill_and_restart(self) -> None:
+        """SIGKILL, and it is there again."""
+        ...
+
+
 class Stage:
     """A broker and its workers."""
 
-    def __init__(self, stack: ExitStack, data: Path) -> None:
-        self.broker = stack.enter_context(BrokerProcess(data))
-        self.folder = data.parent
+    def __init__(self, stack: ExitStack, broker: Victim, folder: Path) -> None:
+        self.broker = broker
+        self.folder = folder
         self.workers: dict[str, Process] = {}
         self.written = 0
         asyncio.run(self._make_topics())
@@ -58,7 +72,7 @@ class Stage:
 
     async def _make_topics(self) -> None:
         async with Log.open(f"kafka://{self.broker.address}") as log:
-            topics = [NewTopic(name, partitions=PARTITIONS) for name in ("in", "out")]
+            topics = [NewTopic(name, PARTITIONS, replication_factor=-1) for name in ("in", "out")]
             await log.admin().create_topics(topics)
 
     def feed(self) -> None:
@@ -114,13 +128,13 @@ class Stage:
             raise AssertionError(f"they do not come to an end:\n{told}") from None
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_output_is_input_exactly_once_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+def is_exactly_once(broker: Victim, folder: Path, seed: int) -> None:
+    """Output is input, whatever is killed."""
     chance = Random(seed)
     victims = [(BROKER, *WORKERS)[number % 3] for number in range(KILLS)]
     chance.shuffle(victims)
     with ExitStack() as stack:
-        stage = Stage(stack, tmp_path / "data")
+        stage = Stage(stack, broker, folder)
         for victim in victims:
             watched = chance.choice(WORKERS) if victim == BROKER else victim
             stage.feed_until(watched, chance.choice(STEPS), chance.randint(1, 3))
@@ -128,3 +142,9 @@ def test_output_is_input_exactly_once_whatever_is_killed(tmp_path: Path, seed: i
         stage.feed()
         for number, found in enumerate(stage.results()):
             assert found == list(range(number, stage.written, PARTITIONS))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_output_is_input_exactly_once_whatever_is_killed(tmp_path: Path, seed: int) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        is_exactly_once(broker, tmp_path, seed)
