@@ -1,14 +1,16 @@
 """Runs every client through every feature on both clusters, prints the tables, writes the document.
 
 `python -m conformance --clients kcat --features group` tries a part, and writes nothing. `--only
-streamlog` leaves the mock cluster's table as it is. It exits with 1 if anything fails on our
-broker, or with our client on Apache Kafka.
+streamlog` leaves the mock cluster's table as it is; `--only three` is three brokers of ours, one of
+which is restarted every 10 s. It exits with 1 if anything fails on our broker or brokers, or with
+our client on Apache Kafka.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from contextlib import AbstractContextManager
 from threading import Thread
 
 from conformance import document, kcat
-from conformance.clusters import mock_cluster, own_broker
+from conformance.clusters import mock_cluster, own_broker, three_brokers
 from conformance.document import Column, Table
 from conformance.features import FEATURES, Feature
 from conformance.kafka import apache_kafka
@@ -26,9 +28,10 @@ from conformance.own import Own
 from conformance.program import CLIENTS, FAIL, MOCK, NOT_SERVED, Outcome
 from conformance.witness import served
 
-OURS, KAFKA = "streamlog", "kafka"
+OURS, THREE, KAFKA = "streamlog", "three", "kafka"
 CLUSTERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
     OURS: own_broker,
+    THREE: three_brokers,
     MOCK: mock_cluster,
     KAFKA: apache_kafka,
 }
@@ -44,7 +47,12 @@ def results(client: str, address: str, cluster: str, names: Sequence[str]) -> It
     left = list(names)
     while left:
         command = [sys.executable, "-m", "conformance.program", client, address, cluster, *left]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        # Topics have a copy on each broker, so that one can be away.
+        replicas = {"CONFORMANCE_REPLICAS": "3"} if cluster == THREE else {}
+        environment = {**os.environ, **replicas}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=environment
+        ) as process:
             for line in _lines(process):
                 said = json.loads(line)
                 if "begins" not in said:
@@ -129,7 +137,7 @@ def main() -> int:
         cell
         for table in tables
         for column in table.columns
-        if table.cluster == OURS or (table.cluster, column.client) == (KAFKA, Own.name)
+        if table.cluster in (OURS, THREE) or (table.cluster, column.client) == (KAFKA, Own.name)
         for cell in column.cells.values()
         if cell.result == FAIL
     ]

@@ -15,6 +15,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from conformance.client import (
     HEARTBEAT_MS,
     PATIENCE_S,
+    REPLICAS,
     SESSION_MS,
     Administrator,
     Client,
@@ -158,7 +159,7 @@ class _Administrator(Administrator):
         self._admin = loop.run(start())
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        topic = NewTopic(name, partitions, 1, topic_configs=dict(configs))
+        topic = NewTopic(name, partitions, REPLICAS, topic_configs=dict(configs))
         self._loop.run(self._admin.create_topics([topic]))
 
     def partitions(self) -> dict[str, int]:

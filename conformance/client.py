@@ -13,6 +13,9 @@ from typing import NamedTuple, NoReturn
 PATIENCE_S = int(os.environ.get("CONFORMANCE_PATIENCE_S", "60"))
 """How long anything may take that a broker does at once, on a machine with much else to do."""
 
+REPLICAS = int(os.environ.get("CONFORMANCE_REPLICAS", "1"))
+"""Of the topics that administrators make: as many as the cluster under trial has brokers."""
+
 HEARTBEAT_MS, SESSION_MS = 500, 6_000
 """Of a group's member. A member hears of a rebalance by a heartbeat. librdkafka's mock cluster lets
 every rebalance but a group's first last a second less than the session may; 6 s is the shortest

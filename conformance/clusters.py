@@ -1,7 +1,9 @@
-"""The two clusters: our broker as a process of its own, and librdkafka's mock cluster."""
+"""The clusters: one broker of ours as a process, three of them, and librdkafka's mock cluster."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import re
 import signal
 import subprocess
@@ -10,10 +12,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
 
 from conformance.client import PATIENCE_S
 from conformance.mock import MockCluster
+from tests.cluster.cluster import Cluster
 
+RESTART_S = 10
+"""From one broker's end to the next one's, or until that one is back if it takes longer."""
+THREE: Mapping[str, str] = {"num.partitions": "4"}
 LISTENING = re.compile(r"listening on ([^ ]+:\d+)")
 
 
@@ -42,6 +50,33 @@ def _address(process: subprocess.Popen[str]) -> str:
         if found is not None:
             return found[1]
     raise ConnectionError(f"the broker did not start: {said}")
+
+
+@contextmanager
+def three_brokers() -> Iterator[str]:
+    """Three brokers, one of which is stopped and started again every 10 s, each in its turn."""
+    with (
+        tempfile.TemporaryDirectory(prefix="streamlog-conformance-") as folder,
+        Cluster(Path(folder), settings=THREE) as cluster,
+    ):
+        asyncio.run(cluster.ready())
+        over = Event()
+        restarts = Thread(target=_restart_in_turn, args=(cluster, over))
+        restarts.start()
+        try:
+            yield cluster.bootstrap
+        finally:
+            over.set()
+            restarts.join()
+
+
+def _restart_in_turn(cluster: Cluster, over: Event) -> None:
+    due_s = monotonic() + RESTART_S
+    for number in itertools.cycle(cluster.nodes):
+        if over.wait(max(due_s - monotonic(), 0)):
+            return
+        due_s = monotonic() + RESTART_S
+        asyncio.run(cluster.restart(number))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from confluent_kafka import admin as admin_side
 from conformance.client import (
     HEARTBEAT_MS,
     PATIENCE_S,
+    REPLICAS,
     SESSION_MS,
     Administrator,
     Client,
@@ -143,7 +144,9 @@ class _Administrator(Administrator):
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         _done(
-            self._admin.create_topics([_ADMIN.NewTopic(name, partitions, 1, config=dict(configs))])
+            self._admin.create_topics(
+                [_ADMIN.NewTopic(name, partitions, REPLICAS, config=dict(configs))]
+            )
         )
 
     def partitions(self) -> dict[str, int]:

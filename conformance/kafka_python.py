@@ -9,6 +9,7 @@ from typing import Any
 from conformance.client import (
     HEARTBEAT_MS,
     PATIENCE_S,
+    REPLICAS,
     SESSION_MS,
     Administrator,
     Client,
@@ -131,7 +132,9 @@ class _Administrator(Administrator):
         self._admin = KafkaAdminClient(**settings)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        self._admin.create_topics([NewTopic(name, partitions, 1, topic_configs=dict(configs))])
+        self._admin.create_topics(
+            [NewTopic(name, partitions, REPLICAS, topic_configs=dict(configs))]
+        )
 
     def partitions(self) -> dict[str, int]:
         found = self._admin.describe_topics(self._admin.list_topics())

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from conformance.client import (
     HEARTBEAT_MS,
     PATIENCE_S,
+    REPLICAS,
     SESSION_MS,
     Administrator,
     Client,
@@ -204,7 +205,7 @@ class _Administrator(Administrator):
         self._admin = room.tenant
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        topic = NewTopic(name, partitions, configs=dict(configs))
+        topic = NewTopic(name, partitions, REPLICAS, configs=dict(configs))
         self._room.run(self._admin.create_topics([topic]))
 
     def partitions(self) -> dict[str, int]:

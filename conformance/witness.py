@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from conformance.client import PATIENCE_S, Got, Sent
+from streamlog.errors import ConnectionLost
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -23,6 +27,11 @@ from streamlog.protocol.messages.data import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
     PartitionData,
     PartitionProduceData,
     ProduceRequest,
@@ -37,6 +46,20 @@ PARTITIONS = 4
 """What both clusters give to a topic that is made by asking for it."""
 FETCH_BYTES = 4 * 1024 * 1024
 PAUSE_S = 0.05
+LATEST = -1
+PASSING = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""While brokers of a cluster are restarted."""
+Address: TypeAlias = tuple[str, int]
+R = TypeVar("R")
 
 _API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
 _RANGE = struct.Struct(">hhh")
@@ -44,7 +67,7 @@ _RANGE = struct.Struct(">hhh")
 
 def served(address: str) -> set[int]:
     """The keys of the APIs that a broker advertises, by the oldest form of the question."""
-    host, _, port = address.partition(":")
+    host, _, port = address.split(",", maxsplit=1)[0].partition(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
         with connection.makefile("rb") as answer:
@@ -57,10 +80,13 @@ def served(address: str) -> set[int]:
 
 
 class Witness:
-    """One cluster of one broker."""
+    """One cluster, at addresses with commas between them.
+
+    Of several brokers it asks the one that leads, again while that is not to be had.
+    """
 
     def __init__(self, address: str) -> None:
-        self.address = address
+        self._addresses = [_pair(each) for each in address.split(",")]
 
     def make_topic(self, topic: str) -> None:
         """Have a topic made the way that a producer does, and wait until its leaders serve it."""
@@ -68,29 +94,17 @@ class Witness:
 
     def write(self, topic: str, records: Sequence[Sent]) -> None:
         """Write each partition's records as one batch."""
-        data = [
-            PartitionProduceData(
-                index=partition,
-                records=encode_batch(
-                    [
-                        (each.timestamp_ms, each.key, each.value, each.headers)
-                        for each in records
-                        if each.partition == partition
-                    ]
-                ),
+        batches = {
+            partition: encode_batch(
+                [
+                    (each.timestamp_ms, each.key, each.value, each.headers)
+                    for each in records
+                    if each.partition == partition
+                ]
             )
             for partition in sorted({each.partition for each in records})
-        ]
-        request = ProduceRequest(
-            transactional_id=None,
-            acks=-1,
-            timeout_ms=PATIENCE_S * 1000,
-            topic_data=[TopicProduceData(name=topic, partition_data=data)],
-        )
-        response = asyncio.run(self._call(request))
-        assert isinstance(response, ProduceResponse)
-        codes = {p.error_code for t in response.responses for p in t.partition_responses}
-        assert codes == {0}, f"the log refuses what the witness writes: {codes}"
+        }
+        asyncio.run(self._write(topic, batches))
 
     def batches(self, topic: str, partition: int) -> list[RecordBatch]:
         """All batches of a partition, as they are."""
@@ -109,29 +123,113 @@ class Witness:
             for each in batch.records()
         ]
 
-    async def _call(self, request: Message) -> Message:
-        host, _, port = self.address.partition(":")
-        transport = await TcpTransport.connect(
-            host, int(port), client_id="witness", timeout_ms=PATIENCE_S * 1000
+    async def _write(self, topic: str, batches: Mapping[int, bytes]) -> None:
+        for partition, batch in batches.items():
+            before = None if len(self._addresses) == 1 else await self._end(topic, partition)
+            code = await self._again(
+                partial(self._write_one, topic, partition, batch, before),
+                lambda code: code not in PASSING,
+            )
+            assert code == 0, f"the log refuses what the witness writes: {code}"
+
+    async def _write_one(self, topic: str, partition: int, batch: bytes, before: int | None) -> int:
+        data = PartitionProduceData(index=partition, records=batch)
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=-1,
+            timeout_ms=PATIENCE_S * 1000,
+            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
         )
         try:
-            return await transport.call(request, timeout_ms=PATIENCE_S * 1000)
-        finally:
-            await transport.close()
+            response = await self._ask_leader(topic, partition, request)
+        except ConnectionLost:
+            # Nobody has said whether it was written; whoever is alone in a topic can see it.
+            if before is None or await self._end(topic, partition) == before:
+                raise
+            return 0
+        assert isinstance(response, ProduceResponse)
+        return response.responses[0].partition_responses[0].error_code
+
+    async def _again(self, ask: Callable[[], Awaitable[R]], is_good: Callable[[R], bool]) -> R:
+        """Ask until the answer is good, or the time is over."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    answer = await ask()
+                except ConnectionLost:
+                    if len(self._addresses) == 1:
+                        raise
+                else:
+                    if is_good(answer):
+                        return answer
+                await asyncio.sleep(PAUSE_S)
+
+    async def _call(self, request: Message, address: Address | None = None) -> Message:
+        """Ask a broker, or the first that is there."""
+        lost = ConnectionLost("no broker is there")
+        for host, port in self._addresses if address is None else [address]:
+            try:
+                transport = await TcpTransport.connect(
+                    host, port, client_id="witness", timeout_ms=PATIENCE_S * 1000
+                )
+            except ConnectionLost as error:
+                lost = error
+                continue
+            try:
+                return await transport.call(request, timeout_ms=PATIENCE_S * 1000)
+            finally:
+                await transport.close()
+        raise lost
+
+    async def _ask_leader(self, topic: str, partition: int, request: Message) -> Message:
+        if len(self._addresses) == 1:
+            return await self._call(request)
+        found, addresses = await self._look_up(topic)
+        leaders = {each.partition_index: each.leader_id for each in found.partitions}
+        address = addresses.get(leaders.get(partition, -1))
+        if address is None:
+            raise ConnectionLost(f"nobody leads {topic}-{partition}")
+        return await self._call(request, address)
 
     async def _topic(self, topic: str) -> MetadataResponseTopic:
+        found, _ = await self._look_up(topic)
+        return found
+
+    async def _look_up(self, topic: str) -> tuple[MetadataResponseTopic, dict[int, Address]]:
+        """A topic, and where brokers are."""
         asked = [MetadataRequestTopic(name=topic)]
         response = await self._call(MetadataRequest(topics=asked, allow_auto_topic_creation=True))
         assert isinstance(response, MetadataResponse)
         (found,) = response.topics
-        return found
+        return found, {each.node_id: (each.host, each.port) for each in response.brokers}
+
+    async def _end(self, topic: str, partition: int) -> int:
+        """Where a partition ends, as soon as its leader can say so."""
+        asked = ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=0,
+            topics=[ListOffsetsTopic(name=topic, partitions=[asked])],
+        )
+
+        async def ask() -> ListOffsetsPartitionResponse:
+            response = await self._ask_leader(topic, partition, request)
+            assert isinstance(response, ListOffsetsResponse)
+            return response.topics[0].partitions[0]
+
+        found = await self._again(ask, lambda answer: answer.error_code not in PASSING)
+        assert found.error_code == 0, f"the end of {topic}-{partition}: {found.error_code}"
+        return found.offset
 
     async def _make_topic(self, topic: str) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                found = await self._topic(topic)
-                if await self._is_led(topic, found):
-                    return
+                try:
+                    if await self._is_led(topic, await self._topic(topic)):
+                        return
+                except ConnectionLost:
+                    if len(self._addresses) == 1:
+                        raise
                 await asyncio.sleep(PAUSE_S)
 
     async def _is_led(self, topic: str, found: MetadataResponseTopic) -> bool:
@@ -156,16 +254,21 @@ class Witness:
             max_bytes=FETCH_BYTES,
             topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted])],
         )
-        response = await self._call(request)
+        response = await self._ask_leader(topic, partition, request)
         assert isinstance(response, FetchResponse)
         (answer,) = response.responses[0].partitions
         return answer
 
     async def _batches(self, topic: str, partition: int) -> list[RecordBatch]:
         found: list[RecordBatch] = []
+        is_alone = len(self._addresses) == 1
+        end = None if is_alone else await self._end(topic, partition)
         position, topic_id = 0, (await self._topic(topic)).topic_id
-        while True:
-            answer = await self._fetch(topic, topic_id, partition, position)
+        while end is None or position < end:
+            answer = await self._again(
+                lambda: self._fetch(topic, topic_id, partition, position),  # noqa: B023 - awaited
+                lambda answer: answer.error_code not in PASSING,
+            )
             assert answer.error_code == 0, f"fetch of {topic}-{partition}: {answer.error_code}"
             data = answer.records or b""
             assert isinstance(data, bytes | bytearray | memoryview)
@@ -174,3 +277,9 @@ class Witness:
                 return found
             found += batches
             position = batches[-1].next_offset
+        return found
+
+
+def _pair(address: str) -> Address:
+    host, _, port = address.partition(":")
+    return host, int(port)
