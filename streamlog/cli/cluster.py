@@ -1,6 +1,7 @@
 """`streamlog cluster`: brokers of one log, and where its partitions are.
 
-`init` (`cluster_init`) makes data directories; the others are shells around `Admin`.
+`init` (`cluster_init`) makes data directories, `status` (`cluster_status`) shows how they are; the
+others are shells around `Admin`.
 """
 
 from __future__ import annotations
@@ -13,51 +14,19 @@ from rich.table import Table as Grid
 
 from streamlog.assignors import TopicPartition
 from streamlog.cli.cluster_init import cluster_init
+from streamlog.cli.cluster_status import cluster_status, numbers_of
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out
-from streamlog.client.admin import Admin
-from streamlog.client.replica_admin import ClusterDescription, PartitionDescription
 from streamlog.errors import LogError, UsageError
 from streamlog.protocol.error_codes import ErrorCode
 
 cluster = typer.Typer(help="Brokers, and where partitions are.", no_args_is_help=True)
 
-NOBODY = -1
-
 
 cluster.command("init")(cluster_init)
 
 
-@cluster.command("status")
-def cluster_status(context: typer.Context, log: LogOption = None) -> None:
-    """Brokers, and the partitions that have no leader or too few replicas in sync."""
-    session: Session = context.obj
-
-    async def look(admin: Admin) -> tuple[ClusterDescription, list[PartitionDescription]]:
-        return await admin.describe_cluster(), await admin.describe_partitions()
-
-    described, partitions = ask(session, log, look)
-    typer.echo(f"cluster {described.cluster_id}")
-    grid = Grid("broker", "address", "rack", "leads", "holds", "in sync")
-    for each in described.brokers:
-        number = each.node_id
-        grid.add_row(
-            str(number),
-            f"{each.host}:{each.port}",
-            each.rack or "",
-            str(sum(partition.leader == number for partition in partitions)),
-            str(sum(number in partition.replicas for partition in partitions)),
-            str(sum(number in partition.in_sync for partition in partitions)),
-        )
-    out().print(grid)
-    lacking = [each for each in partitions if len(each.in_sync) < len(each.replicas)]
-    leaderless = [each for each in partitions if each.leader == NOBODY]
-    typer.echo(
-        f"{len(partitions)} partitions, {len(lacking)} with replicas that are not in sync,"
-        f" {len(leaderless)} without a leader"
-    )
-    if lacking or leaderless:
-        out().print(_partitions(each for each in partitions if each in lacking + leaderless))
+cluster.command("status")(cluster_status)
 
 
 @cluster.command("elect")
@@ -110,7 +79,7 @@ def cluster_reassign(
         under_way = ask(session, log, lambda admin: admin.list_partition_reassignments())
         grid = Grid("partition", "replicas", "coming", "going")
         for where, move in sorted(under_way.items()):
-            numbers = (_numbers(each) for each in (move.replicas, move.adding, move.removing))
+            numbers = (numbers_of(each) for each in (move.replicas, move.adding, move.removing))
             grid.add_row(f"{where.topic}-{where.partition}", *numbers)
         out().print(grid)
         return
@@ -148,22 +117,6 @@ def parse_move(text: str) -> tuple[TopicPartition, list[int] | None]:
     if not equals or not all(each.isdecimal() for each in numbers):
         raise UsageError(f"{text!r} is no move: write it as TOPIC-PARTITION=BROKER,BROKER...")
     return parse_partition(where), [int(each) for each in numbers] or None
-
-
-def _partitions(partitions: Iterable[PartitionDescription]) -> Grid:
-    grid = Grid("partition", "leader", "epoch", "replicas", "in sync", "offline")
-    for each in partitions:
-        grid.add_row(
-            f"{each.topic}-{each.partition}",
-            "none" if each.leader == NOBODY else str(each.leader),
-            str(each.leader_epoch),
-            *(_numbers(numbers) for numbers in (each.replicas, each.in_sync, each.offline)),
-        )
-    return grid
-
-
-def _numbers(numbers: tuple[int, ...]) -> str:
-    return ",".join(map(str, numbers))
 
 
 def _first_other(errors: Iterable[LogError | None], than: int) -> LogError | None:

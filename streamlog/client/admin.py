@@ -25,6 +25,7 @@ from streamlog.client.group_admin import (
     GroupMemberDescription,
 )
 from streamlog.client.publish_admin import Publication, PublishAdmin, PublishedRange
+from streamlog.client.quorum_admin import QuorumAdmin, QuorumDescription
 from streamlog.client.quota_admin import ClientQuota, QuotaAdmin
 from streamlog.client.replica_admin import (
     BrokerDescription,
@@ -60,6 +61,7 @@ __all__ = [
     "ProducerDescription",
     "Publication",
     "PublishedRange",
+    "QuorumDescription",
     "Reassignment",
     "Subtract",
     "TopicDescription",
@@ -74,6 +76,7 @@ class Admin(
     GroupAdmin,
     TransactionAdmin,
     ReplicaAdmin,
+    QuorumAdmin,
     AclAdmin,
     UserAdmin,
     QuotaAdmin,

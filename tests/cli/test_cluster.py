@@ -28,7 +28,12 @@ def told(tmp_path: Path) -> Invoke:
 def test_brokers_and_their_partitions_are_told(told: Invoke) -> None:
     said = told("status")
     assert row(said, "1", "127.0.0.1:0", "", "2", "2", "2")
-    assert "2 partitions, 0 with replicas that are not in sync, 0 without a leader" in said
+    assert "quorum: node 1 leads epoch" in said
+    assert (
+        "2 partitions, 0 with replicas that are not in sync, 0 of them with fewer than"
+        " min.insync.replicas, 0 without a leader" in said
+    )
+    assert told("status", "--wait", "1").startswith("cluster ")
 
 
 def test_leaders_are_elected_where_others_should_lead(told: Invoke) -> None:

@@ -1,0 +1,206 @@
+"""`streamlog cluster status`: whether a cluster is well: its quorum, its brokers, its partitions.
+
+A shell around `Admin`. What is looked at is looked at once, or until all is well: between two
+steps of a rolling restart that is what has to be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.table import Table as Grid
+
+from streamlog.cli.session import LogOption, Session, ask
+from streamlog.cli.terminal import out
+from streamlog.client.admin import Admin, QuorumDescription
+from streamlog.client.replica_admin import ClusterDescription, PartitionDescription
+from streamlog.errors import NotAuthorized, StreamlogError, UnsupportedVersion
+
+EXIT_NOT_WELL = 1
+NOBODY = -1
+LOOK_AGAIN_S = 0.5
+MIN_INSYNC = "min.insync.replicas"
+PARTITIONS_SHOWN = 50
+"""The others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A cluster at one moment."""
+
+    cluster: ClusterDescription
+    partitions: list[PartitionDescription]
+    quorum: QuorumDescription | None
+    """None if it has none, or that is not for who asks to know."""
+    min_insync: Mapping[str, int]
+    """What topics ask for that have partitions which lack replicas; 0: what is usual."""
+
+    @property
+    def missing(self) -> list[int]:
+        """Nodes that are to be there and are not: they vote, or have replicas."""
+        wanted = {node for each in self.partitions for node in each.replicas}
+        if self.quorum is not None:
+            wanted |= {each.node_id for each in self.quorum.voters}
+        controllers = self._controllers_alone()
+        return sorted(wanted - {each.node_id for each in self.cluster.brokers} - controllers)
+
+    def _controllers_alone(self) -> set[int]:
+        """Voters that have caught up and hold nothing: they need not be brokers."""
+        if self.quorum is None:
+            return set()
+        return {
+            each.node_id
+            for each in self.quorum.voters
+            if each.end_offset >= self.quorum.high_watermark
+            and not any(each.node_id in partition.replicas for partition in self.partitions)
+        }
+
+    @property
+    def lacking(self) -> list[PartitionDescription]:
+        """Partitions with replicas that are not in sync, or without a leader."""
+        return [
+            each
+            for each in self.partitions
+            if len(each.in_sync) < len(each.replicas) or each.leader == NOBODY
+        ]
+
+    @property
+    def offline(self) -> list[PartitionDescription]:
+        """Partitions without a leader."""
+        return [each for each in self.partitions if each.leader == NOBODY]
+
+    @property
+    def under_min_isr(self) -> list[PartitionDescription]:
+        """Partitions that take no acks=all."""
+        return [each for each in self.lacking if len(each.in_sync) < self._least(each)]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is missing: one broker can be stopped."""
+        return self.cluster.controller != NOBODY and not self.missing and not self.lacking
+
+    def _least(self, partition: PartitionDescription) -> int:
+        copies = len(partition.replicas)
+        usual = 2 if copies > 2 else 1  # noqa: PLR2004 - as brokers have it
+        return min(self.min_insync.get(partition.topic, 0) or usual, copies)
+
+
+def cluster_status(
+    context: typer.Context,
+    *,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            help="Look until all is well, so long at most; else exit with 1.",
+        ),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """The quorum, brokers, and partitions that lack a leader or replicas in sync."""
+    session: Session = context.obj
+    status = ask(session, log, look if wait is None else lambda admin: look_until(admin, wait))
+    show(status)
+    if wait is not None and not status.is_well:
+        typer.echo(f"not well after {wait:g} s", err=True)
+        raise typer.Exit(EXIT_NOT_WELL)
+
+
+async def look(admin: Admin) -> Status:
+    """Ask for all of it. Raises what asking raises."""
+    described, partitions = await admin.describe_cluster(), await admin.describe_partitions()
+    try:
+        quorum = await admin.describe_quorum()
+    except (UnsupportedVersion, NotAuthorized):
+        quorum = None
+    lacking = {each.topic for each in partitions if len(each.in_sync) < len(each.replicas)}
+    least = {}
+    for topic in sorted(lacking):
+        settings = await admin.describe_configs(topic)
+        least[topic] = int(settings[MIN_INSYNC].value or 0) if MIN_INSYNC in settings else 0
+    return Status(described, partitions, quorum, least)
+
+
+async def look_until(admin: Admin, seconds: float) -> Status:
+    """Ask again and again, until all is well or the time is over."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + seconds
+    while True:
+        try:
+            status = await look(admin)
+            if status.is_well or loop.time() >= until_s:
+                return status
+        except StreamlogError as error:
+            if not error.retriable or loop.time() >= until_s:
+                raise
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def show(status: Status) -> None:
+    """Print it."""
+    typer.echo(f"cluster {status.cluster.cluster_id}")
+    if status.quorum is not None:
+        _show_quorum(status.quorum)
+    grid = Grid("broker", "address", "rack", "leads", "holds", "in sync")
+    for each in status.cluster.brokers:
+        where = f"{each.host}:{each.port}"
+        grid.add_row(str(each.node_id), where, each.rack or "", *_shares(status, each.node_id))
+    for number in status.missing:
+        grid.add_row(str(number), "not there", "", *_shares(status, number))
+    out().print(grid)
+    typer.echo(
+        f"{len(status.partitions)} partitions, {len(status.lacking)} with replicas that are not in"
+        f" sync, {len(status.under_min_isr)} of them with fewer than {MIN_INSYNC},"
+        f" {len(status.offline)} without a leader"
+    )
+    if status.lacking:
+        out().print(_partitions(status.lacking[:PARTITIONS_SHOWN]))
+    if len(status.lacking) > PARTITIONS_SHOWN:
+        typer.echo(f"and {len(status.lacking) - PARTITIONS_SHOWN} more")
+
+
+def numbers_of(numbers: Iterable[int]) -> str:
+    """As one cell."""
+    return ",".join(map(str, numbers))
+
+
+def _show_quorum(quorum: QuorumDescription) -> None:
+    typer.echo(
+        f"quorum: node {quorum.leader} leads epoch {quorum.epoch},"
+        f" committed up to {quorum.high_watermark}"
+    )
+    grid = Grid("node", "is", "end offset", "lag")
+    for role, nodes in (("voter", quorum.voters), ("observer", quorum.observers)):
+        for each in nodes:
+            end = "?" if each.end_offset < 0 else str(each.end_offset)
+            is_leader = each.node_id == quorum.leader
+            grid.add_row(
+                str(each.node_id), "leader" if is_leader else role, end, str(quorum.lag(each))
+            )
+    out().print(grid)
+
+
+def _shares(status: Status, number: int) -> tuple[str, str, str]:
+    partitions = status.partitions
+    return (
+        str(sum(each.leader == number for each in partitions)),
+        str(sum(number in each.replicas for each in partitions)),
+        str(sum(number in each.in_sync for each in partitions)),
+    )
+
+
+def _partitions(partitions: Iterable[PartitionDescription]) -> Grid:
+    grid = Grid("partition", "leader", "epoch", "replicas", "in sync", "offline")
+    for each in partitions:
+        grid.add_row(
+            f"{each.topic}-{each.partition}",
+            "none" if each.leader == NOBODY else str(each.leader),
+            str(each.leader_epoch),
+            *(numbers_of(numbers) for numbers in (each.replicas, each.in_sync, each.offline)),
+        )
+    return grid
