@@ -14,7 +14,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.cli.running import run
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import named_values, out
-from streamlog.client.topic_admin import PARTITIONS_DEFAULT, NewTopic
+from streamlog.client.topic_admin import PARTITIONS_DEFAULT, REPLICAS_DEFAULT, NewTopic
 from streamlog.log import Log
 
 topics = typer.Typer(help="The topics of a log.", no_args_is_help=True)
@@ -44,6 +44,10 @@ def topics_create(
     partitions: Annotated[
         int, typer.Option("--partitions", help="How many. Default: the broker's number.")
     ] = PARTITIONS_DEFAULT,
+    *,
+    replicas: Annotated[
+        int, typer.Option("--replicas", help="Copies of each partition. Default: the broker's.")
+    ] = REPLICAS_DEFAULT,
     config: Annotated[
         list[str] | None,
         typer.Option("--config", metavar="NAME=VALUE", help="Kafka's topic settings; repeatable."),
@@ -51,7 +55,8 @@ def topics_create(
     log: LogOption = None,
 ) -> None:
     """Create a topic."""
-    new = NewTopic(name, partitions=partitions, configs=named_values("--config", config or []))
+    configs = named_values("--config", config or [])
+    new = NewTopic(name, partitions=partitions, replication_factor=replicas, configs=configs)
     ask(context.obj, log, lambda admin: admin.create_topics([new]), create=True)
     typer.echo(f"created {name}")
 

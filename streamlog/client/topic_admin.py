@@ -37,6 +37,8 @@ HIGH_WATERMARK = -1
 """In `delete_records`: everything that consumers can see."""
 PARTITIONS_DEFAULT = -1
 """In `NewTopic`: as many as the broker gives a topic that does not say."""
+REPLICAS_DEFAULT = -1
+"""Likewise; one copy on a cluster of many brokers is lost with one disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class NewTopic:
 
     name: str
     partitions: int
-    replication_factor: int = 1
+    replication_factor: int = REPLICAS_DEFAULT
+    """Copies of each partition; without a number as many as the cluster gives to any topic."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """Kafka's topic settings by name, such as `retention.ms`."""
 
