@@ -107,12 +107,14 @@ class Node:
 
     async def kill(self, *, power: bool) -> None:
         """End it now; with the power goes what was not synced."""
-        self.member = None
+        member, self.member = self.member, None
         keep = self.cluster.loop.chance.choice([0, 1, 70, 400]) if power else None
         self.files.crash(keep_bytes=keep)
         if self._process is not None:
             self._process.cancel()
             await asyncio.wait([self._process])
+        if member is not None:
+            member.close()  # its thread has gone with it
 
 
 class Links:

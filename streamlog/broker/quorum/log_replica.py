@@ -158,6 +158,7 @@ class LogReplica:
         self._tasks: asyncio.TaskGroup | None = None
         self._asking: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
+        self._is_closed = False
         self.files = self._opened()
         self.raft = self._new_raft()
 
@@ -196,8 +197,8 @@ class LogReplica:
 
     @property
     def is_down(self) -> bool:
-        """Whether the disk does not let it take part."""
-        return (self.failure or self.refusal) is not None
+        """Whether it takes no part: the disk does not let it, or it is closed."""
+        return self._is_closed or (self.failure or self.refusal) is not None
 
     @property
     def waits(self) -> bool:
@@ -548,5 +549,6 @@ class LogReplica:
         self._ended.set()
 
     def close(self) -> None:
-        """Give the files back; after `run`."""
+        """Give the files back; after `run`, and when the thread has nothing to do any more."""
+        self._is_closed = True
         self.files.close()
