@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 from chaos.power import Disk
+from streamlog.broker.storage.formatting import format_directory
 
 LISTENING = re.compile(r"listening on [^ ]+:(\d+)")
 LOCALHOST = "127.0.0.1"
@@ -49,6 +51,7 @@ class BrokerProcess:
         settings: by the broker's names.
         command: what runs it, such as `ip netns exec NAME`.
         lossy: whether the disk keeps only what was synced, when the power goes.
+        cluster_id: of which cluster its directory is made; None: it makes one of its own.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class BrokerProcess:
         settings: Mapping[str, str] | None = None,
         command: Sequence[str] = (),
         lossy: bool = False,
+        cluster_id: str | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.node_id = node_id
@@ -75,13 +79,13 @@ class BrokerProcess:
         self._settings = directory / "broker.properties"
         self._shim = shim
         self._command = command
+        self._cluster_id = cluster_id
         self._generation = 0
         self._process: asyncio.subprocess.Process | None = None
         self._knobs.write_text("")
         lines = (f"{name}={value}\n" for name, value in (settings or {}).items())
         self._settings.write_text("".join(lines))
-        if self.disk is not None:
-            self.disk.begin()
+        self._make_data(rejoins=False)
 
     @property
     def address(self) -> str:
@@ -159,6 +163,11 @@ class BrokerProcess:
         except TimeoutError:
             return None
 
+    def replace_disk(self) -> None:
+        """An empty one, as of a node that was there before; it is not running."""
+        shutil.rmtree(self.data)
+        self._make_data(rejoins=True)
+
     def send(self, which: signal.Signals) -> None:
         """Pause it (SIGSTOP) or let it go on (SIGCONT)."""
         if self._process is not None and self._process.returncode is None:
@@ -190,6 +199,17 @@ class BrokerProcess:
         except TimeoutError:
             process.kill()
             return await process.wait()
+
+    def _make_data(self, *, rejoins: bool) -> None:
+        if self._cluster_id is not None:
+            format_directory(
+                str(self.data),
+                node_id=self.node_id,
+                cluster_id=self._cluster_id,
+                rejoins=rejoins,
+            )
+        if self.disk is not None:
+            self.disk.begin()
 
     def _environment(self) -> dict[str, str]:
         given = {

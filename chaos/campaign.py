@@ -38,7 +38,7 @@ WHOLE_SHARE: Final = 0.2
 WHOLE_S: Final = 60.0
 """Heals by then, or is stuck."""
 CALM_S: Final = 10.0
-END_S: Final = 300.0
+END_S: Final = 120.0
 """A load that has not ended by then hangs."""
 STOP_S: Final = 30.0
 BAD_ROUNDS_MAX: Final = 2
@@ -127,6 +127,7 @@ class Round:
         self._chance = chance
         self._count = count
         self._clock = SystemClock()
+        self._began_ms = self._clock.now_ms()
         self._times_ms: list[int] = []
         self._bad = False
 
@@ -165,12 +166,15 @@ class Round:
             await cluster.start()
             self._violated(*await cluster.all_in_sync(WHOLE_S))
             healed_ms = room.now_ms()
+            self._tell("healed")
             await asyncio.sleep(CALM_S)
             room.stopping.set()
         if not self._kind.is_noticed:
             self._violated(*_noticed(room, refused))
         self._violated(*mix.standing_still(room, healed_ms))
+        self._tell("clients have ended")
         await mix.finish(room)
+        self._tell("all is read")
         self._violated(*map(str, check(room.history)))
         self._violated(*await cluster.all_in_sync(WHOLE_S))
         await self._compare(cluster)
@@ -181,6 +185,7 @@ class Round:
                 return
             self._times_ms.append(room.now_ms())
             self._verdict.faults += 1
+            self._tell(f"fault {self._verdict.faults}")
             await self._kind.fault(cluster, self._chance, self._verdict.counts)
             await asyncio.sleep(self._chance.expovariate(1 / BETWEEN_S))
             if self._chance.random() < WHOLE_SHARE:
@@ -218,9 +223,15 @@ class Round:
 
     def _violated(self, *what: str) -> None:
         for each in what:
-            print(f"{self._kind.name}, round {self._verdict.rounds}: {each}", file=sys.stderr)
+            self._tell(each)
         self._verdict.violations += what
         self._bad = self._bad or bool(what)
+
+    def _tell(self, what: str) -> None:
+        """As it happens, for who waits."""
+        passed_s = (self._clock.now_ms() - self._began_ms) / 1000
+        where = f"{self._kind.name}, round {self._verdict.rounds}"
+        print(f"{where}, {passed_s:.1f} s: {what}", file=sys.stderr, flush=True)
 
 
 def _noticed(room: Room, before: Counter[str]) -> list[str]:

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Final
 
-from chaos.broker import BrokerProcess, build_shim
+from chaos.broker import START_TIMEOUT_S, BrokerProcess, build_shim
 from chaos.network import Bridge, Loopback, Network
 from chaos.world import is_inside
+from streamlog.broker.quorum.wire import METADATA_TOPIC
+from streamlog.broker.storage.catalog import new_id
 from streamlog.client.replica_admin import PartitionDescription
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
+from streamlog.protocol.messages.quorum import (
+    DescribeQuorumPartition,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumTopic,
+)
+from streamlog.transport.connection import TcpTransport
 
 LEADERS_SHARE: Final = 2 / 3
 """How often a fault is one of who leads something, or decides."""
+NOBODY: Final = -1
+ASK_MS: Final = 1_000
 LOOK_S: Final = 0.2
 """Between two looks at how the brokers are."""
 TEST_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "broker.session.timeout.ms": "1500",
         "broker.heartbeat.interval.ms": "300",
+        "replica.lag.time.max.ms": "2000",
+        "controller.quorum.election.timeout.ms": "300",
+        "controller.quorum.election.backoff.max.ms": "300",
+        "controller.quorum.fetch.timeout.ms": "600",
+        "controller.quorum.request.timeout.ms": "600",
         "leader.imbalance.check.interval.seconds": "20",
     }
 )
@@ -75,13 +91,47 @@ class Cluster:
         return chance.choice(running or list(self.brokers.values()))
 
     async def controller(self) -> int | None:
-        """Who decides; None if nobody knows at present."""
+        """Who decides, by its own account and in the newest epoch; None if nobody does now."""
+        asked = [self._leads(each) for each in self.brokers.values() if each.is_running]
+        _, number = max(await asyncio.gather(*asked), default=(NOBODY, NOBODY))
+        return None if number == NOBODY else number
+
+    async def _leads(self, broker: BrokerProcess) -> tuple[int, int]:
+        """Its epoch as the quorum's leader, and its number."""
+        wanted = DescribeQuorumTopic(
+            topic_name=METADATA_TOPIC, partitions=[DescribeQuorumPartition(partition_index=0)]
+        )
         try:
-            async with asyncio.timeout(5), self.log.admin() as admin:
-                found = (await admin.describe_cluster()).controller
-        except (StreamlogError, TimeoutError):
-            return None
-        return found if found in self.brokers else None
+            transport = await TcpTransport.connect(
+                broker.host, broker.port, client_id="chaos", timeout_ms=ASK_MS
+            )
+            try:
+                request = DescribeQuorumRequest(topics=[wanted])
+                answer = await transport.call(request, timeout_ms=ASK_MS)
+            finally:
+                await transport.close()
+        except StreamlogError:
+            return NOBODY, NOBODY
+        if not isinstance(answer, DescribeQuorumResponse) or not answer.topics:
+            return NOBODY, NOBODY
+        described = answer.topics[0].partitions[0]
+        if described.error_code or described.leader_id != broker.node_id:
+            return NOBODY, NOBODY
+        return described.leader_epoch, broker.node_id
+
+    async def all_there(self, within_s: float) -> None:
+        """Wait until the controller knows all brokers.
+
+        Raises:
+            TimeoutError: it does not.
+        """
+        async with asyncio.timeout(within_s):
+            while True:
+                with suppress(StreamlogError):
+                    known = (await self.log.admin().describe_cluster()).brokers
+                    if len(known) == len(self.brokers):
+                        return
+                await asyncio.sleep(LOOK_S)
 
     async def partitions(self) -> list[PartitionDescription]:
         """All of them, internal ones too; none if nobody can say at present."""
@@ -136,10 +186,9 @@ async def running(
     numbers = range(1, brokers + 1)
     places = {number: network.address(number) for number in numbers}
     voters = ",".join(f"{number}@{host}:{port}" for number, (host, port) in places.items())
-    given = {**TEST_SETTINGS, **settings}
-    if brokers > 1:
-        given["controller.quorum.voters"] = voters
-        given["min.insync.replicas"] = str(brokers // 2 + 1)
+    cluster_id = new_id() if brokers > 1 else None
+    quorum = {"controller.quorum.voters": voters} if brokers > 1 else {}
+    given = {**TEST_SETTINGS, **quorum, **settings}
     processes = [
         BrokerProcess(
             directory / f"broker{number}",
@@ -150,6 +199,7 @@ async def running(
             settings={**given, "node.id": str(number)},
             command=network.command(number),
             lossy=lossy,
+            cluster_id=cluster_id,
         )
         for number in numbers
     ]
@@ -158,8 +208,11 @@ async def running(
         async with asyncio.TaskGroup() as starting:
             for each in processes:
                 starting.create_task(each.start())
-        async with Log.open(f"kafka://{addresses}") as log:
-            yield Cluster(processes, network, log)
+        timeout_ms = round(START_TIMEOUT_S * 1000)
+        async with Log.attach(f"kafka://{addresses}", timeout_ms=timeout_ms) as log:
+            cluster = Cluster(processes, network, log)
+            await cluster.all_there(START_TIMEOUT_S)
+            yield cluster
     finally:
         network.heal()
         for each in processes:

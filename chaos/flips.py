@@ -8,7 +8,6 @@ through its directory, and the disk is replaced then, as an operator would.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -98,8 +97,5 @@ def _is_sound(directory: Path) -> bool:
 
 async def _replace_disk(broker: BrokerProcess) -> None:
     await broker.kill()
-    await asyncio.to_thread(shutil.rmtree, broker.data)
-    broker.data.mkdir()
-    if broker.disk is not None:
-        broker.disk.begin()
+    await asyncio.to_thread(broker.replace_disk)
     await broker.start()

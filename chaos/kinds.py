@@ -6,17 +6,37 @@ with (`short`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 from types import MappingProxyType
 from typing import Final
 
 from chaos import faults
+from chaos.cluster import Cluster
 from chaos.faults import NETWORK, Fault
 from chaos.flips import flip_and_heal
 from chaos.load import bulk, busy_transactions
 from simulation.load.mix import Program
 from simulation.load.room import Room
+
+FAULTS: Final[Mapping[str, Fault]] = MappingProxyType(
+    {
+        "kill": faults.kill,
+        "kill-all": faults.kill_all,
+        "stop": faults.stop,
+        "pause": faults.pause,
+        "power-cut": faults.power_cut,
+        "power-cut-all": faults.power_cut_all,
+        "slow-sync": faults.slow_sync,
+        "short-writes": faults.short_writes,
+        "full-disk": faults.full_disk,
+        "refused-sync": faults.refused_sync,
+        "clock": faults.clock_jump,
+    }
+)
+"""Those that may come one after the other, in any order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +59,17 @@ class Kind:
     """Clients beside those of every load."""
 
 
+async def any_of_them(cluster: Cluster, chance: Random, counts: Counter[str]) -> None:
+    """One of all that go wrong with a cluster whose disks forget."""
+    kinds = [*FAULTS, *(NETWORK if cluster.network.breakable else ())]
+    name = chance.choice(sorted(kinds))
+    counts[f"a {name}"] += 1
+    await {**FAULTS, **NETWORK}[name](cluster, chance, counts)
+
+
 def _kinds() -> Mapping[str, Kind]:
     made = [
+        Kind(name="mixed", fault=any_of_them, short=8, nightly=200, is_lossy=True),
         Kind(name="kill", fault=faults.kill, short=3, nightly=300),
         Kind(name="kill-all", fault=faults.kill_all, short=1, nightly=50),
         Kind(name="stop", fault=faults.stop, short=1, nightly=20),
@@ -78,5 +107,3 @@ def _kinds() -> Mapping[str, Kind]:
 
 
 KINDS: Final[Mapping[str, Kind]] = _kinds()
-EVERY_CHANGE: Final = ("kill", "kill-all", "power-cut", "parted", "half-open", "full-disk")
-"""What `make test` tries, within seconds each."""

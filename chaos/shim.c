@@ -88,7 +88,7 @@ struct dirt { struct dirt *next; unsigned long long inode, born_ns; off64_t begi
 #define BUCKETS 1024
 #define WHOLE ((off64_t)1 << 62)
 static struct dirt *dirts[BUCKETS];
-static pthread_mutex_t dirty = PTHREAD_MUTEX_INITIALIZER, naming = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t dirty = PTHREAD_MUTEX_INITIALIZER, keeping = PTHREAD_MUTEX_INITIALIZER;
 
 static int identity(int descriptor, const char *name, struct statx *about) {
   int flags = *name ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH;
@@ -167,7 +167,6 @@ static void keep_names(int descriptor, const struct statx *about) {
   struct dirent *entry;
   DIR *directory;
   FILE *disk;
-  pthread_mutex_lock(&naming);
   directory = fdopendir(openat(descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   place_of(path, "names", about);
   snprintf(whole, sizeof whole, "%s.new", path);
@@ -181,15 +180,17 @@ static void keep_names(int descriptor, const struct statx *about) {
   }
   closedir(directory);
   if (fclose(disk) || rename(whole, path)) abort();
-  pthread_mutex_unlock(&naming);
 }
 
 static void keep(int descriptor) {
   struct statx about;
   if (!getenv("CHAOS_DISK")) return;
   if (identity(descriptor, "", &about)) abort();
+  /* Who finds nothing to bring there may not be told so before another one has brought it. */
+  pthread_mutex_lock(&keeping);
   if (S_ISDIR(about.stx_mode)) keep_names(descriptor, &about);
   else keep_bytes(descriptor, &about);
+  pthread_mutex_unlock(&keeping);
 }
 
 static int synced(int descriptor, const char *name) {
@@ -217,36 +218,49 @@ static ssize_t admitted(int descriptor, size_t size) {
   return size;
 }
 
-ssize_t pwrite64(int descriptor, const void *data, size_t size, off64_t position) {
+static ssize_t written(int descriptor, const void *data, size_t size, off64_t position) {
   ssize_t (*real)(int, const void *, size_t, off64_t) = dlsym(RTLD_NEXT, "pwrite64");
-  ssize_t taken = admitted(descriptor, size);
-  if (taken >= 0) taken = real(descriptor, data, taken, position);
+  ssize_t taken = real(descriptor, data, size, position);
   soil(descriptor, position, position + taken);
   return taken;
+}
+
+ssize_t pwrite64(int descriptor, const void *data, size_t size, off64_t position) {
+  ssize_t taken = admitted(descriptor, size);
+  return taken < 0 ? taken : written(descriptor, data, taken, position);
 }
 
 ssize_t pwrite(int descriptor, const void *data, size_t size, off_t position) {
   return pwrite64(descriptor, data, size, position);
 }
 
-ssize_t pwritev64(int descriptor, const struct iovec *pieces, int count, off64_t position) {
-  ssize_t (*real)(int, const struct iovec *, int, off64_t) = dlsym(RTLD_NEXT, "pwritev64");
+/* Python's os.pwritev calls this one. */
+ssize_t pwritev64v2(int descriptor, const struct iovec *pieces, int count, off64_t position, int flags) {
+  ssize_t (*real)(int, const struct iovec *, int, off64_t, int) = dlsym(RTLD_NEXT, "pwritev64v2");
   size_t size = 0;
   ssize_t taken;
   for (int i = 0; i < count; i++) size += pieces[i].iov_len;
   taken = admitted(descriptor, size);
   if (taken < 0) return taken;
   if ((size_t)taken == size) {
-    taken = real(descriptor, pieces, count, position);
+    taken = real(descriptor, pieces, count, position, flags);
     soil(descriptor, position, position + taken);
     return taken;
   }
   if ((size_t)taken > pieces[0].iov_len) taken = pieces[0].iov_len;
-  return pwrite64(descriptor, pieces[0].iov_base, taken, position);
+  return written(descriptor, pieces[0].iov_base, taken, position);
+}
+
+ssize_t pwritev2(int descriptor, const struct iovec *pieces, int count, off_t position, int flags) {
+  return pwritev64v2(descriptor, pieces, count, position, flags);
+}
+
+ssize_t pwritev64(int descriptor, const struct iovec *pieces, int count, off64_t position) {
+  return pwritev64v2(descriptor, pieces, count, position, 0);
 }
 
 ssize_t pwritev(int descriptor, const struct iovec *pieces, int count, off_t position) {
-  return pwritev64(descriptor, pieces, count, position);
+  return pwritev64v2(descriptor, pieces, count, position, 0);
 }
 
 int posix_fallocate64(int descriptor, off64_t position, off64_t size) {

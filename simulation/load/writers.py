@@ -146,7 +146,7 @@ async def one_transaction(
     Raises:
         StreamlogError: this producer is over, or the transaction is.
     """
-    outcome, decided_ms = Outcome.UNKNOWN, room.now_ms()
+    outcome, decided_ms, is_committing = Outcome.UNKNOWN, room.now_ms(), False
     try:
         async with producer.transaction():
             for _ in range(room.chance.randint(1, SENDS_MAX)):
@@ -157,10 +157,15 @@ async def one_transaction(
             if room.chance.random() < ABORTED_SHARE:
                 outcome = Outcome.FAILED
                 raise _Aborted  # noqa: TRY301 - this is how a transaction is aborted
+            is_committing = True
         outcome = Outcome.OK
     except _Aborted:
         room.counts["aborted"] += 1
-    except (TransactionAborted, ProducerFenced):
+    except ProducerFenced:
+        # Who is shut out while it commits may have missed the answer to an attempt before.
+        outcome = Outcome.UNKNOWN if is_committing else Outcome.FAILED
+        raise
+    except TransactionAborted:
         outcome = Outcome.FAILED
         raise
     finally:

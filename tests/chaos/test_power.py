@@ -124,3 +124,30 @@ def test_what_was_deleted_and_not_synced_may_be_back(lossy: tuple[Disk, Path, Ru
 def test_a_file_that_was_cut_is_as_long_as_it_was_or_is(lossy: tuple[Disk, Path, Run]) -> None:
     program = "file = write('a', b'one'); sync_names(); os.ftruncate(file, 1); os.fsync(file)"
     assert after_cuts(lossy, program) == {frozenset({("a", b"o")})}
+
+
+def test_what_is_written_while_threads_sync_stays(lossy: tuple[Disk, Path, Run]) -> None:
+    disk, data, run = lossy
+    program = """
+from threading import Thread
+file, ends, end = write('a', b''), False, 0
+sync_names()
+
+def sync():
+    while not ends:
+        os.fdatasync(file)
+
+threads = [Thread(target=sync) for _ in range(3)]
+for each in threads: each.start()
+for number in range(2000):
+    if number % 2:
+        end += os.pwritev(file, [b'one', b'two'], end)
+    else:
+        end += os.pwrite(file, b'another', end)
+ends = True
+for each in threads: each.join()
+os.fdatasync(file)
+"""
+    run(program)
+    disk.cut(Random(0))
+    assert (data / "a").read_bytes() == b"anotheronetwo" * 1000
