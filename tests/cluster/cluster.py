@@ -66,6 +66,8 @@ class Node:
     number: int
     port: int
     directory: Path
+    inner_port: int = 0
+    """Where other brokers come to it."""
     environment: dict[str, str] = field(default_factory=dict)
     """For its next start, beside that of this process."""
     process: subprocess.Popen[bytes] | None = None
@@ -95,9 +97,18 @@ class Cluster:
     """Brokers 1 to n, each of which is a controller, too. A context manager: they end with it."""
 
     def __init__(
-        self, directory: Path, brokers: int = 3, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        *,
+        inner: str = "",
     ) -> None:
-        """Nothing runs yet; `settings` are those of every broker, beside `SETTINGS`."""
+        """Nothing runs yet; `settings` are those of every broker, beside `SETTINGS`.
+
+        With `inner` brokers come to each other by a second listener, of this name.
+        """
+        self._inner = inner
         self.cluster_id = new_id()
         self._directory = directory
         self._count = brokers
@@ -107,9 +118,11 @@ class Cluster:
 
     def __enter__(self) -> Self:
         """Make their directories, and start them. They are not `ready` yet."""
-        ports = self._stack.enter_context(reserved_ports(self._count))
-        for number, port in enumerate(ports, 1):
-            node = Node(number, port, self._directory / f"broker-{number}")
+        ports = self._stack.enter_context(reserved_ports(2 * self._count))
+        inner_ports = ports[self._count :]
+        for number, port in enumerate(ports[: self._count], 1):
+            inner_port = inner_ports[number - 1] if self._inner else port
+            node = Node(number, port, self._directory / f"broker-{number}", inner_port=inner_port)
             self.nodes[number] = node
             node.directory.mkdir(parents=True)
             format_directory(str(node.data), node_id=number, cluster_id=self.cluster_id)
@@ -138,7 +151,9 @@ class Cluster:
     @property
     def voters(self) -> str:
         """Who decides."""
-        return ",".join(f"{node.number}@{node.address}" for node in self.nodes.values())
+        return ",".join(
+            f"{each.number}@127.0.0.1:{each.inner_port}" for each in self.nodes.values()
+        )
 
     def configure(self, number: int, settings: Mapping[str, str] | None = None) -> None:
         """Write a broker's settings, for its next start; these come before those of all."""
@@ -146,13 +161,16 @@ class Cluster:
         given = {
             "node.id": str(number),
             "log.dirs": str(node.data),
-            "listeners": f"PLAINTEXT://{node.address}",
+            "listeners": f"PLAINTEXT://{node.address}" + self._inner_listener(node),
             **SETTINGS,
             **({} if self._count == 1 else self._quorum()),
             **self._settings,
             **(settings or {}),
         }
         node.config.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+
+    def _inner_listener(self, node: Node) -> str:
+        return f",{self._inner}://127.0.0.1:{node.inner_port}" if self._inner else ""
 
     def _quorum(self) -> dict[str, str]:
         return {"controller.quorum.voters": self.voters, **QUORUM_SETTINGS}

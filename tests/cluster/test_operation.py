@@ -1,0 +1,83 @@
+"""What operators do to a cluster: a lost disk, brokers that prove who they are, one gone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from streamlog.broker.storage.formatting import format_directory
+from streamlog.cli.cluster_status import look, look_until
+from streamlog.client.topic_admin import NewTopic
+from streamlog.log import Log
+from tests.broker.certificates import certificates
+from tests.cluster.cluster import Cluster
+
+
+def test_a_lost_disk_is_replaced(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        async with Log.open(cluster.url) as log:
+            await log.admin().create_topics([NewTopic("orders", partitions=3)])
+            await cluster.in_sync("orders")
+            cluster.kill(3)
+            shutil.rmtree(cluster.nodes[3].data)
+            format_directory(
+                str(cluster.nodes[3].data),
+                node_id=3,
+                cluster_id=cluster.cluster_id,
+                rejoins=True,
+            )
+            cluster.start(3)
+            await cluster.ready()
+            await cluster.in_sync("orders")
+            assert (await look_until(log.admin(), 60)).is_well
+
+    with Cluster(tmp_path) as cluster:
+        asyncio.run(story(cluster))
+    assert "rejoins the quorum" in cluster.log_text(3)
+
+
+def test_who_is_not_there_is_told(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        async with Log.open(cluster.url) as log:
+            await log.admin().create_topics([NewTopic("orders", partitions=3)])
+            await cluster.in_sync("orders")
+            cluster.kill(2)
+            await cluster.ready()
+
+            async def is_told() -> bool:
+                status = await look(log.admin())
+                return status.missing == [2] and len(status.lacking) >= 3 and not status.offline
+
+            await cluster.until(is_told, "broker 2 is missed")
+            assert not (await look(log.admin())).under_min_isr
+
+    with Cluster(tmp_path) as cluster:
+        asyncio.run(story(cluster))
+
+
+def test_brokers_with_tls_and_passwords_are_a_cluster(tmp_path: Path) -> None:
+    """Clients come without either, by a listener of their own."""
+    files = certificates()
+    inner = {
+        "ssl.keystore.location": files.broker,
+        "ssl.truststore.location": files.authority,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:SASL_SSL",
+        "inter.broker.listener.name": "INNER",
+        "controller.listener.names": "INNER",
+        "sasl.inter.broker.username": "broker",
+        "sasl.inter.broker.password": "secret",
+    }
+
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        async with Log.open(cluster.url) as log:
+            await log.admin().create_topics([NewTopic("orders", partitions=3)])
+            await cluster.in_sync("orders")
+            async with log.producer() as producer:
+                await (await producer.send("orders", b"one"))
+
+    with Cluster(tmp_path, settings=inner, inner="INNER") as cluster:
+        asyncio.run(story(cluster))
