@@ -306,9 +306,16 @@ class Broker:
         self._arm()
         return self
 
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something for as long as the broker does."""
-        task = self._tasks.create_task(work)
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Run something for as long as the broker does; ConnectionLost if that is over."""
+        try:
+            task = self._tasks.create_task(work)
+        except RuntimeError:
+            # The group is shutting down, of which nothing else tells.
+            work.close()
+            gone: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            gone.set_exception(ConnectionLost("the broker is ending"))
+            return gone
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
         return task

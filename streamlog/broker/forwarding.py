@@ -32,7 +32,7 @@ ATTEMPT_MS = 4_500
 
 Decide = Callable[[Message, int], Answer]
 """Answers a request of a version."""
-Spawn = Callable[[Coroutine[Any, Any, Message]], "asyncio.Task[Message]"]
+Spawn = Callable[[Coroutine[Any, Any, Message]], "asyncio.Future[Message]"]
 _log = logging.getLogger(__name__)
 
 

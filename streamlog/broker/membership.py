@@ -129,7 +129,7 @@ class Membership:
         self._is_announced = self._neighbours is None
         """Whether it is known where others reach this broker."""
         self._on_due: Callable[[], None] = lambda: None
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Future[None] | None = None
         self._failed: asyncio.Future[None] | None = None
         self._has_left = False
         self.figures = ClusterFigures(directory.node_id)
@@ -195,7 +195,10 @@ class Membership:
         self._tick_session()
 
     def start(
-        self, spawn: Callable[..., asyncio.Task[Any]], thread: Executor, on_due: Callable[[], None]
+        self,
+        spawn: Callable[..., asyncio.Future[Any]],
+        thread: Executor,
+        on_due: Callable[[], None],
     ) -> None:
         """Take part in a cluster of several nodes.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from streamlog.broker.broker import Broker
+from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
     CreatableTopic,
@@ -17,13 +20,16 @@ from streamlog.protocol.messages.quorum import (
     DescribeQuorumResponse,
     DescribeQuorumTopic,
 )
-from tests.broker.three_brokers import Cluster, asked, lived, until
+from tests.broker.three_brokers import Cluster, Node, asked, free_ports, lived, until
+
+
+def wanted(name: str, *, replicas: int = 3) -> CreateTopicsRequest:
+    topic = CreatableTopic(name=name, num_partitions=3, replication_factor=replicas)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
 
 
 async def create(broker: Broker, name: str, *, replicas: int = 3) -> None:
-    topic = CreatableTopic(name=name, num_partitions=3, replication_factor=replicas)
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
-    response = await asked(broker, request, CreateTopicsResponse)
+    response = await asked(broker, wanted(name, replicas=replicas), CreateTopicsResponse)
     code = response.topics[0].error_code
     assert code in (0, ErrorCode.TOPIC_ALREADY_EXISTS), response.topics[0].error_message
 
@@ -114,6 +120,44 @@ def test_a_broker_that_does_not_vote_is_told(controllers_only: bool) -> None:
         assert [each.replica_id for each in partition.observers] == [4]
 
     lived(lambda: Cluster(brokers=1, controllers_only=controllers_only), story)
+
+
+def test_a_node_whose_disk_fails_ends_with_the_reason_and_the_others_go_on() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        failing = await cluster.controller()
+        ended = failing.ended
+        failing.files.fail_next_sync(errno.EIO)
+        other = next(each for each in cluster.brokers if each is not failing.broker)
+        refused = await asked(other, wanted("t", replicas=1), CreateTopicsResponse)
+        assert refused.topics[0].error_code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
+        with pytest.raises(LogDirectoryFailed, match="look at the disk"):
+            await ended
+        assert failing.broker is None
+        await create(cluster.brokers[0], "u", replicas=1)
+        await known(cluster, "u")
+
+    lived(Cluster, story)
+
+
+def test_a_node_of_another_cluster_is_told_so_and_gets_nowhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        member = cluster.nodes[1]
+        voters = {"controller.quorum.voters": member.config.quorum.voters}
+        (port,) = free_ports(1)
+        stranger = Node(7, {**voters, "process.roles": "broker"}, port, cluster_id="other")
+        broker = await stranger.start()
+        await until(lambda: "it is of another cluster than this one" in caplog.text)
+        assert broker._member.quorum.controller_id is None
+        assert broker._member.metadata.offset == -1
+        await stranger.kill()
+        told = [each for each in caplog.messages if "of another cluster" in each]
+        assert len(told) <= 3, "one for each of the voters"
+
+    lived(Cluster, story)
 
 
 def about_quorum() -> DescribeQuorumRequest:

@@ -36,12 +36,14 @@ WAIT_S = 30
 class Node:
     """One node: its disk, and its broker while that runs."""
 
-    def __init__(self, node_id: int, settings: dict[str, str], port: int) -> None:
+    def __init__(
+        self, node_id: int, settings: dict[str, str], port: int, cluster_id: str = CLUSTER_ID
+    ) -> None:
         self.node_id = node_id
         self.port = port
         self.files = MemoryFiles()
         self.config = BrokerConfig().overridden({**QUICK, "node.id": str(node_id), **settings})
-        format_directory("data", node_id=node_id, cluster_id=CLUSTER_ID, files=self.files)
+        format_directory("data", node_id=node_id, cluster_id=cluster_id, files=self.files)
         self.broker: Broker | None = None
         self._process: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()

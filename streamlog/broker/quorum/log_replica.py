@@ -157,6 +157,8 @@ class LogReplica:
         self._peers: Peers | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._asking: set[asyncio.Task[None]] = set()
+        self._complaints: dict[int, str] = {}
+        """What was told last about the answers of others."""
         self._ended = asyncio.Event()
         self._is_closed = False
         self.files = self._opened()
@@ -504,13 +506,21 @@ class LogReplica:
         except (ConnectionLost, RequestTimedOut) as error:
             _log.debug("node %s does not answer: %s", send.to, error)
         except StreamlogError as error:
-            _log.warning("the answer of node %s is dropped: %s", send.to, error)
+            self._complain(send.to, str(error))
+        else:
+            self._complaints.pop(send.to, None)
         if asking is not self.raft or self.is_down:
             return
         if answer is None:
             self.perform(asking.on_failed(send.request_id, self.now_ms))
         else:
             self.perform(deliver_response(asking, send, answer, self.now_ms))
+
+    def _complain(self, node_id: int, what: str) -> None:
+        """Once, and not with every answer."""
+        if self._complaints.get(node_id) != what:
+            self._complaints[node_id] = what
+            _log.warning("the answer of node %s is dropped: %s", node_id, what)
 
     async def run(self, peers: Peers, thread: Executor) -> None:
         """Take part until `stop`; what takes long is done by the thread, which does nothing else.

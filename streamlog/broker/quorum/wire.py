@@ -33,6 +33,16 @@ _CODES: Final = {
 }
 _REFUSALS: Final[dict[int, Refusal]] = {code: refusal for refusal, code in _CODES.items()}
 
+_HINTS: Final[dict[int, str]] = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "it is of another cluster than this one: is that its address"
+    " in controller.quorum.voters, and is this the data directory that is meant?",
+    ErrorCode.INVALID_VOTER_KEY: "it is another node: its address stands for this number in"
+    " controller.quorum.voters",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "it does not take this one for a node: who nodes are to"
+    " each other needs CLUSTER_ACTION, as super.users have",
+}
+"""What to look at when a node does not answer."""
+
 Asked: TypeAlias = (
     quorum.VoteRequest
     | quorum.BeginQuorumEpochRequest
@@ -285,6 +295,8 @@ def response_of_wire(response: Message) -> raft.Response:
                 return _snapshot_of_wire(response.topics[0].partitions[0])
     except IndexError:
         code = getattr(response, "error_code", 0)
+        if code in _HINTS:
+            raise CorruptData(_HINTS[code]) from None
         raise CorruptData(
             f"{type(response).__name__} with error {code} says nothing about the metadata log"
         ) from None

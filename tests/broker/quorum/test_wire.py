@@ -91,5 +91,7 @@ def test_the_log_is_asked_for_by_name_or_id() -> None:
 def test_what_is_about_nothing_is_refused() -> None:
     with pytest.raises(CorruptData, match="VoteRequest is not about one partition"):
         request_of_wire(quorum.VoteRequest())
-    with pytest.raises(CorruptData, match="with error 104 says nothing"):
+    with pytest.raises(CorruptData, match="with error 42 says nothing"):
+        response_of_wire(quorum.VoteResponse(error_code=42))
+    with pytest.raises(CorruptData, match="it is of another cluster"):
         response_of_wire(quorum.VoteResponse(error_code=104))
