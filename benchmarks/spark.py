@@ -2,8 +2,10 @@
 
 Everything in one session on two cores, warm: rows of about 200 bytes in four partitions, read from
 the files of an embedded log. CPU is that of this process and all below it, so of the JVM and of
-Python's processes, user and system; rows a second need a machine at rest. Of the first result the
-clock runs from the start of a fresh process, the second one of two, so that files are in memory.
+Python's processes, user and system; rows a second need a machine at rest. What Spark does by itself
+stands beside it, with Parquet, to say something of a machine that is slow or has other work. Of the
+first result the clock runs from the start of a fresh process, the second one of two, so that files
+are in memory.
 """
 
 from __future__ import annotations
@@ -56,6 +58,12 @@ FIRST_RESULT = (
     "print(spark.range(1).mapInArrow(lambda rows: rows, 'id long').count())"
 )
 """What a fresh process is asked for: a row that has been through Python."""
+FIRST_RESULT_ALONE = (
+    "import os, sys; os.environ['PYSPARK_PYTHON'] = sys.executable; "
+    "from pyspark.sql import SparkSession; builder = SparkSession.builder.master('local[2]'); "
+    "spark = builder.config('spark.ui.enabled', 'false').getOrCreate(); "
+    "print(spark.range(1).mapInArrow(lambda rows: rows, 'id long').count())"
+)
 FIRST_RESULT_BAR_S = 15
 DECODE_BAR_US = 0.1
 READER_BAR_US = 1.0
@@ -106,7 +114,9 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
     fetched = await _fetched(path)
     for reading in (*_decoding(path, fetched, rows), *_state(directory)):
         yield reading
-    yield _first_result()
+    name = "fresh process to first Python result"
+    yield Reading(name, _first_result_s(FIRST_RESULT), "s", bar=FIRST_RESULT_BAR_S)
+    yield Reading(f"{name}, Spark alone", _first_result_s(FIRST_RESULT_ALONE), "s")
     # A history waits for its end, so not here; Spark knows a source in the thread that named it.
     with ThreadPoolExecutor(1, "spark") as thread:
         readings = _in_spark(directory, path, rows)
@@ -228,33 +238,39 @@ def _state(directory: Path) -> Iterator[Reading]:
     yield Reading(f"CPU of puts by {CHUNK:,}, times that", put_s[CHUNK] / sorted_s, "x")
 
 
-def _first_result() -> Reading:
+def _first_result_s(code: str) -> float:
     took_s = 0.0
     for _ in range(2):
         began_s = perf_counter()
-        subprocess.run([sys.executable, "-c", FIRST_RESULT], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
         took_s = perf_counter() - began_s
-    return Reading("fresh process to first Python result", took_s, "s", bar=FIRST_RESULT_BAR_S)
+    return took_s
 
 
 def _source(spark: SparkSession, path: Path, rows: int) -> Iterator[Reading]:
     """Read as frames, and written from one."""
     frame = spark.read.format("streamlog").option("path", str(path)).option("subscribe", "events")
 
-    def read() -> None:
-        frame.load().write.format("noop").mode("overwrite").save()
+    def read(found: Any) -> None:  # noqa: ANN401 - Spark's, untyped
+        found.write.format("noop").mode("overwrite").save()
 
-    cost = taken(read)
+    cost = taken(lambda: read(frame.load()))
     yield _micros("read as a frame: CPU", cost, rows, READER_BAR_US)
     yield _rate("read as a frame", cost, rows, READER_BAR)
-    files = str(path.parent / "rows.parquet")
+    whole, files = (str(path.parent / f"{name}.parquet") for name in ("all", "rows"))
+    frame.load().write.parquet(whole)
     frame.load().select("key", "value").write.parquet(files)
+    cost = taken(lambda: read(spark.read.parquet(whole)))
+    yield _micros("the same rows of Parquet: CPU", cost, rows)
 
     def write() -> None:
         staged = spark.read.parquet(files).write.format("streamlog").mode("append")
         staged.option("path", str(path)).option("topic", "written").save()
 
     yield _micros("staged write to the log: CPU", taken(write), rows, WRITE_BAR_US)
+    again = str(path.parent / "again.parquet")
+    cost = taken(lambda: spark.read.parquet(files).write.mode("overwrite").parquet(again))
+    yield _micros("the same rows written as Parquet: CPU", cost, rows)
 
 
 def _histories(spark: SparkSession, directory: Path, rows: int) -> Iterator[Reading]:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import uuid
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from crc32c import crc32c
 
 from streamlog.errors import ConfigError
-from streamlog.records.batch import encode_columns
-from streamlog.records.columns import FieldColumns
+from streamlog.records.arrow_rows import ArrowRows, BinaryArray
+from streamlog.records.builder import BatchBuilder
 from streamlog.records.compression import Compression
-from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.records.staged import StagedSegment
 
 if TYPE_CHECKING:
@@ -39,32 +40,29 @@ class SegmentFile:
         self._topic, self._partition, self._codec = topic, partition, codec
         self.path = folder / uuid.uuid4().hex
         self._file: BinaryIO = self.path.open("wb")
-        self._waiting = FieldColumns()
-        self._waiting_bytes = self._size_bytes = self._record_count = self._crc32c = 0
+        self._builder = BatchBuilder(codec=codec)
+        self._size_bytes = self._record_count = self._crc32c = 0
 
-    def add(self, columns: FieldColumns) -> None:
-        """Rows behind those before; whole batches of them are written."""
-        at = 0
-        while at < len(columns):
-            end, taken_bytes = columns.fitting(at, BATCH_BYTES - self._waiting_bytes)
-            if end == at and not len(self._waiting):
-                end, taken_bytes = at + 1, BATCH_BYTES  # larger than a batch by itself
-            part = columns.part(at, end)
-            self._waiting.extend(part.timestamps, part.keys, part.values, part.headers)
-            self._waiting_bytes += taken_bytes
-            at = end
-            if at < len(columns):
+    def add(self, rows: ArrowRows, first: int, end: int) -> None:
+        """Rows behind those before, from `first` to before `end` in their order.
+
+        Whole batches are written; a row that is larger than a batch has one by itself.
+        """
+        while first < end:
+            first = self._builder.take(rows, first, end, BATCH_BYTES)
+            if first < end:
                 self._write()
 
     def _write(self) -> None:
-        if not len(self._waiting):
+        count = self._builder.record_count
+        if not count:
             return
-        data = encode_columns(self._waiting, codec=self._codec)
+        data = self._builder.build()
         self._file.write(data)
         self._crc32c = crc32c(data, self._crc32c)
         self._size_bytes += len(data)
-        self._record_count += len(self._waiting)
-        self._waiting, self._waiting_bytes = FieldColumns(), 0
+        self._record_count += count
+        self._builder = BatchBuilder(codec=self._codec)
 
     def finish(self) -> StagedSegment:
         """Bring it to disk."""
@@ -117,45 +115,40 @@ class TaskWriter:
             raise ConfigError(
                 f"rows are for topic '{topic}', which the log has not (it has: {there})"
             )
-        columns = FieldColumns()
-        keys = _as_bytes(rows, "key")
-        values = _as_bytes(rows, "value")
-        columns.extend(self._times(rows), keys, values, _headers(_column(rows, "headers")))
-        count = self.partitions[topic]
-        places = self._places(topic, _column(rows, "partition"), keys)
-        for number, part in enumerate(columns.parted(places, count)):
-            if part is not None:
-                self._file(topic, number).add(part)
+        if not rows.num_rows:
+            return
+        keys = _binary(rows, "key") if "key" in rows.schema.names else None
+        headers = _headers(_column(rows, "headers"))
+        found = ArrowRows(keys, _binary(rows, "value"), self._times(rows), headers)
+        places = self._places(topic, _column(rows, "partition"), found)
+        starts = found.arrange(places, self.partitions[topic])
+        for number, (first, end) in enumerate(pairwise(starts)):
+            if first < end:
+                self._file(topic, number).add(found, first, end)
 
-    def _times(self, rows: pa.RecordBatch) -> list[int]:
+    def _times(self, rows: pa.RecordBatch) -> array[int]:
         if "timestamp" not in rows.schema.names:
-            return [self.now_ms] * rows.num_rows
-        times = rows.column("timestamp").cast("int64").to_pylist()
-        return [self.now_ms if each is None else each // 1_000 for each in times]
+            count: int = rows.num_rows
+            return array("q", [self.now_ms]) * count
+        times: list[int | None] = rows.column("timestamp").cast("int64").to_pylist()
+        return array("q", [self.now_ms if each is None else each // 1_000 for each in times])
 
     def _places(
-        self, topic: str, numbers: Sequence[int | None] | None, keys: list[bytes | None]
+        self, topic: str, numbers: Sequence[int | None] | None, rows: ArrowRows
     ) -> list[int]:
+        """The partitions that rows name, or those of their keys, or the one whose turn it is."""
         count = self.partitions[topic]
         self._turn += 1
-        named = [key for key in keys if key is not None]
-        if numbers is None and len(named) == len(keys):
-            return partitions_of_keys(named, count)
-        return [
-            self._place((topic, count), number, key)
-            for number, key in zip(numbers or [None] * len(keys), keys, strict=True)
-        ]
-
-    def _place(self, there: tuple[str, int], number: int | None, key: bytes | None) -> int:
-        """The partition that a row names, or that of its key, or the one whose turn it is."""
-        topic, count = there
-        if number is None:
-            return self._turn % count if key is None else partitions_of_keys([key], count)[0]
-        if not 0 <= number < count:
-            raise ConfigError(
-                f"a row is for {topic}-{number}, and the topic has partitions 0 to {count - 1}"
-            )
-        return number
+        places = rows.places(count, self._turn % count)
+        for at, number in enumerate(numbers or ()):
+            if number is not None:
+                if not 0 <= number < count:
+                    raise ConfigError(
+                        f"a row is for {topic}-{number}, and the topic has partitions"
+                        f" 0 to {count - 1}"
+                    )
+                places[at] = number
+        return places
 
     def _file(self, topic: str, number: int) -> SegmentFile:
         place = topic, number
@@ -178,12 +171,11 @@ def _column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
     return rows.column(name).to_pylist() if name in rows.schema.names else None
 
 
-def _as_bytes(rows: pa.RecordBatch, name: str) -> list[bytes | None]:
+def _binary(rows: pa.RecordBatch, name: str) -> BinaryArray:
     """Binary or string, as `check_columns` has seen to."""
-    if name not in rows.schema.names:
-        return [None] * rows.num_rows
-    found: list[bytes | None] = rows.column(name).cast("binary").to_pylist()
-    return found
+    column = rows.column(name).cast("binary")
+    valid, ends, data = column.buffers()
+    return BinaryArray(column.offset, len(column), ends, data or b"", valid)
 
 
 def _headers(column: list[Any] | None) -> list[tuple[tuple[str, bytes | None], ...]] | None:

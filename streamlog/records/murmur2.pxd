@@ -3,11 +3,14 @@ cimport cython
 
 cdef unsigned long long _MASK, _MULTIPLIER, _SEED, _POSITIVE
 
-@cython.locals(
-    at=cython.Py_ssize_t, hashed=cython.ulonglong, length=cython.Py_ssize_t,
-    view=cython.p_const_uchar, whole=cython.Py_ssize_t, word=cython.ulonglong,
-)
 cpdef unsigned long long murmur2(bytes data) except? 0
+
+@cython.locals(
+    at=cython.Py_ssize_t, end=cython.Py_ssize_t, number=cython.ulonglong, word=cython.ulonglong,
+)
+cpdef unsigned long long hashed(
+    const unsigned char* data, Py_ssize_t start, Py_ssize_t length
+) except? 0
 
 @cython.locals(count=cython.ulonglong)
 cpdef list partitions_of_keys(object keys, Py_ssize_t partitions)

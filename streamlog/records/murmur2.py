@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["murmur2", "partitions_of_keys"]
+__all__ = ["hashed", "murmur2", "partitions_of_keys"]
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER = 0x5BD1E995
@@ -28,22 +28,25 @@ def murmur2(data: bytes) -> int:
         >>> murmur2(b"foobar")
         3504634814
     """
-    view = data
-    length = len(data)
-    hashed = (_SEED ^ length) & _MASK
-    whole = length - length % 4
-    for at in range(0, whole, 4):
-        word = view[at] | (view[at + 1] << 8) | (view[at + 2] << 16) | (view[at + 3] << 24)
+    return hashed(data, 0, len(data))
+
+
+def hashed(data: bytes, start: int, length: int) -> int:
+    """The same of `length` bytes from `start` on; nobody looks at the end of the data here."""
+    number = (_SEED ^ length) & _MASK
+    end = start + length - length % 4
+    for at in range(start, end, 4):
+        word = data[at] | (data[at + 1] << 8) | (data[at + 2] << 16) | (data[at + 3] << 24)
         word = (word * _MULTIPLIER) & _MASK
         word = ((word ^ (word >> 24)) * _MULTIPLIER) & _MASK
-        hashed = ((hashed * _MULTIPLIER) & _MASK) ^ word
-    if whole < length:
+        number = ((number * _MULTIPLIER) & _MASK) ^ word
+    if length % 4:
         word = 0
-        for at in range(length - 1, whole - 1, -1):
-            word = (word << 8) | view[at]
-        hashed = ((hashed ^ word) * _MULTIPLIER) & _MASK
-    hashed = ((hashed ^ (hashed >> 13)) * _MULTIPLIER) & _MASK
-    return hashed ^ (hashed >> 15)
+        for at in range(start + length - 1, end - 1, -1):
+            word = (word << 8) | data[at]
+        number = ((number ^ word) * _MULTIPLIER) & _MASK
+    number = ((number ^ (number >> 13)) * _MULTIPLIER) & _MASK
+    return number ^ (number >> 15)
 
 
 def partitions_of_keys(keys: Iterable[bytes], partitions: int) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from array import array
 from itertools import accumulate
 from types import ModuleType
 from typing import Any
@@ -35,6 +36,7 @@ from tests.builds.sources import (
 NOW_MS = 1_700_000_000_000
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
 VARINT = both("streamlog.records.varint")
+ARROW_ROWS = both("streamlog.records.arrow_rows")
 BATCH = both("streamlog.records.batch")
 BUILDER = both("streamlog.records.builder")
 COLUMNS = both("streamlog.records.columns")
@@ -108,6 +110,33 @@ def test_records_are_written_alike(codec: Compression, records: list[Any]) -> No
     else:
         with pytest.raises(UsageError):
             BATCH[0].encode_batch(records, codec=codec, producer_id=5)
+
+
+@given(
+    st.tuples(st.integers(-1, 3), st.integers(-1, 5)),
+    st.lists(st.integers(-2, 12), max_size=8) | st.lists(st.integers(0, 8), max_size=8).map(sorted),
+    st.tuples(st.binary(max_size=9), st.none() | st.binary(max_size=2)),
+    st.lists(timestamps, max_size=5),
+    st.integers(0, 300),
+)
+def test_rows_of_arrow_are_taken_and_refused_alike(
+    part: tuple[int, int],
+    ends: list[int],
+    contents: tuple[bytes, bytes | None],
+    times: list[int],
+    bytes_max: int,
+) -> None:
+    def act(module: ModuleType) -> object:
+        arrow_rows = ARROW_ROWS[BATCH.index(module)]
+        entries = arrow_rows.BinaryArray(*part, array("i", ends), *contents)
+        rows = arrow_rows.ArrowRows(entries, entries, array("q", times))
+        builder = module.BatchBuilder()
+        places = rows.places(2, 1)
+        starts = rows.arrange(places, 2)
+        taken = outcome(lambda _: builder.take(rows, 0, part[1], bytes_max), module)
+        return places, starts, taken, outcome(lambda _: builder.build(), module)
+
+    same(BATCH, act)
 
 
 def field_columns(module: ModuleType, records: list[Any]) -> Any:

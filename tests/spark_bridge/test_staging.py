@@ -1,0 +1,102 @@
+"""What a task writes: whole batches of its rows, by partition, in their order."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_bridge.staging import BATCH_BYTES, TaskWriter
+from streamlog.errors import ConfigError
+from streamlog.records.batch import Record, split_batches
+from streamlog.records.compression import Compression
+from streamlog.records.murmur2 import partitions_of_keys
+
+NOW_MS = 1_700_000_000_000
+PARTITIONS = 3
+BEGIN = datetime(1969, 12, 31, tzinfo=UTC)
+
+
+def staged(folder: Path, *batches: pa.RecordBatch) -> dict[tuple[str, int], list[Record]]:
+    writer = TaskWriter(folder, {"out": PARTITIONS, "more": 1}, "out", Compression.LZ4, NOW_MS)
+    for batch in batches:
+        writer.write(batch)
+    found = {}
+    for each in writer.finish():
+        data = (folder / each.name).read_bytes()
+        records = [record for batch in split_batches(data) for record in batch.records()]
+        assert len(records) == each.record_count
+        found[each.topic, each.partition] = records
+    return found
+
+
+def rows(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_rows_of_all_kinds_are_records(tmp_path: Path) -> None:
+    count = 1_000
+    keys = [None if at % 7 == 0 else b"key-%d" % (at % 50) for at in range(count)]
+    values = [None if at % 11 == 0 else f"é{at}" for at in range(count)]
+    times = [
+        None if at % 5 == 0 else BEGIN + timedelta(microseconds=at * 777) for at in range(count)
+    ]
+    numbers = [None if at % 3 else at % 2 for at in range(count)]
+    headers = [None if at % 2 else [{"key": "n", "value": b"%d" % at}] for at in range(count)]
+    header_type = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.string()),
+            pa.array(times, pa.timestamp("us", tz="UTC")),
+            pa.array(numbers, pa.int32()),
+            pa.array(headers, header_type),
+        ],
+        names=["key", "value", "timestamp", "partition", "headers"],
+    )
+    found = staged(tmp_path, batch.slice(0, 300), batch.slice(300))
+    begin_ms = int(BEGIN.timestamp() * 1_000)
+    wanted: dict[int, list[object]] = {number: [] for number in range(PARTITIONS)}
+    for at in range(count):
+        turn = 1 if at < 300 else 2
+        key, number, value = keys[at], numbers[at], values[at]
+        if number is None:
+            number = turn if key is None else partitions_of_keys([key], PARTITIONS)[0]
+        time_ms = NOW_MS if times[at] is None else begin_ms + at * 777 // 1_000
+        pairs = () if headers[at] is None else (("n", b"%d" % at),)
+        wanted[number].append((time_ms, key, None if value is None else value.encode(), pairs))
+    assert {
+        number: [(r.timestamp_ms, r.key, r.value, r.headers) for r in found["out", number]]
+        for number in range(PARTITIONS)
+    } == wanted
+
+
+def test_batches_end_in_time_and_large_rows_have_their_own(tmp_path: Path) -> None:
+    sizes = [BATCH_BYTES * 2, 10, BATCH_BYTES // 2, BATCH_BYTES // 2, 10, BATCH_BYTES]
+    values = [bytes(size) for size in sizes]
+    writer = TaskWriter(tmp_path, {"out": 1}, "out", Compression.NONE, NOW_MS)
+    writer.write(rows(value=pa.array(values, pa.binary())))
+    (segment,) = writer.finish()
+    batches = [*split_batches((tmp_path / segment.name).read_bytes())]
+    assert [[len(r.value or b"") for r in batch.records()] for batch in batches] == [
+        [BATCH_BYTES * 2],
+        [10, BATCH_BYTES // 2],
+        [BATCH_BYTES // 2, 10],
+        [BATCH_BYTES],
+    ]
+
+
+def test_rows_go_to_the_topics_that_they_name(tmp_path: Path) -> None:
+    batch = rows(value=["a", "b", "c"], topic=["more", None, "more"], key=[None, "k", None])
+    found = staged(tmp_path, batch, batch.slice(0, 0))
+    assert [record.value for record in found["more", 0]] == [b"a", b"c"]
+    others = [record.value for place, each in found.items() if place[0] == "out" for record in each]
+    assert others == [b"b"]
+
+
+def test_a_partition_that_the_topic_has_not_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="out-3, and the topic has partitions 0 to 2"):
+        staged(tmp_path, rows(value=["a", "b"], partition=[0, 3]))
