@@ -111,8 +111,15 @@ cdef class WindowFold:
 
     cdef int _changed(self, Window window, Row row, long long timestamp_ms) except -1
 
-    @cython.locals(at=cython.Py_ssize_t, row=Row)
+    @cython.locals(at=cython.Py_ssize_t, dicts=list, row=Row)
     cdef Row _row_near(self, Window window, Arrived arrived)
+
+    @cython.locals(
+        at=cython.Py_ssize_t, end_ms=cython.longlong, found=list, into_ms=cython.longlong,
+        other=Window, rows=dict, size_ms=cython.longlong, start_ms=cython.longlong,
+        timestamp_ms=cython.longlong, timestamps=list,
+    )
+    cdef list _rows_ahead(self, Window window, Arrived arrived)
 
     @cython.locals(found=Row)
     cdef Row _row(self, Window window, object raw)

@@ -233,7 +233,7 @@ class WindowFold:
             timestamp_ms = timestamps[at]
             own_ms = max(own_ms, times[at])
             if timestamp_ms < start_ms or timestamp_ms >= end_ms:
-                window = self._near = None
+                window = None
                 self._find(timestamp_ms)
                 start_ms, end_ms = self._start_ms, self._end_ms
             if end_ms <= max(own_ms, now_ms) - grace_ms:
@@ -379,12 +379,33 @@ class WindowFold:
         """The row of the record in hand, looked up with those of the next few."""
         at = self.at
         if at >= arrived.cold:
-            self._near = warming.warmed(window.rows, arrived.raws, at)
+            dicts = self._rows_ahead(window, arrived)
+            self._near = warming.warmed(dicts, arrived.raws, at)
             self._near_at = at
-            arrived.cold = at + _AHEAD
+            arrived.cold = at + len(dicts)
         # A row stays its key's; one that is made meanwhile is not among them.
         row = None if self._near is None else self._near[at - self._near_at]
         return self._row(window, arrived.raws[at]) if row is None else row
+
+    def _rows_ahead(self, window: Window, arrived: Arrived) -> list[dict[bytes, Row] | None]:
+        """Where the next few records have their rows, by what windows there are by now.
+
+        The record in hand has it in this window.
+        """
+        timestamps, rows, size_ms = arrived.timestamps, window.rows, self._size_ms
+        start_ms, end_ms = window.start_ms, window.end_ms
+        found: list[dict[bytes, Row] | None] = []
+        for at in range(self.at, min(self.at + _AHEAD, len(timestamps))):
+            timestamp_ms = timestamps[at]
+            if start_ms <= timestamp_ms < end_ms:
+                found.append(rows)
+                continue
+            other: Any = None
+            if self._span_of is None and 0 <= timestamp_ms <= _TIME_MS_MAX:
+                into_ms = (timestamp_ms - self._offset_ms) % size_ms
+                other = self.windows.get(timestamp_ms - into_ms + size_ms)
+            found.append(None if other is None else other.rows)
+        return found
 
     def _row(self, window: Window, raw: bytes) -> Row:
         found = window.rows.get(raw)

@@ -21,40 +21,46 @@ cdef extern from *:
     #endif
     #include "internal/pycore_dict.h"
     #endif
-    static CYTHON_INLINE void streamlog_warm_keys(
-        PyObject *rows, PyObject *const *raws, Py_ssize_t count
-    ) {
+    static CYTHON_INLINE int streamlog_is_worth_it(PyObject *rows) {
     #ifdef STREAMLOG_KNOWS_DICTIONARIES
-        PyDictKeysObject *keys = ((PyDictObject *)rows)->ma_keys;
-        size_t slots[STREAMLOG_AHEAD], mask = ((size_t)1 << keys->dk_log2_size) - 1;
-        Py_ssize_t at;
-        int width = keys->dk_log2_index_bytes - keys->dk_log2_size;
-        if (keys->dk_kind != DICT_KEYS_GENERAL || ((PyDictObject *)rows)->ma_used < 4096) return;
-        for (at = 0; at < count; at++) {
-            slots[at] = (size_t)PyObject_Hash(raws[at]) & mask;
-            STREAMLOG_PREFETCH(keys->dk_indices + (slots[at] << width));
-        }
-        for (at = 0; at < count; at++) {
-            Py_ssize_t place = width == 1 ? ((const int16_t *)keys->dk_indices)[slots[at]]
-                             : width == 2 ? ((const int32_t *)keys->dk_indices)[slots[at]] : -1;
-            slots[at] = place < 0 ? 0 : (size_t)place;
-            STREAMLOG_PREFETCH(DK_ENTRIES(keys) + slots[at]);
-        }
-        for (at = 0; at < count; at++) {
-            STREAMLOG_PREFETCH(DK_ENTRIES(keys)[slots[at]].me_key);
-            STREAMLOG_PREFETCH(DK_ENTRIES(keys)[slots[at]].me_value);
-        }
+        return PyDict_CheckExact(rows) && ((PyDictObject *)rows)->ma_used >= 4096
+            && ((PyDictObject *)rows)->ma_keys->dk_kind == DICT_KEYS_GENERAL;
+    #else
+        return 0;
     #endif
     }
 
-    /* As many of the keys from `start` on as are worth it. */
-    static CYTHON_INLINE void streamlog_warm_listed(
-        PyObject *rows, PyObject *raws, Py_ssize_t start, Py_ssize_t stop
+    /* Each key in the dictionary beside it. */
+    static CYTHON_INLINE void streamlog_warm_keys(
+        PyObject *const *dicts, PyObject *const *raws, Py_ssize_t count
     ) {
-        Py_ssize_t at;
-        for (at = start; at < stop; at++)
-            if (!PyBytes_CheckExact(PyList_GET_ITEM(raws, at))) return;
-        streamlog_warm_keys(rows, ((PyListObject *)raws)->ob_item + start, stop - start);
+    #ifdef STREAMLOG_KNOWS_DICTIONARIES
+        PyDictKeysObject *keys[STREAMLOG_AHEAD];
+        size_t slots[STREAMLOG_AHEAD];
+        Py_ssize_t at, kept = 0;
+        for (at = 0; at < count; at++) {
+            PyDictKeysObject *own;
+            int width;
+            if (!streamlog_is_worth_it(dicts[at]) || !PyBytes_CheckExact(raws[at])) continue;
+            own = ((PyDictObject *)dicts[at])->ma_keys;
+            width = own->dk_log2_index_bytes - own->dk_log2_size;
+            slots[kept] = (size_t)PyObject_Hash(raws[at]) & (((size_t)1 << own->dk_log2_size) - 1);
+            STREAMLOG_PREFETCH(own->dk_indices + (slots[kept] << width));
+            keys[kept++] = own;
+        }
+        for (at = 0; at < kept; at++) {
+            int width = keys[at]->dk_log2_index_bytes - keys[at]->dk_log2_size;
+            const void *places = keys[at]->dk_indices;
+            Py_ssize_t place = width == 1 ? ((const int16_t *)places)[slots[at]]
+                             : width == 2 ? ((const int32_t *)places)[slots[at]] : -1;
+            slots[at] = place < 0 ? 0 : (size_t)place;
+            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at]) + slots[at]);
+        }
+        for (at = 0; at < kept; at++) {
+            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at])[slots[at]].me_key);
+            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at])[slots[at]].me_value);
+        }
+    #endif
     }
 
     static CYTHON_INLINE void streamlog_warm_states(PyObject **found, Py_ssize_t count) {
@@ -72,12 +78,22 @@ cdef extern from *:
                 STREAMLOG_PREFETCH(PyList_GET_ITEM(found[at], each));
     }
 
+    /* As many of the keys from `start` on as are worth it, in the same dictionary. */
+    static CYTHON_INLINE void streamlog_warm_slots(
+        PyObject *rows, PyObject *keys, Py_ssize_t start
+    ) {
+        PyObject *dicts[STREAMLOG_AHEAD];
+        Py_ssize_t count = PyList_GET_SIZE(keys) - start, at;
+        if (count > STREAMLOG_AHEAD) count = STREAMLOG_AHEAD;
+        for (at = 0; at < count; at++) dicts[at] = rows;
+        streamlog_warm_keys(dicts, ((PyListObject *)keys)->ob_item + start, count);
+    }
+
     static CYTHON_INLINE void streamlog_warm(PyObject *rows, PyObject *raws, Py_ssize_t start) {
         PyObject *found[STREAMLOG_AHEAD];
         Py_ssize_t stop = start + STREAMLOG_AHEAD, at, count = 0;
-        if (!PyList_CheckExact(raws)) return;
         if (stop > PyList_GET_SIZE(raws)) stop = PyList_GET_SIZE(raws);
-        streamlog_warm_listed(rows, raws, start, stop);
+        streamlog_warm_slots(rows, raws, start);
         for (at = start; at < stop; at++) {
             PyObject *raw = PyList_GET_ITEM(raws, at);
             PyObject *row = PyBytes_CheckExact(raw) ? PyDict_GetItemWithError(rows, raw) : NULL;
@@ -89,33 +105,22 @@ cdef extern from *:
         streamlog_warm_states(found, count);
     }
 
-    static CYTHON_INLINE void streamlog_warm_slots(
-        PyObject *rows, PyObject *keys, Py_ssize_t start
-    ) {
-        Py_ssize_t stop = start + STREAMLOG_AHEAD;
-        if (stop > PyList_GET_SIZE(keys)) stop = PyList_GET_SIZE(keys);
-        streamlog_warm_listed(rows, keys, start, stop);
-    }
-
     static CYTHON_INLINE PyObject *streamlog_warmed(
-        PyObject *rows, PyObject *raws, Py_ssize_t start
+        PyObject *dicts, PyObject *raws, Py_ssize_t start
     ) {
-        PyObject *found[STREAMLOG_AHEAD], *all;
-        Py_ssize_t stop = start + STREAMLOG_AHEAD, at, count = 0;
-        if (stop > PyList_GET_SIZE(raws)) stop = PyList_GET_SIZE(raws);
-        all = PyList_New(stop - start);
+        PyObject *found[STREAMLOG_AHEAD], *all, **own = ((PyListObject *)dicts)->ob_item;
+        Py_ssize_t size = PyList_GET_SIZE(dicts), at, count = 0;
+        all = PyList_New(size);
         if (all == NULL) return NULL;
-        streamlog_warm_listed(rows, raws, start, stop);
-        for (at = start; at < stop; at++) {
-            PyObject *raw = PyList_GET_ITEM(raws, at);
-            PyObject *row = PyBytes_CheckExact(raw) ? PyDict_GetItemWithError(rows, raw) : NULL;
-            if (row == NULL) {
-                Py_INCREF(Py_None);
-                PyList_SET_ITEM(all, at - start, Py_None);
-                continue;
-            }
+        streamlog_warm_keys(own, ((PyListObject *)raws)->ob_item + start, size);
+        for (at = 0; at < size; at++) {
+            PyObject *raw = PyList_GET_ITEM(raws, start + at);
+            PyObject *row = own[at] != Py_None && PyBytes_CheckExact(raw)
+                ? PyDict_GetItemWithError(own[at], raw) : NULL;
+            if (row == NULL) row = Py_None;
             Py_INCREF(row);
-            PyList_SET_ITEM(all, at - start, row);
+            PyList_SET_ITEM(all, at, row);
+            if (row == Py_None) continue;
             STREAMLOG_PREFETCH((char *)row + 64);
             found[count++] = row;
         }
@@ -136,7 +141,7 @@ cdef extern from *:
         streamlog_warm_states(found, count);
     }
     """
-    void warm "streamlog_warm" (dict rows, object raws, Py_ssize_t start)
+    void warm "streamlog_warm" (dict rows, list raws, Py_ssize_t start)
     void warm_slots "streamlog_warm_slots" (dict rows, list keys, Py_ssize_t start)
     void warm_rows "streamlog_warm_rows" (list rows, Py_ssize_t start)
-    list warmed "streamlog_warmed" (dict rows, list raws, Py_ssize_t start)
+    list warmed "streamlog_warmed" (list dicts, list raws, Py_ssize_t start)

@@ -32,6 +32,12 @@ def warm_slots(rows: dict[Any, Any], keys: Sequence[Any], start: int) -> None:
     """Look where the keys from `start` on are in the dictionary, as many as `AHEAD`."""
 
 
-def warmed(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> list[Any]:
-    """The rows of as many keys, None for those that have none."""
-    return [rows.get(raw) for raw in raws[start : start + AHEAD]]
+def warmed(
+    dicts: Sequence[dict[bytes, Any] | None], raws: Sequence[bytes], start: int
+) -> list[Any]:
+    """The rows of the keys from `start` on, each of its own dictionary; None if it has none.
+
+    There may be `AHEAD` dictionaries, and as many keys as of these.
+    """
+    found = zip(dicts, raws[start : start + len(dicts)], strict=True)
+    return [None if rows is None else rows.get(raw) for rows, raw in found]
