@@ -38,7 +38,6 @@ from streamlog.errors import (
     RebalanceInProgress,
     StreamlogError,
     UnknownMember,
-    UnknownTopicOrPartition,
 )
 from streamlog.protocol.apis import api_of
 from streamlog.protocol.messages import coordination as wire
@@ -279,7 +278,12 @@ class GroupSession:
                 joined = await self._call(request, wire.JoinGroupResponse, patience_ms)
                 member.on_join(joined, clock.now_ms())
             case CountPartitions(topics):
-                member.on_partitions(await self._count(topics))
+                found = await self._cluster.survey(topics)
+                counts = {name: len(topic.leaders) for name, topic in found.items()}
+                member.on_partitions(counts, clock.now_ms())
+                if member.phase is Phase.SYNCING and (missing := member.missing(counts)):
+                    told = ", ".join(sorted(missing))
+                    log.warning("group %s: there is no topic %s", self._settings.group_id, told)
             case Sync(request):
                 patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
                 synced = await self._call(request, wire.SyncGroupResponse, patience_ms)
@@ -323,17 +327,6 @@ class GroupSession:
         if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
             raise error
         member.on_coordinator_lost(now_ms)
-
-    async def _count(self, topics: Collection[str]) -> dict[str, int]:
-        """Partition counts; other members may want topics that do not exist."""
-        counts: dict[str, int] = {}
-        for name in sorted(topics):
-            try:
-                await self._cluster.refresh([name])
-                counts[name] = len((await self._cluster.topic(name)).leaders)
-            except UnknownTopicOrPartition as error:
-                log.warning("group %s: %s", self._settings.group_id, error)
-        return counts
 
     async def _call(self, request: Message, answer: type[M], timeout_ms: int | None = None) -> M:
         response = await self._coordinator.call(request, answer, timeout_ms=timeout_ms)

@@ -40,7 +40,9 @@ SUBSCRIPTION_VERSION: Final = 3
 """It tells what a member owned, since which generation; readers of other versions understand it."""
 ASSIGNMENT_VERSION: Final = 1
 RETRY_BACKOFF_MS: Final = 100
-"""Between attempts to join while the coordinator can't be asked."""
+"""Between attempts to join while the coordinator can't be asked, and to find topics."""
+MISSING_TOPICS_MS: Final = 1_000
+"""So long the leader looks for topics that are not there: they may have been made just now."""
 
 
 GroupProtocol: TypeAlias = Literal["classic", "consumer"]
@@ -88,6 +90,11 @@ _REACTIONS: Final[dict[int, _Reaction]] = {
 }
 
 
+_BEATING: Final = {Phase.UNJOINED, Phase.ASSIGNING, Phase.STABLE, Phase.REVOKING}
+_KNOWN_TO_JOINERS: Final = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}
+"""Says no more than that it has to join."""
+
+
 @dataclass(frozen=True, slots=True)
 class Join:
     """Send this; the answer goes to `on_join`."""
@@ -97,7 +104,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class CountPartitions:
-    """Look up how many partitions these topics have; the answer goes to `on_partitions`."""
+    """Look up how many partitions those of these topics have that there are: `on_partitions`."""
 
     topics: frozenset[str]
 
@@ -219,35 +226,41 @@ class GroupMember:
         self._subscriptions: dict[str, wire.ConsumerProtocolSubscription] = {}
         self._plan: dict[str, bytes] = {}
         self._not_before_ms = 0
+        self._missing_until_ms = 0
         self._heartbeat_ms = 0
         self._heard_ms = 0
         self._patience = Patience(settings.max_poll_interval_ms)
 
     def next(self, now_ms: int) -> Action:
         """What is due now."""
-        action: Action = Wait(None)
         if self.phase not in {Phase.AWAY, Phase.LEFT} and now_ms >= self._patience.ends_ms:
             return self._step_aside()
         if self.phase is Phase.STABLE and self._is_outdated:
             self._give_up(now_ms, lost=False)
         match self.phase:
-            case Phase.REVOKING if not self.member_id:
-                action = Wait(None)  # The group knows nobody who could be alive.
             case Phase.UNJOINED if now_ms >= self._not_before_ms and not self.is_held:
                 self.phase = Phase.JOINING
-                action = Join(self._join_request())
-            case Phase.UNJOINED:
-                action = Wait(None if self.is_held else self._not_before_ms)
-            case Phase.ASSIGNING:
-                action = CountPartitions(self.read_together)
+                return Join(self._join_request())
+            case Phase.ASSIGNING if now_ms >= self._not_before_ms:
+                return CountPartitions(self.read_together)
             case Phase.SYNCING:
-                action = Sync(self._sync_request())
-            case Phase.STABLE | Phase.REVOKING if now_ms >= self._heartbeat_ms:
-                self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
-                action = Heartbeat(self._heartbeat_request())
-            case Phase.STABLE | Phase.REVOKING:
-                action = Wait(min(self._heartbeat_ms, self._patience.ends_ms))
-        return action
+                return Sync(self._sync_request())
+            case Phase.UNJOINED if not self.is_held:
+                return Wait(self._not_before_ms)
+        return self._beat(now_ms)
+
+    def _beat(self, now_ms: int) -> Heartbeat | Wait:
+        """A heartbeat, if it is time.
+
+        Also from a member that is held, or looks for topics: whatever that takes, it is alive.
+        """
+        if self.phase not in _BEATING or self.generation_id < 0:
+            return Wait(None)  # The group knows nobody who could be alive.
+        if now_ms >= self._heartbeat_ms:
+            self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
+            return Heartbeat(self._heartbeat_request())
+        due_ms = min(self._heartbeat_ms, self._patience.ends_ms)
+        return Wait(min(due_ms, self._not_before_ms) if self.phase is Phase.ASSIGNING else due_ms)
 
     def on_poll(self, now_ms: int, *, waits: bool) -> None:
         """The owner polls; from now on its time runs, unless it `waits` for what comes."""
@@ -266,6 +279,10 @@ class GroupMember:
         if not self.is_leader:
             return frozenset()
         return frozenset(topic for each in self._subscriptions.values() for topic in each.topics)
+
+    def missing(self, partitions: Mapping[str, int]) -> frozenset[str]:
+        """Which of the topics of all members are not there: nobody gets anything of them."""
+        return self.read_together - partitions.keys()
 
     @property
     def offered(self) -> frozenset[TopicPartition] | None:
@@ -322,10 +339,15 @@ class GroupMember:
         }
         assigns = self.is_leader and not response.skip_assignment
         self.phase = Phase.ASSIGNING if assigns else Phase.SYNCING
+        self._heartbeat_ms = now_ms + self._settings.heartbeat_interval_ms
+        self._not_before_ms, self._missing_until_ms = now_ms, now_ms + MISSING_TOPICS_MS
 
-    def on_partitions(self, partitions: Mapping[str, int]) -> None:
-        """The leader knows the topics: assign."""
+    def on_partitions(self, partitions: Mapping[str, int], now_ms: int) -> None:
+        """The leader knows the topics: assign, unless some may still come."""
         if self.phase is Phase.LEFT:
+            return
+        if self.missing(partitions) and now_ms < self._missing_until_ms:
+            self._not_before_ms = now_ms + RETRY_BACKOFF_MS
             return
         self._counts = dict(partitions)
         plan = self._directed(partitions)
@@ -364,6 +386,8 @@ class GroupMember:
             self._heard_ms = now_ms
         if not response.error_code or self.phase is Phase.LEFT:
             return
+        if self.phase is Phase.UNJOINED and response.error_code in _KNOWN_TO_JOINERS:
+            return  # It will join as soon as it is let go.
         if self.phase is not Phase.REVOKING:
             self._react(response.error_code, now_ms)
         elif response.error_code == ErrorCode.UNKNOWN_MEMBER_ID:

@@ -19,6 +19,7 @@ from streamlog.assignors import (
     TopicPartition,
 )
 from streamlog.client.membership import (
+    MISSING_TOPICS_MS,
     CountPartitions,
     GroupMember,
     GroupSettings,
@@ -110,7 +111,7 @@ def test_the_leader_joins_assigns_and_gets_its_part() -> None:
     assert again.request.member_id == "me"
     one.on_join(joined("me", "you"), 0)
     assert one.next(0) == CountPartitions(frozenset({"t"}))
-    one.on_partitions({"t": 2})
+    one.on_partitions({"t": 2}, 0)
     sync = one.next(0)
     assert isinstance(sync, Sync)
     assert one.is_leader
@@ -309,7 +310,7 @@ def leading(one: GroupMember, others: dict[str, wire.ConsumerProtocolSubscriptio
         for name, subscription in others.items()
     ]
     one.on_join(response, 0)
-    one.on_partitions({"t": 2})
+    one.on_partitions({"t": 2}, 0)
 
 
 def plan(one: GroupMember) -> dict[str, list[int]]:
@@ -432,8 +433,54 @@ def test_a_member_that_is_held_goes_on_beating_but_joins_only_when_it_is_let_go(
     one.is_held = True
     assert isinstance(one.next(100), Heartbeat)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 100)
-    assert one.next(100) == Wait(None)
+    assert one.next(100) == Wait(200)
+    for now_ms, code in (
+        (200, ErrorCode.REBALANCE_IN_PROGRESS),
+        (300, ErrorCode.ILLEGAL_GENERATION),
+    ):
+        beat = one.next(now_ms)
+        assert isinstance(beat, Heartbeat)
+        assert beat.request.generation_id == 1
+        one.on_heartbeat(wire.HeartbeatResponse(error_code=code), now_ms)
+    assert one.assignment == {T0}
     one.is_held = False
+    assert isinstance(one.next(300), Join)
+
+
+def test_a_member_that_was_expelled_while_it_was_held_has_lost_what_it_had() -> None:
+    one = cooperative(T0)
+    one.is_held = True
+    one.next(100)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 100)
+    assert isinstance(one.next(200), Heartbeat)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), 200)
+    assert one.is_lost
+    assert one.revoking == {T0}
+
+
+def test_a_leader_beats_while_it_looks_for_topics_that_may_come() -> None:
+    one = member()
+    one.next(0)
+    one.on_join(joined("me"), 0)
+    assert isinstance(one.next(0), CountPartitions)
+    one.on_partitions({}, 50)
+    assert one.next(60) == Wait(100)
+    assert isinstance(one.next(100), Heartbeat)
+    one.on_heartbeat(wire.HeartbeatResponse(), 120)
+    assert one.next(120) == Wait(150)
+    assert isinstance(one.next(150), CountPartitions)
+    one.on_partitions({}, MISSING_TOPICS_MS)
+    assert one.phase is Phase.SYNCING, "it goes on without them"
+
+
+def test_a_leader_that_assigns_for_a_round_that_is_over_joins_the_next_one() -> None:
+    one = member()
+    one.next(0)
+    one.on_join(joined("me"), 0)
+    one.next(0)
+    one.on_partitions({}, 10)
+    assert isinstance(one.next(100), Heartbeat)
+    one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), 100)
     assert isinstance(one.next(100), Join)
 
 
@@ -519,7 +566,7 @@ def test_what_comes_after_leaving_changes_nothing() -> None:
     one.on_join(joined("me"), 0)
     one.on_sync(synced(T0), 0)
     one.on_heartbeat(wire.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), 0)
-    one.on_partitions({"t": 2})
+    one.on_partitions({"t": 2}, 0)
     assert (one.phase, one.offered, one.next(0)) == (Phase.LEFT, None, Wait(None))
 
 
@@ -540,7 +587,7 @@ def test_the_leader_joins_again_when_topics_have_other_partitions() -> None:
     one.on_join(joined("me", "other"), 0)
     one.next(0)
     assert one.read_together == {"t"}
-    one.on_partitions({"t": 2})
+    one.on_partitions({"t": 2}, 0)
     one.next(0)
     one.on_sync(synced(T0), 0)
     one.on_assigned(0)
@@ -597,7 +644,7 @@ def test_whatever_the_coordinator_answers_the_member_comes_back(
                 response.error_code = error_code
                 one.on_join(response, now_ms)
             case CountPartitions():
-                one.on_partitions({"t": 2})
+                one.on_partitions({"t": 2}, now_ms)
             case Sync():
                 reply = synced(T0, T1)
                 reply.error_code = error_code
