@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
 
+import pytest
+
 from streamlog.broker.storage.catalog import new_id
 from streamlog.broker.storage.formatting import format_directory
 from streamlog.errors import StreamlogError
@@ -56,6 +58,10 @@ QUORUM_SETTINGS: Mapping[str, str] = {
 }
 """Likewise, where several decide."""
 
+AT_LENGTH = pytest.mark.skipif(
+    os.environ.get("STREAMLOG_PROFILE") != "thorough",
+    reason="three processes for long: with STREAMLOG_PROFILE=thorough (`make properties`)",
+)
 M = TypeVar("M", bound=Message)
 
 

@@ -11,7 +11,7 @@ from streamlog.client.topic_admin import NewTopic
 from streamlog.errors import ConnectionLost, RequestTimedOut
 from streamlog.log import Log
 from streamlog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import AT_LENGTH, Cluster
 from tests.cluster.ports import reserved_ports
 
 
@@ -29,6 +29,7 @@ def test_it_is_stopped_in_order_and_started_again(tmp_path: Path) -> None:
     assert "stopped: the log is closed" in cluster.log_text(1)
 
 
+@AT_LENGTH
 def test_it_is_paused_and_killed(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         async def ask() -> None:

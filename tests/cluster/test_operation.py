@@ -11,9 +11,10 @@ from streamlog.cli.cluster_status import look, look_until
 from streamlog.client.topic_admin import NewTopic
 from streamlog.log import Log
 from tests.broker.certificates import certificates
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import AT_LENGTH, Cluster
 
 
+@AT_LENGTH
 def test_a_lost_disk_is_replaced(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
@@ -38,6 +39,7 @@ def test_a_lost_disk_is_replaced(tmp_path: Path) -> None:
     assert "rejoins the quorum" in cluster.log_text(3)
 
 
+@AT_LENGTH
 def test_who_is_not_there_is_told(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()

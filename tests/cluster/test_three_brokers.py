@@ -8,7 +8,7 @@ from pathlib import Path
 from streamlog.assignors import TopicPartition
 from streamlog.client.topic_admin import NewTopic
 from streamlog.log import Log
-from tests.cluster.cluster import Cluster
+from tests.cluster.cluster import AT_LENGTH, Cluster
 
 PARTITIONS = 6
 EACH_S = 0.005
@@ -62,19 +62,6 @@ async def created(cluster: Cluster, log: Log) -> None:
     await cluster.in_sync("orders")
 
 
-def test_they_find_each_other(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.ready()
-        async with Log.open(cluster.url) as log:
-            await created(cluster, log)
-            partitions = (await cluster.partitions("orders")).values()
-            assert {each.leader_id for each in partitions} == {1, 2, 3}
-            assert {frozenset(each.isr_nodes) for each in partitions} == {frozenset({1, 2, 3})}
-
-    with Cluster(tmp_path) as cluster:
-        asyncio.run(story(cluster))
-
-
 def test_one_after_the_other_is_restarted_under_load(tmp_path: Path) -> None:
     """The procedure of docs/operations.md: a client that tries again sees no error."""
 
@@ -82,6 +69,9 @@ def test_one_after_the_other_is_restarted_under_load(tmp_path: Path) -> None:
         await cluster.ready()
         async with Log.open(cluster.url) as log:
             await created(cluster, log)
+            partitions = (await cluster.partitions("orders")).values()
+            assert {each.leader_id for each in partitions} == {1, 2, 3}
+            assert {frozenset(each.isr_nodes) for each in partitions} == {frozenset({1, 2, 3})}
             load = Load(log)
             async with asyncio.TaskGroup() as group:
                 group.create_task(load.run())
@@ -101,6 +91,7 @@ def test_one_after_the_other_is_restarted_under_load(tmp_path: Path) -> None:
         asyncio.run(story(cluster))
 
 
+@AT_LENGTH
 def test_a_broker_that_is_killed_is_missed_by_nobody_for_long(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.ready()
