@@ -130,8 +130,9 @@ def main() -> int:
     tables = [tried(cluster, wanted.clients, features) for cluster in wanted.only]
     for table in tables:
         print(f"\n{document.table(table)}")
-    kept = [table for table in tables if table.cluster in BY_DEFAULT]
-    if kept and (wanted.clients, wanted.features) == (clients, names):
+    kept = [table for table in tables if table.cluster in BY_DEFAULT and wanted.clients == clients]
+    kept += [table for table in tables if table.cluster == THREE]
+    if kept and wanted.features == names:
         print(f"written to {document.write(kept)}")
     failed = [
         cell
