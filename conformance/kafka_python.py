@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from conformance.client import (
     HEARTBEAT_MS,
@@ -31,8 +32,11 @@ with warnings.catch_warnings():
         NewPartitions,
         NewTopic,
     )
+    from kafka.errors import KafkaConnectionError, NodeNotReadyError
     from kafka.structs import OffsetAndMetadata
 
+R = TypeVar("R")
+PAUSE_S = 0.2
 POLL_MS = 2_000
 """It returns when there is a record. A poll that ends in the middle of a SyncGroup loses the
 assignment that comes (3.0.12): the member has nothing, and never asks again."""
@@ -127,60 +131,75 @@ class _Reader(Reader):
         self._consumer.close()
 
 
+def again(ask: Callable[[], R]) -> R:
+    """Ask until a broker that is restarted is back; the library's admin leaves that to its user."""
+    until_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except (KafkaConnectionError, NodeNotReadyError) as error:
+            # Of any other lost connection it is not known whether the request has taken effect.
+            is_sent = "ECONNREFUSED" not in str(error) and not isinstance(error, NodeNotReadyError)
+            if is_sent or time.monotonic() > until_s:
+                raise
+        time.sleep(PAUSE_S)
+
+
 class _Administrator(Administrator):
     def __init__(self, settings: dict[str, Any]) -> None:
         self._admin = KafkaAdminClient(**settings)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        self._admin.create_topics(
-            [NewTopic(name, partitions, REPLICAS, topic_configs=dict(configs))]
-        )
+        topic = NewTopic(name, partitions, REPLICAS, topic_configs=dict(configs))
+        again(lambda: self._admin.create_topics([topic]))
 
     def partitions(self) -> dict[str, int]:
-        found = self._admin.describe_topics(self._admin.list_topics())
+        found = again(lambda: self._admin.describe_topics(self._admin.list_topics()))
         return {each["name"]: len(each["partitions"]) for each in found}
 
     def add_partitions(self, name: str, count: int) -> None:
-        self._admin.create_partitions({name: NewPartitions(count)})
+        again(lambda: self._admin.create_partitions({name: NewPartitions(count)}))
 
     def delete_topic(self, name: str) -> None:
-        self._admin.delete_topics([name])
+        again(lambda: self._admin.delete_topics([name]))
 
     def configs(self, topic: str) -> dict[str, str | None]:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        found = self._admin.describe_configs([resource], config_filter="all")["topic"][topic]
-        return {name: entry["value"] for name, entry in found.items()}
+        found = again(lambda: self._admin.describe_configs([resource], config_filter="all"))
+        return {name: entry["value"] for name, entry in found["topic"][topic].items()}
 
     def set_config(self, topic: str, name: str, value: str) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: value})
-        self._admin.alter_configs([resource])
+        again(lambda: self._admin.alter_configs([resource]))
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = TopicPartition(topic, partition)
-        begins: int = self._admin.delete_records({place: before})[place]["low_watermark"]
+        found = again(lambda: self._admin.delete_records({place: before}))
+        begins: int = found[place]["low_watermark"]
         return begins
 
     def groups(self) -> set[str]:
-        return {each["group_id"] for each in self._admin.list_groups()}
+        return {each["group_id"] for each in again(self._admin.list_groups)}
 
     def members(self, group: str) -> tuple[str, int]:
-        found = self._admin.describe_groups([group])[group]
+        found = again(lambda: self._admin.describe_groups([group]))[group]
         return found["group_state"].lower(), len(found["members"])
 
     def delete_group(self, group: str) -> None:
-        self._admin.delete_groups([group])
+        again(lambda: self._admin.delete_groups([group]))
 
     def group_offsets(self, group: str, topic: str, partitions: int) -> dict[int, int]:
         places = [TopicPartition(topic, number) for number in range(partitions)]
-        found = self._admin.list_group_offsets({group: places})[group]
+        found = again(lambda: self._admin.list_group_offsets({group: places}))[group]
         return {place.partition: each.offset for place, each in found.items() if each.offset >= 0}
 
     def set_group_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
-        position = OffsetAndMetadata(offset, "", -1)
-        self._admin.alter_group_offsets(group, {TopicPartition(topic, partition): position})
+        position = {TopicPartition(topic, partition): OffsetAndMetadata(offset, "", -1)}
+        again(lambda: self._admin.alter_group_offsets(group, position))
 
     def delete_group_offset(self, group: str, topic: str, partition: int) -> None:
-        self._admin.delete_group_offsets(group, [TopicPartition(topic, partition)])
+        places = [TopicPartition(topic, partition)]
+        again(lambda: self._admin.delete_group_offsets(group, places))
 
     def close(self) -> None:
         self._admin.close()
