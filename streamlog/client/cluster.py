@@ -416,7 +416,11 @@ class Cluster:
             raise
         if not response.brokers:
             await transport.close()
-            raise ConnectionLost(f"the broker at {host}:{port} knows no broker, not even itself")
+            raise ConnectionLost(
+                f"the broker at {host}:{port} has not found its cluster (yet): a majority of the"
+                " controllers has to run and to be reached, see controller.quorum.voters and the"
+                " broker's log"
+            )
         known = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         self._brokers.update(known)
         here = next((node for node, address in known.items() if address == (host, port)), None)
