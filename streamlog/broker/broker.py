@@ -144,14 +144,7 @@ class Broker:
             check_transaction=self._verification.check,
             want_mark=self._marking.want,
         )
-        self._admin = AdminRequests(
-            directory,
-            metadata,
-            self._partitions,
-            internal_topics=frozenset(INTERNAL_TOPICS),
-            submit=member.submit,
-            controller_id=lambda: member.quorum.controller_id,
-        )
+        self._admin = self._administration()
         config = directory.config
         self._users = UserRequests(metadata, peer_credentials(config))
         self._acls = AclRequests(metadata, config.security, peers=peer_principals(config))
@@ -164,6 +157,17 @@ class Broker:
         self._publishing = Publishing(directory, self._partitions, coordinators, clock=clock)
         self._quorum_requests = QuorumRequests(member.quorum)
         self._handlers = self._table()
+
+    def _administration(self) -> AdminRequests:
+        member = self._member
+        return AdminRequests(
+            self._directory,
+            member.metadata,
+            self._partitions,
+            internal_topics=frozenset(INTERNAL_TOPICS),
+            submit=member.submit,
+            controller_id=lambda: member.quorum.controller_id,
+        )
 
     def _replicated(self) -> tuple[Replicas, ReplicaFetches]:
         directory, member = self._directory, self._member

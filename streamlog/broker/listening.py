@@ -108,7 +108,8 @@ class Listening:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._stack.aclose()
+        # Each of them is told why: who is at an end in order lets others lead before.
+        await self._stack.__aexit__(kind, error, traceback)
 
     def _tokens(self, config: SecurityConfig) -> Tokens | None:
         if OAUTHBEARER not in config.sasl_mechanisms.split(","):

@@ -97,9 +97,11 @@ class BrokerServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None:
-            await self._broker.leave()
-        await self._stop()
+        try:
+            if kind is None:
+                await self._broker.leave()
+        finally:
+            await self._stop()
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         try:

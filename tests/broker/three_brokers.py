@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any, Self, TypeVar
 
 from streamlog.broker.broker import Broker
@@ -17,6 +16,7 @@ from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.schema import Message
 from tests.broker.node import context
+from tests.cluster.ports import reserved_ports
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -102,8 +102,9 @@ class Cluster:
         self, voters: int = 3, *, brokers: int = 0, controllers_only: bool = False, **more: str
     ) -> None:
         self._stack = AsyncExitStack()
+        self._ports = ExitStack()
         numbers = range(1, voters + brokers + 1)
-        ports = free_ports(len(numbers))
+        ports = self._ports.enter_context(reserved_ports(len(numbers)))
         listed = ",".join(f"{n}@127.0.0.1:{ports[n - 1]}" for n in numbers[:voters])
         shared = {"controller.quorum.voters": listed, **more}
         self.nodes = {
@@ -127,6 +128,7 @@ class Cluster:
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         for node in self.nodes.values():
             await node.kill()
+        self._ports.close()
 
     @property
     def brokers(self) -> list[Broker]:
@@ -178,18 +180,6 @@ async def asked(broker: Broker, request: Message, kind: type[M]) -> M:
     answer = await broker.handle(request, context(request))
     assert isinstance(answer, kind), answer
     return answer
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 Story = Callable[[Cluster], Coroutine[Any, Any, None]]

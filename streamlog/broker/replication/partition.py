@@ -99,6 +99,7 @@ class Partition:
             flushed=self,
             on_committed=self._on_committed,
         )
+        self._alone = False
         return self.replica
 
     def on_role(self) -> None:
@@ -499,13 +500,15 @@ class Partitions:
     def high_watermark(self, topic: str, index: int) -> int:
         """The high watermark of a partition, as far as this broker knows it.
 
-        Raises what `get` raises, of one that is not here.
+        0 of one that it has a log of, and has not been told yet to lead or follow.
         """
-        return (self._here.get((topic, index)) or self.get(topic, index)).high_watermark
+        partition = self._here.get((topic, index))
+        return 0 if partition is None else partition.high_watermark
 
     def last_stable_offset(self, topic: str, index: int) -> int:
         """The last stable offset of a partition. See `high_watermark`."""
-        return (self._here.get((topic, index)) or self.get(topic, index)).last_stable_offset
+        partition = self._here.get((topic, index))
+        return 0 if partition is None else partition.last_stable_offset
 
     def exists(self, topic: str, index: int) -> bool:
         """Whether there is such a partition in the cluster."""
