@@ -11,16 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Coroutine, Generator, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from streamlog.assignors import TopicPartition
-from streamlog.client.consumer import Consumer
-from streamlog.client.producer import Producer
 from streamlog.errors import RequestTimedOut, UsageError
 from streamlog.history.task_run import Arrival
-from streamlog.log import Log
 from streamlog.records.columns import RecordColumns
 from streamlog.transport.security import Security
+
+if TYPE_CHECKING:
+    from streamlog.client.consumer import Consumer
+    from streamlog.client.producer import Producer
+    from streamlog.log import Log
 
 POLL_RECORDS = 5_000
 """Of a partition at a time."""
@@ -169,6 +171,8 @@ class LogReader:
 
 
 async def _opened(url: str, security: Security | None) -> Log:
+    from streamlog.log import Log  # noqa: PLC0415 - the whole broker; tasks of Spark may do without
+
     return await Log.open(url, create=False, security=security).__aenter__()
 
 
