@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from simulation import broker, controller, echo, isr, quorum, raft
+from simulation import broker, cluster, controller, echo, isr, quorum, raft
 from simulation.life import Level
 
 LEVELS: dict[str, Level] = {
     "broker": broker.simulate,
+    "cluster": cluster.simulate,
     "controller": controller.simulate,
     "echo": echo.simulate,
     "isr": isr.simulate,

@@ -39,6 +39,7 @@ TURN_NS = 5_000
 """What a turn of the loop costs, and a look at a clock."""
 TOLD_MAX = 200
 """Of what has happened, the last lines are kept to be read."""
+CLOSES_MAX = 20
 BUSY_TURNS_MAX = 2_000_000
 """So many turns without a timer: somebody spins."""
 T = TypeVar("T")
@@ -379,8 +380,11 @@ def _bury(loop: SimulatedLoop) -> None:
     loop.set_exception_handler(lambda _, __: None)
     for task in sorted(asyncio.all_tasks(loop), key=hash):
         task._log_destroy_pending = False
-        with suppress(BaseException):
-            task.get_coro().close()
+        for _ in range(CLOSES_MAX):
+            # Who waits for something while it is being closed has to be told again.
+            with suppress(BaseException):
+                task.get_coro().close()
+                break
     loop._ready.clear()
     loop._scheduled.clear()
     loop.close()

@@ -1,0 +1,68 @@
+"""Whole lives of three brokers; and that what is wrong with their replication is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from simulation import cluster
+from simulation.faults import Fault, Plan
+from simulation.story import lived
+from streamlog.broker.replication.replica_rules import Rules
+from streamlog.broker.replication.replicas import Replicas
+
+THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
+LIVES = 20 if THOROUGH else 1
+SHORT = replace(cluster.SETTING, trouble_s=10.0, calm_s=8.0, life_s=250.0)
+LOSSES = {"P2", "P3", "P4", "P6", "lost-write", "unseen", "inconsistent-offsets"}
+ROLLING: Plan = tuple(
+    Fault(at_s, kind, 0.5, draw)
+    for at_s, kind, draw in ((3.0, "kill", 0.1), (5.0, "power", 0.4), (7.0, "kill", 0.7))
+)
+TRACE = """
+from tests.simulation.test_cluster import ROLLING, SHORT, replace
+from simulation.story import lived
+life, violations = lived(5, ROLLING[:1], replace(SHORT, trouble_s=4.0, calm_s=2.0))
+print(life.trace, violations)
+"""
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_three_brokers_lose_nothing_and_are_equal_in_the_end(seed: int) -> None:
+    life, violations = lived(seed, ROLLING, SHORT)
+    assert violations == []
+    assert life is not None
+    counts = life.result.counted()
+    assert counts["acknowledged"] > 200
+    assert counts["start"] == 6
+
+
+def test_commits_that_wait_for_nobody_are_found() -> None:
+    def planted(self: Replicas, *given: Any, **more: Any) -> None:
+        real(self, *given, **more)
+        self.node.rules = Rules(commits_on_append=True)
+
+    real = Replicas.__init__
+    with patch.object(Replicas, "__init__", planted):
+        assert {each.partition(":")[0] for each in lived(1, ROLLING, SHORT)[1]} & LOSSES
+
+
+@pytest.mark.skipif(not THOROUGH, reason="two lives more; make properties has them")
+def test_a_seed_is_one_life_in_every_process() -> None:
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", TRACE],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(told) == 1
