@@ -31,6 +31,7 @@ from benchmarks import (
     log,
     memory,
     nexmark,
+    replicated,
     spark,
     state,
     windowed_count,
@@ -50,6 +51,7 @@ Benchmark: TypeAlias = Callable[
 BENCHMARKS: dict[str, Benchmark] = {
     "wire": wire.figures,
     "log": log.figures,
+    "replicated": replicated.figures,
     "compaction": compaction.figures,
     "windowed_count": windowed_count.figures,
     "engine": engine.figures,
