@@ -364,7 +364,7 @@ class DataRequests:
         except StreamlogError as error:
             return EpochEndOffset(partition=wanted.partition, error_code=_code(error))
         epochs = partition.log.epochs
-        epoch, end_offset = epochs.end_of(wanted.leader_epoch, partition.high_watermark)
+        epoch, end_offset = epochs.end_of(wanted.leader_epoch, partition.epoch_end)
         return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 

@@ -216,7 +216,17 @@ class Partition:
         """
         if offset < self.log.log_start_offset:
             raise OffsetOutOfRange(f"{self.topic}-{self.index}: offset {offset} was deleted")
-        return self.log.epochs.diverges(epoch, offset, self.high_watermark)
+        return self.log.epochs.diverges(epoch, offset, self.epoch_end)
+
+    @property
+    def epoch_end(self) -> int:
+        """Where the newest epoch ends, for who compares a log, or what it has read, with this one.
+
+        Of a replicated log that is its end: a new leader has all that was read of the one before,
+        and knows only later how far that is committed. Who went by its high watermark would go
+        back behind what was read.
+        """
+        return self.high_watermark if self._alone else self.log.log_end_offset
 
     def append(
         self,

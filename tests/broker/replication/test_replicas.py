@@ -16,7 +16,14 @@ from streamlog.protocol.messages.admin import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from streamlog.protocol.messages.cluster import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from streamlog.protocol.messages.data import (
+    FetchPartition,
     FetchResponse,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -330,3 +337,34 @@ async def test_a_hole_in_a_log_is_filled_by_the_leader(cluster: Cluster) -> None
     await cluster.until(lambda: cluster.isr == (0, 1, 2))
     assert not follower.partition.log.damage
     assert follower.content() == leader.content()
+
+
+@story
+async def test_a_reader_is_not_sent_back_to_what_a_new_leader_knows_to_be_committed(
+    cluster: Cluster,
+) -> None:
+    old, new, _ = cluster.nodes
+    for number in range(3):
+        await old.produce(b"%d" % number)
+    await cluster.until(lambda: new.end == 3)
+    cluster.cut_off |= {0, 2}
+    replica = new.partition.replica
+    assert replica is not None
+    replica.facts.high_watermark = 1  # It would have heard of the others with its next fetch.
+    cluster.elect(1, isr=(1, 2))
+    wanted = FetchPartition(
+        partition=0, fetch_offset=3, last_fetched_epoch=0, partition_max_bytes=1000
+    )
+    response = await ask(new.broker, fetch_request(wanted), FetchResponse)
+    found = response.responses[0].partitions[0]
+    assert (found.error_code, found.diverging_epoch, found.records) == (0, None, b"")
+    assert found.high_watermark == 1
+    asked = OffsetForLeaderEpochRequest(
+        topics=[
+            OffsetForLeaderTopic(
+                topic="t", partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)]
+            )
+        ]
+    )
+    ends = await ask(new.broker, asked, OffsetForLeaderEpochResponse)
+    assert ends.topics[0].partitions[0].end_offset == 3
