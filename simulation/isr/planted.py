@@ -40,8 +40,8 @@ PLANTED: Mapping[str, Planted] = {
     "shrink at once": _rules(0, shrinks_at_once=True),
     "forget pending isr": _rules(16, forgets_pending_isr=True),
     "join before epoch start": _rules(None, joins_before_epoch_start=True),
-    "fetch ids repeat": _rules(348, repeats_fetch_ids=True),
-    "old metadata": _rules(2936, takes_old_metadata=True),
+    "fetch ids repeat": _rules(63, repeats_fetch_ids=True),
+    "old metadata": _rules(None, takes_old_metadata=True),
     "min.insync ignored": _rules(
         0, ignores_min_insync_in_commits=True, ignores_min_insync_in_answers=True
     ),
@@ -56,7 +56,7 @@ PLANTED: Mapping[str, Planted] = {
         plan=Plan(
             strict=False, rules=Rules(ignores_broker_epochs=True), accepts_old_broker_epochs=True
         ),
-        first_seed=215,
+        first_seed=197,
     ),
     "leader epochs ignored": _rules(None, ignores_leader_epochs=True),
     "generations ignored": _rules(None, ignores_generations=True),
