@@ -76,7 +76,9 @@ class Ends:
             if about not in self._questions:
                 levels = self._levels(TopicPartition(*doubt.place), doubt.source)
                 self._questions[about] = EndQuestion(doubt, levels)
-                self._wake.set()
+        if doubts:
+            # Also of a question that was put before and not needed for a while: nobody asks by now.
+            self._wake.set()
         self._look_at_positions()
 
     def has_settled(self, task_id: TaskId) -> bool:

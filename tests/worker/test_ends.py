@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from streamlog import App
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.clock import SystemClock
 from streamlog.log import Log
-from tests.worker.processes import STREAMLOG, attached, read_until, running
+from streamlog.processing.doubts import Doubt
+from streamlog.processing.task import TaskId
+from streamlog.worker.ends import PAUSE_MS, Ends
+from tests.worker.processes import DEADLINE_S, STREAMLOG, attached, read_until, running
 
 APP = """
 import os
@@ -85,3 +92,38 @@ def test_a_backlog_is_paired_after_a_rest_and_after_a_restart(
         worker.line("rebalance: this worker has")
         attached(url, lambda log: all_are_paired(log, 2 * BACKLOG))
         assert worker.stop() == 0
+
+
+async def asked_again(path: Path) -> None:
+    """A doubt that passes before it is settled, and comes again when nobody else has one."""
+    app = App("ends")
+    events = app.stream(app.topic("events", key=str, value=str))
+    out = app.topic("out", key=str, value=str)
+    events.rekey(lambda key, _: key).repartition(name="again").to(out)
+    own = TopicPartition("ends-again-repartition", 0)
+    doubt = Doubt((own.topic, 0), ("events", 0), 0, {}, 0)
+    task_id = TaskId(1, 0)
+    async with Log.open(f"embedded:{path}") as log:
+        await log.admin().create_topics([NewTopic("events", 1), NewTopic(own.topic, 1)])
+        async with log.producer() as producer:
+            await producer.send("events", b"one", key=b"key")
+        async with log.consumer(group_id="ends") as consumer, asyncio.TaskGroup() as group:
+            counts = {"events": 1, own.topic: 1, "out": 1}
+            ends = Ends(app.topology(), counts, log, consumer, SystemClock())
+            ends.note(task_id, [doubt])
+            ends.note(task_id, [])
+            asking = group.create_task(ends.run())
+            # It rests by then; were it still on its way there, it would only be asked sooner.
+            await asyncio.sleep(10 * PAUSE_MS / 1000)
+            source = TopicPartition("events", 0)
+            consumer.assign([source])
+            await consumer.commit({source: 1})
+            ends.note(task_id, [doubt])
+            async with asyncio.timeout(DEADLINE_S):
+                while not ends.has_settled(task_id):  # noqa: ASYNC110 - the worker's loop looks, too
+                    await asyncio.sleep(0.01)
+            asking.cancel()
+
+
+def test_a_doubt_that_comes_again_is_asked_again(tmp_path: Path) -> None:
+    asyncio.run(asked_again(tmp_path / "log"))
