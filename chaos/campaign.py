@@ -8,11 +8,14 @@ is checked, the brokers are stopped, and their directories are held against each
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import sys
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -133,7 +136,10 @@ class Round:
 
     async def run(self, directory: Path, lasts_s: float, brokers: int) -> bool:
         """From the first start to the last look; whether anything was violated."""
-        async with running(directory, brokers=brokers, lossy=self._kind.is_lossy) as cluster:
+        async with (
+            _logging(directory / "clients.log"),
+            running(directory, brokers=brokers, lossy=self._kind.is_lossy) as cluster,
+        ):
             room = Room(log=cluster.log, chance=self._chance, now_ms=self._clock.now_ms)
             try:
                 async with asyncio.timeout(lasts_s + END_S):
@@ -232,6 +238,22 @@ class Round:
         passed_s = (self._clock.now_ms() - self._began_ms) / 1000
         where = f"{self._kind.name}, round {self._verdict.rounds}"
         print(f"{where}, {passed_s:.1f} s: {what}", file=sys.stderr, flush=True)
+
+
+@asynccontextmanager
+async def _logging(path: Path) -> AsyncIterator[None]:
+    """What clients say of all that is done to them goes to a file."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    clients = logging.getLogger("streamlog")
+    clients.setLevel(logging.INFO)
+    clients.propagate = False
+    clients.addHandler(handler)
+    try:
+        yield
+    finally:
+        clients.removeHandler(handler)
+        handler.close()
 
 
 def _noticed(room: Room, before: Counter[str]) -> list[str]:
