@@ -287,8 +287,11 @@ class Partition:
         """For how long nothing was appended, as far as this process knows.
 
         None if time is not marked here, or not now: with a transaction open, what it has
-        written is not there yet for those who wait, and a mark would not be either.
+        written is not there yet for those who wait, and a mark would not be either. And who was
+        the leader when a mark was wanted may be none any more: only a leader appends.
         """
+        if not self.is_leader:
+            return None
         if self._appended_ms is None:
             self._appended_ms = now_ms
         is_open = self.log.producers.transactions.first_unstable_offset is not None

@@ -368,3 +368,17 @@ async def test_a_reader_is_not_sent_back_to_what_a_new_leader_knows_to_be_commit
     )
     ends = await ask(new.broker, asked, OffsetForLeaderEpochResponse)
     assert ends.topics[0].partitions[0].end_offset == 3
+
+
+def test_no_mark_of_time_is_set_by_who_leads_no_more() -> None:
+    async def main() -> None:
+        async with Cluster(**{"mark.quiet.ms": "1"}) as cluster:
+            old = cluster.nodes[0]
+            await old.produce(b"a")
+            partition, now_ms = old.partition, old.broker.clock.now_ms()
+            assert partition.quiet_ms(now_ms) is not None
+            cluster.elect(1)
+            partition.mark_time(now_ms=now_ms + 60_000)
+            assert old.end == 1
+
+    asyncio.run(main())
