@@ -112,9 +112,8 @@ ADMIN = [
     "create_topics", "delete_acls", "delete_group_offsets", "delete_groups", "delete_records",
     "delete_topics", "describe_acls", "describe_client_quotas", "describe_cluster",
     "describe_configs", "describe_groups", "describe_log_dirs", "describe_partitions",
-    "describe_producers",
-    "describe_topics", "describe_transactions", "drop_staged", "elect_leaders", "find_topics",
-    "group_offsets",
+    "describe_producers", "describe_quorum", "describe_topics", "describe_transactions",
+    "drop_staged", "elect_leaders", "find_topics", "group_offsets",
     "list_config_resources", "list_groups", "list_partition_reassignments", "list_topics",
     "list_transactions", "list_users", "publish", "remove_user", "set_password", "stage",
 ]  # fmt: skip

@@ -34,6 +34,7 @@ from streamlog.records.batch import split_batches
 from tests.broker.node import at, batch, context, fetch_request, produce_request
 from tests.broker.storage.batches import overwrite
 from tests.broker.three_brokers import Cluster, Node, asked, lived, until
+from tests.cluster.cluster import AT_LENGTH
 
 TOPIC_RESOURCE = 2
 LAG_MS = "1000"
@@ -98,6 +99,7 @@ async def power_cut(node: Node) -> None:
         await node.kill()
 
 
+@AT_LENGTH
 def test_what_is_acknowledged_outlives_power_cuts_one_after_the_other() -> None:
     async def story(cluster: Cluster) -> None:
         await create(cluster)

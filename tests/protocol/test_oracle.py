@@ -31,7 +31,7 @@ def shared(name: str) -> bool:
     return not name.endswith("authorized_operations") and name not in OWN_FIELDS
 
 
-OWN_FIELDS = {"mark_after_ms", "known_high_watermark", "rejoin_id", "rejoined"}
+OWN_FIELDS = {"coordinator_id", "mark_after_ms", "known_high_watermark", "rejoin_id", "rejoined"}
 """Under `OWN_TAG`: they step over them."""
 
 
@@ -104,9 +104,13 @@ REQUESTS = [
 BETWEEN_BROKERS = {
     "AllocateProducerIds",
     "AlterPartition",
+    "BeginQuorumEpoch",
     "BrokerHeartbeat",
     "BrokerRegistration",
+    "EndQuorumEpoch",
+    "FetchSnapshot",
     "UnregisterBroker",
+    "Vote",
 }
 UNKNOWN_TO_THEM = (
     {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}

@@ -170,7 +170,7 @@ class MarkerWriting:
 
     async def _ask(self, call: Call, node_id: int, tries: list[Try]) -> None:
         request = WriteTxnMarkersRequest(
-            broker_id=self._node_id, markers=[_marker(each) for each in tries]
+            coordinator_id=self._node_id, markers=[_marker(each) for each in tries]
         )
         try:
             response = await call(node_id, request, REQUEST_TIMEOUT_MS)

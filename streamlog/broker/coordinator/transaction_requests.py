@@ -287,9 +287,9 @@ class TransactionRequests:
     def _write_markers(self, request: WriteTxnMarkersRequest, connection: int) -> Answer:
         """End transactions here: another coordinator's, or what nobody ends any more."""
         answers = MarkerAnswers(request)
-        is_late = connection < self._marker_connections.get(request.broker_id, 0)
-        if request.broker_id >= 0 and not is_late:
-            self._marker_connections[request.broker_id] = connection
+        is_late = connection < self._marker_connections.get(request.coordinator_id, 0)
+        if request.coordinator_id >= 0 and not is_late:
+            self._marker_connections[request.coordinator_id] = connection
         for number, marker, place in answers.markers():
             if is_late:
                 # Its sender has given it up, and has sent it again, by a newer connection.

@@ -142,11 +142,11 @@ class WritableTxnMarker(Struct):
 class WriteTxnMarkersRequest(Message, versions="1-1", flexible_from=1):
     """A coordinator ends transactions, or an admin one that nobody else ends any more.
 
-    `broker_id` is ours, and tells which broker's coordinator it is.
+    `coordinator_id` is ours, and tells which broker's coordinator it is.
     """
 
     markers: list[WritableTxnMarker] = array(WritableTxnMarker, "0+")
-    broker_id: int = int32("1+", default=-1, tag=OWN_TAG)
+    coordinator_id: int = int32("1+", default=-1, tag=OWN_TAG)
 
 
 class WritableTxnMarkerPartitionResult(Struct):

@@ -23,7 +23,7 @@ def markers(
     producer_id: int, epoch: int, *places: tuple[str, int], coordinator_epoch: int = 9
 ) -> WriteTxnMarkersRequest:
     return WriteTxnMarkersRequest(
-        broker_id=7,
+        coordinator_id=7,
         markers=[
             WritableTxnMarker(
                 producer_id=producer_id,

@@ -13,7 +13,7 @@ from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage.appends import AppendResult
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.errors import LogDirectoryFailed, LogError, StreamlogError
+from streamlog.errors import LogDirectoryFull, LogError, StreamlogError
 from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
 from tests.broker.storage.batches import SMALL, batch, contents, new_log, read_records, reopened
@@ -130,7 +130,7 @@ def test_a_write_that_fails_fails_all_of_them_and_leaves_nothing(written_bytes: 
     files.fail_next_write(errno.ENOSPC, after_bytes=written_bytes)
     sent = [batch(producer=(4, 0, number)) for number in range(1, 4)]
     outcomes = together(log, sent)
-    assert [type(outcome) for outcome in outcomes] == [LogDirectoryFailed] * 3
+    assert [type(outcome) for outcome in outcomes] == [LogDirectoryFull] * 3
     assert log.log_end_offset == 1
     assert {p: (k.epoch, k.last_sequence) for p, k in log.producers} == {4: (0, 0)}
     # Space is there again: the producer goes on where it was.
