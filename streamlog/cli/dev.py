@@ -116,7 +116,8 @@ async def tell_when_ready(directory: Path, seats: list[Seat]) -> None:
         await asyncio.sleep(ASK_AGAIN_S)
     typer.echo(
         f"{len(seats)} brokers in {directory}: bootstrap.servers={addresses}\n"
-        f"try: streamlog cluster status --log {KAFKA}{addresses}; Ctrl-C here stops all"
+        f"try: streamlog cluster status --log {KAFKA}{addresses}\n"
+        "Ctrl-C here stops all"
     )
 
 
