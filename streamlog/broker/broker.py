@@ -319,6 +319,7 @@ class Broker:
             work.close()
             gone: asyncio.Future[T] = asyncio.get_running_loop().create_future()
             gone.set_exception(ConnectionLost("the broker is ending"))
+            gone.exception()  # Who does not wait for it need not hear of it.
             return gone
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)

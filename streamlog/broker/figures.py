@@ -11,12 +11,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streamlog.broker.quorum.broker_lifecycle import State
 from streamlog.broker.quorum.metadata import ClusterMetadata
 from streamlog.broker.quorum.metadata_changes import MetadataChange, PartitionChanged
 from streamlog.broker.quorum.quorum_view import QuorumView
 from streamlog.broker.quorum.registrations import NO_LEADER, PartitionRegistration
+
+if TYPE_CHECKING:
+    from streamlog.broker.config import TopicConfig
 
 ELECTION_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000)
 """Upper ends of the classes that elections are counted in."""
@@ -131,9 +135,9 @@ class BrokerStanding:
 
 
 def counted(
-    metadata: ClusterMetadata, node_id: int, min_insync: Mapping[str, int]
+    metadata: ClusterMetadata, node_id: int, configs: Mapping[str, TopicConfig]
 ) -> PartitionCounts:
-    """The partitions of a broker; `min_insync` is what topics ask for, those of it at least."""
+    """The partitions of a broker; `configs` are the settings of topics, of its own at least."""
     of = [
         (topic.name, partition)
         for topic in metadata.topics.values()
@@ -142,7 +146,9 @@ def counted(
     ]
     led = [(name, each) for name, each in of if each.leader == node_id]
     spare = [
-        len(each.isr) - min(min_insync.get(name, 1), each.replication_factor) for name, each in led
+        len(each.isr) - configs[name].min_insync(each.replication_factor)
+        for name, each in led
+        if name in configs
     ]
     return PartitionCounts(
         held=len(of),

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from streamlog.broker.applying import Applying, Observers, damaged_places
-from streamlog.broker.cluster_config import REPLICAS_MAX
 from streamlog.broker.figures import (
     BrokerStanding,
     ClusterFigures,
@@ -153,15 +152,13 @@ class Membership:
     def standing(self, follower_lag: Mapping[int, int]) -> BrokerStanding:
         """Where this broker stands; `follower_lag` is that of who follows it."""
         directory, metadata = self._directory, self.metadata
-        least = {
-            name: topic.config.min_insync(REPLICAS_MAX) for name, topic in directory.topics.items()
-        }
+        configs = {name: topic.config for name, topic in directory.topics.items()}
         return BrokerStanding(
             node_id=directory.node_id,
             state=self._session.state,
             is_broker=directory.config.quorum.is_broker,
             quorum=self.quorum.replicas(),
-            partitions=counted(metadata, directory.node_id, least),
+            partitions=counted(metadata, directory.node_id, configs),
             cluster=counted_by_controller(metadata) if self.quorum.is_active else None,
             follower_lag=follower_lag,
         )

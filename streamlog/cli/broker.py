@@ -21,6 +21,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.cli.running import serve, set_within
+from streamlog.cli.session import WebOption
 from streamlog.cli.supervised import my_slot, until_left_alone
 from streamlog.errors import ConfigError, UsageError
 from streamlog.properties import read_properties
@@ -66,14 +67,7 @@ def broker(
         Path | None,
         typer.Option("--config", metavar="FILE", help="Settings of the broker, NAME=VALUE a line."),
     ] = None,
-    web: Annotated[
-        str | None,
-        typer.Option(
-            "--web",
-            metavar="HOST:PORT",
-            help="Answer /live, /ready and /metrics there; port 0 takes a free one.",
-        ),
-    ] = None,
+    web: WebOption = None,
 ) -> None:
     """Serve a log directory to Kafka clients until Ctrl-C."""
     settings = broker_config(config, flush)

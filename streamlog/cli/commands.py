@@ -32,7 +32,7 @@ from streamlog.cli.history import backfill, compare, hand_over, promote
 from streamlog.cli.log import log_commands
 from streamlog.cli.quotas import quotas
 from streamlog.cli.running import EXIT_STOPPED_AT_ONCE, run, serve
-from streamlog.cli.session import LogOption, Session, load_app
+from streamlog.cli.session import LogOption, Session, WebOption, load_app
 from streamlog.cli.terminal import fail, first_of, out, set_up_logging, text_of, warnings_logged
 from streamlog.cli.topics import partitions_of, topics
 from streamlog.cli.topology import print_difference, topology, version
@@ -120,14 +120,7 @@ def worker(
         ),
     ] = False,
     log: LogOption = None,
-    web: Annotated[
-        str | None,
-        typer.Option(
-            "--web",
-            metavar="HOST:PORT",
-            help="Answer /live, /ready and /metrics there; port 0 takes a free one.",
-        ),
-    ] = None,
+    web: WebOption = None,
     version_name: Annotated[
         str | None,
         typer.Option(

@@ -26,6 +26,14 @@ DEFAULT_LOG = "embedded:./.streamlog/log"
 T = TypeVar("T")
 """What a command asks for."""
 
+WebOption = Annotated[
+    str | None,
+    typer.Option(
+        "--web",
+        metavar="HOST:PORT",
+        help="Answer /live, /ready and /metrics there; port 0 takes a free one.",
+    ),
+]
 LogOption = Annotated[
     str | None,
     typer.Option(

@@ -10,6 +10,7 @@ from streamlog.broker.broker import Broker
 from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -128,7 +129,15 @@ def test_a_node_whose_disk_fails_ends_with_the_reason_and_the_others_go_on() -> 
         ended = failing.ended
         failing.files.fail_next_sync(errno.EIO)
         other = next(each for each in cluster.brokers if each is not failing.broker)
-        refused = await asked(other, wanted("t", replicas=1), CreateTopicsResponse)
+        # The metadata is all that the failing disk has to sync for it.
+        elsewhere = CreatableReplicaAssignment(
+            partition_index=0, broker_ids=[other.directory.node_id]
+        )
+        topic = CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=[elsewhere]
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=20_000)
+        refused = await asked(other, request, CreateTopicsResponse)
         assert refused.topics[0].error_code in (0, ErrorCode.KAFKA_STORAGE_ERROR)
         with pytest.raises(LogDirectoryFailed, match="look at the disk"):
             await ended
