@@ -1,27 +1,35 @@
-"""Stream processing for Python on a log of its own that speaks the Kafka protocol."""
+"""Stream processing for Python on a log of its own that speaks the Kafka protocol.
 
-from streamlog.app import App
-from streamlog.dsl.agent import AgentRef
-from streamlog.dsl.aggregators import agg
-from streamlog.dsl.global_table import GlobalTable
-from streamlog.dsl.grouped import Grouped
-from streamlog.dsl.processor import Context, Processor, Store, Timers, kv_store, punctuate
-from streamlog.dsl.stream import Stream
-from streamlog.dsl.table import Table
-from streamlog.dsl.topic import Sent, Topic
-from streamlog.dsl.windowed import WindowedStream
-from streamlog.errors import ProcessingError, StreamlogError
-from streamlog.record import Late, Record, Windowed
-from streamlog.serdes import Serde, migration
-from streamlog.snapshots.snapshot import Snapshot
-from streamlog.topology import Aggregator, ErrorPolicy, on_error
-from streamlog.windows.calendar import calendar
-from streamlog.windows.counted import count_window
-from streamlog.windows.definitions import Windows, hopping, tumbling
-from streamlog.windows.emit import Emit
-from streamlog.windows.joins import JoinWindow
-from streamlog.windows.sessions import session
-from streamlog.windows.sliding import sliding
+What is exported here is imported when it is asked for: a broker, which needs nothing of streams,
+starts in a fraction of the time.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamlog.app import App
+    from streamlog.dsl.agent import AgentRef
+    from streamlog.dsl.aggregators import agg
+    from streamlog.dsl.global_table import GlobalTable
+    from streamlog.dsl.grouped import Grouped
+    from streamlog.dsl.processor import Context, Processor, Store, Timers, kv_store, punctuate
+    from streamlog.dsl.stream import Stream
+    from streamlog.dsl.table import Table
+    from streamlog.dsl.topic import Sent, Topic
+    from streamlog.dsl.windowed import WindowedStream
+    from streamlog.errors import ProcessingError, StreamlogError
+    from streamlog.record import Late, Record, Windowed
+    from streamlog.serdes import Serde, migration
+    from streamlog.snapshots.snapshot import Snapshot
+    from streamlog.topology import Aggregator, ErrorPolicy, on_error
+    from streamlog.windows.calendar import calendar
+    from streamlog.windows.counted import count_window
+    from streamlog.windows.definitions import Windows, hopping, tumbling
+    from streamlog.windows.emit import Emit
+    from streamlog.windows.joins import JoinWindow
+    from streamlog.windows.sessions import session
+    from streamlog.windows.sliding import sliding
 
 __all__ = [
     "AgentRef",
@@ -61,3 +69,42 @@ __all__ = [
     "sliding",
     "tumbling",
 ]
+
+_HOMES = {
+    "app": "App",
+    "dsl.agent": "AgentRef",
+    "dsl.aggregators": "agg",
+    "dsl.global_table": "GlobalTable",
+    "dsl.grouped": "Grouped",
+    "dsl.processor": "Context Processor Store Timers kv_store punctuate",
+    "dsl.stream": "Stream",
+    "dsl.table": "Table",
+    "dsl.topic": "Sent Topic",
+    "dsl.windowed": "WindowedStream",
+    "errors": "ProcessingError StreamlogError",
+    "record": "Late Record Windowed",
+    "serdes": "Serde migration",
+    "snapshots.snapshot": "Snapshot",
+    "topology": "Aggregator ErrorPolicy on_error",
+    "windows.calendar": "calendar",
+    "windows.counted": "count_window",
+    "windows.definitions": "Windows hopping tumbling",
+    "windows.emit": "Emit",
+    "windows.joins": "JoinWindow",
+    "windows.sessions": "session",
+    "windows.sliding": "sliding",
+}
+"""What is imported from where: the imports above, which are for type checkers and readers."""
+
+if not TYPE_CHECKING:  # To a type checker it would make every name one of this module.
+
+    def __getattr__(name: str) -> object:
+        for home, names in _HOMES.items():
+            if name in names.split():
+                found = getattr(import_module(f"streamlog.{home}"), name)
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module 'streamlog' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -28,11 +28,11 @@ from streamlog.broker.storage.files import directory_error
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.os_files import OsFiles
 from streamlog.client.admin import Admin
-from streamlog.client.cluster import Address, Cluster, Connect
+from streamlog.client.cluster import FORMING_TIMEOUT_MS, Address, Cluster, Connect
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from streamlog.client.producer import Producer, ProducerOptions, ProducerSettings
-from streamlog.client.transactional_publish import publish_in_transaction
+from streamlog.client.transactional_publish import Published, publish_in_transaction
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import (
     ConfigError,
@@ -44,6 +44,7 @@ from streamlog.errors import (
     StreamlogError,
     UsageError,
 )
+from streamlog.records.compression import Compression
 from streamlog.records.staged import StagedSegment
 from streamlog.transport.connection import TcpTransport, Transport
 from streamlog.transport.security import SSL, Security
@@ -57,8 +58,8 @@ CONNECT_TIMEOUT_MS: Final = 10_000
 HOLDER_TIMEOUT_MS: Final = 5_000
 """How long a process that holds the directory may take until it listens: it recovers first."""
 HOLDER_POLL_MS: Final = 50
-FOREIGN_TRANSACTION_MS: Final = 15 * 60 * 1_000
-"""How long the transaction of a job may be open: as long as brokers of Kafka allow by default."""
+JOB_TRANSACTION_MS: Final = 15 * 60 * 1_000
+"""How long the transaction of a job may be open: as long as brokers allow by default."""
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +162,8 @@ class Log:
 
         Raises:
             LogDirectoryLost: there is no log in the directory, and none is to be made.
-            ConnectionLost: no broker answers at the address.
+            ConnectionLost: no broker answers at the address, or those that do have not found their
+                cluster, for which they are given some seconds: they may be electing its controller.
             LogDirectoryLocked: another process holds the directory and does not listen.
             LogDirectoryError, CorruptData: the directory can't be used.
         """
@@ -236,28 +238,36 @@ class Log:
         *,
         staged_by: str = "",
         read: Callable[[str], bytes | memoryview] | None = None,
-    ) -> bool:
+        compression: Compression = Compression.NONE,
+    ) -> Published:
         """Have the segments of a job count, all of them and once; on any log.
 
-        A broker of streamlog takes what was staged under the name `staged_by`. Another one gets it
-        from here, in one transaction: `read` gives the content of a segment by its name; see
-        `client.transactional_publish` for the limits.
-
-        Returns:
-            Whether it had been published before; then nothing was done.
+        One broker of streamlog takes what was staged under the name `staged_by`. Several, and
+        Kafka's, get it from here, in one transaction, compressed by `compression`: `read` gives the
+        content of a segment by its name; see `client.transactional_publish` for the limits.
 
         Raises:
             LogError: nothing counts; says why.
-            UsageError: the broker knows no publications, and there is no `read`.
+            UsageError: the log takes no staged segments, and there is no `read`; or the job's name
+                is that of a group of consumers.
         """
         admin = self.admin()
         if await admin.can_publish():
-            published = await admin.publish(job_id, staged_by=staged_by, segments=segments)
-            return published.is_repeated
+            done = await admin.publish(job_id, staged_by=staged_by, segments=segments)
+            ends = {at: found.last_offset + 1 for at, found in done.ranges.items()}
+            return Published(
+                is_repeated=done.is_repeated,
+                ends={at: end for at, end in ends.items() if end},
+            )
         if read is None:
-            raise UsageError(f"job {job_id}: this broker can't take staged segments by itself")
+            raise UsageError(
+                f"job {job_id}: only one broker of streamlog that is alone takes staged segments;"
+                " several, and Kafka's, are written to: say by `read` what the segments hold"
+            )
         async with self.producer(
-            transactional_id=job_id, transaction_timeout_ms=FOREIGN_TRANSACTION_MS
+            transactional_id=job_id,
+            transaction_timeout_ms=JOB_TRANSACTION_MS,
+            compression=compression.name.lower(),
         ) as producer:
             return await publish_in_transaction(admin, producer, job_id, segments, read)
 
@@ -294,11 +304,11 @@ class Log:
         listener = LogDirectory.read_listener(self._directory)
         return [] if listener is None else [listener]
 
-    async def _join(self) -> None:
-        """Connect to the broker that there is."""
+    async def _join(self, patience_ms: int = FORMING_TIMEOUT_MS) -> None:
+        """Connect to the broker that there is, which has so long to find its cluster."""
         cluster = self._cluster()
         try:
-            await cluster.describe([])
+            await cluster.find(timeout_ms=min(patience_ms, FORMING_TIMEOUT_MS))
         except BaseException:
             await cluster.close()
             raise
@@ -309,7 +319,7 @@ class Log:
         deadline_ms = self._clock.now_ms() + patience_ms
         while True:
             try:
-                await self._join()
+                await self._join(patience_ms)
             except StreamlogError as error:
                 if not error.retriable or self._clock.now_ms() >= deadline_ms:
                     raise
@@ -333,7 +343,7 @@ class Log:
             await self._serve(directory)
         except LogDirectoryLocked as locked:
             try:
-                await self._join()
+                await self._join(HOLDER_TIMEOUT_MS)
             except (ConnectionLost, RequestTimedOut):
                 # It does not listen yet, or it died just now and the lock is free.
                 if self._clock.now_ms() >= deadline_ms:

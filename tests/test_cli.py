@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.cli import encode, load_app, parse_address
+from streamlog.cli.broker import parse_address
+from streamlog.cli.records import encode
+from streamlog.cli.session import load_app
 from streamlog.errors import SerdeError, UsageError
 from streamlog.log import Log
 from streamlog.serdes import serde_for

@@ -1,9 +1,19 @@
-"""`import streamlog` stays light: what needs a library imports it when it is used."""
+"""What imports what: `import streamlog` and `streamlog broker` stay light.
+
+What needs a library imports it when it is used.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
+
+import streamlog
+from tests.worker.processes import STREAMLOG, running
 
 HEAVY = {
     "aiohttp",
@@ -36,3 +46,38 @@ def test_importing_streamlog_brings_in_no_heavy_module() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert {*done.stdout.split()} & HEAVY == set()
+
+
+NOT_OF_A_BROKER = {
+    *(HEAVY - {"asyncio", "cramjam", "streamlog.broker", "streamlog.worker", "typer"}),
+    "streamlog.app",
+    "streamlog.dsl",
+    "streamlog.serdes",
+    "streamlog.topology",
+    "streamlog.worker.worker",
+} - {"pydantic"}
+"""Neither streams nor clients nor what commands print with; pydantic is what typer imports."""
+
+
+def test_a_broker_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    importing = (sys.executable, "-X", "importtime", *STREAMLOG[1:])
+    options = ("--data", "log", "--listen", "127.0.0.1:0")
+    with running(*importing, "broker", *options, cwd=tmp_path) as process:
+        process.line("listening on ")
+    loaded = {*re.findall(r"^import time:.*\| *(\S+)$", process.output, re.MULTILINE)}
+    assert "streamlog.broker.broker" in loaded
+    assert loaded & NOT_OF_A_BROKER == set()
+
+
+def test_what_a_type_checker_sees_is_what_there_is() -> None:
+    """Exports are named twice: for type checkers, and where they are imported when asked for."""
+    tree = ast.parse(Path(streamlog.__file__).read_text())
+    seen = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamlog.")
+        for alias in node.names
+    }
+    assert sorted(seen) == streamlog.__all__
+    for name, module in seen.items():
+        assert getattr(streamlog, name) is getattr(import_module(module or ""), name)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import typer
 from typer.core import TyperGroup
-from typer.main import get_command
 
+from streamlog.cli.loading import COMMANDS, command_of, loaded
 from streamlog.cli.running import run
 from streamlog.cli.session import Session, load_app
 from streamlog.errors import UsageError
@@ -29,10 +28,15 @@ class WithAppCommands(TyperGroup):
     Contexts and commands are those of Typer's own copy of Click, which it shows nobody.
     """
 
+    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - see the class
+        super().__init__(**attributes)
+        # Names for who has mistyped one; what they stand for is `loaded`.
+        self.commands = dict.fromkeys(COMMANDS, cast("Any", None))
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - see the class
         """All names, streamlog's first."""
         app = _app_of(ctx)
-        return [*super().list_commands(ctx), *([] if app is None else app.commands)]
+        return [*COMMANDS, *([] if app is None else app.commands)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - see the class
         """The command of this name.
@@ -40,7 +44,7 @@ class WithAppCommands(TyperGroup):
         Raises:
             UsageError: both have one.
         """
-        own = super().get_command(ctx, cmd_name)
+        own = loaded(cmd_name) if cmd_name in COMMANDS else None
         app = _app_of(ctx)
         if app is None or cmd_name not in app.commands:
             return own
@@ -49,9 +53,7 @@ class WithAppCommands(TyperGroup):
                 f"app {app.id!r} declares a command {cmd_name!r}, which streamlog has: give the "
                 "app's another name"
             )
-        typed = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        typed.command(cmd_name)(_runnable(app, app.commands[cmd_name].run))
-        return get_command(typed)
+        return command_of(cmd_name, _runnable(app, app.commands[cmd_name].run))
 
 
 def _app_of(ctx: Any) -> App | None:  # noqa: ANN401 - the same

@@ -113,6 +113,13 @@ class _BrokerCollector(Collector):
             BROKER_STATES[standing.state],
         )
         yield from _of_replicas(standing)
+        yield from _of_throttles(*self._broker.throttled_rates())
+        copies = CounterMetricFamily(
+            "streamlog_follower_read_bytes",
+            "Bytes that readers were given of partitions that other brokers lead.",
+        )
+        copies.add_metric([], self._broker.copy_bytes_read)
+        yield copies
         yield from _of_the_controller(standing)
         yield from _of_the_quorum(standing)
         yield from _counters(self._broker.figures)
@@ -153,6 +160,19 @@ def _of_replicas(standing: BrokerStanding) -> Iterator[Metric]:
     for broker, records in standing.follower_lag.items():
         lag.add_metric([str(broker)], records)
     yield lag
+
+
+def _of_throttles(sent: float, fetched: float) -> Iterator[Metric]:
+    yield _gauge(
+        "kafka_server_leaderreplication_byte_rate",
+        "Bytes a second to followers of throttled replicas that this broker leads.",
+        sent,
+    )
+    yield _gauge(
+        "kafka_server_followerreplication_byte_rate",
+        "Bytes a second that throttled replicas of this broker fetch.",
+        fetched,
+    )
 
 
 def _of_the_controller(standing: BrokerStanding) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ others are shells around `Admin`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
@@ -71,19 +71,40 @@ def cluster_reassign(
             help="The first broker is to lead; nothing behind '=' gives a move up.",
         ),
     ] = None,
+    *,
+    throttle: Annotated[
+        int | None,
+        typer.Option(
+            "--throttle",
+            metavar="BYTES",
+            min=1,
+            help="A second, that each broker copies at most; alone: for moves on their way.",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Remove the throttle if nothing is on its way any more; else end with 1.",
+        ),
+    ] = False,
     log: LogOption = None,
 ) -> None:
     """Move partitions to other brokers; without any, show those that are on their way."""
     session: Session = context.obj
-    if not moves:
-        under_way = ask(session, log, lambda admin: admin.list_partition_reassignments())
-        grid = Grid("partition", "replicas", "coming", "going")
-        for where, move in sorted(under_way.items()):
-            numbers = (numbers_of(each) for each in (move.replicas, move.adding, move.removing))
-            grid.add_row(f"{where.topic}-{where.partition}", *numbers)
-        out().print(grid)
+    wanted = dict(map(parse_move, moves or ()))
+    if verify and (wanted or throttle is not None):
+        raise UsageError("--verify looks at moves that were begun: give it alone")
+    if throttle is not None:
+        _throttle(session, log, throttle, wanted)
+    if not wanted:
+        is_over = _show_moves(session, log)
+        if verify and not is_over:
+            raise typer.Exit(1)
+        if verify:
+            for topic in ask(session, log, lambda admin: admin.remove_throttles()):
+                typer.echo(f"{topic} is not throttled any more")
         return
-    wanted = dict(map(parse_move, moves))
     done = ask(session, log, lambda admin: admin.alter_partition_reassignments(wanted))
     for where, error in done.items():
         if error is None:
@@ -92,6 +113,33 @@ def cluster_reassign(
     refused = next((error for error in done.values() if error is not None), None)
     if refused is not None:
         raise refused
+
+
+def _throttle(
+    session: Session,
+    log: str | None,
+    bytes_per_s: int,
+    moves: Mapping[TopicPartition, list[int] | None],
+) -> None:
+    brokers = ask(session, log, lambda admin: admin.throttle_moves(bytes_per_s, moves))
+    if brokers:
+        typer.echo(
+            f"brokers {numbers_of(brokers)} copy {bytes_per_s} bytes a second at most, until"
+            " `streamlog cluster reassign --verify` finds nothing on its way"
+        )
+    else:
+        typer.echo("nothing is copied, so nothing is throttled")
+
+
+def _show_moves(session: Session, log: str | None) -> bool:
+    """Those that are on their way; whether there are none."""
+    under_way = ask(session, log, lambda admin: admin.list_partition_reassignments())
+    grid = Grid("partition", "replicas", "coming", "going")
+    for where, move in sorted(under_way.items()):
+        numbers = (numbers_of(each) for each in (move.replicas, move.adding, move.removing))
+        grid.add_row(f"{where.topic}-{where.partition}", *numbers)
+    out().print(grid)
+    return not under_way
 
 
 def parse_partition(text: str) -> TopicPartition:

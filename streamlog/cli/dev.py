@@ -19,7 +19,6 @@ from streamlog.cli.cluster_init import Seat, make, seats_here
 from streamlog.cli.running import serve
 from streamlog.cli.supervised import printer
 from streamlog.errors import StreamlogError, UsageError
-from streamlog.log import KAFKA, Log
 from streamlog.properties import read_properties
 from streamlog.worker.supervisor import Launch, Supervisor
 
@@ -111,8 +110,10 @@ def supervise(directory: Path, seats: list[Seat]) -> None:
 
 async def tell_when_ready(directory: Path, seats: list[Seat]) -> None:
     """Say where clients find the cluster, once all of its brokers are there."""
+    from streamlog.log import KAFKA  # noqa: PLC0415 - the brokers are started before
+
     addresses = ",".join(each.listeners for each in seats)
-    while not await _are_all_there(addresses, len(seats)):  # noqa: ASYNC110 - they are asked
+    while not await _are_all_there(KAFKA + addresses, len(seats)):  # noqa: ASYNC110 - they are asked
         await asyncio.sleep(ASK_AGAIN_S)
     typer.echo(
         f"{len(seats)} brokers in {directory}: bootstrap.servers={addresses}\n"
@@ -121,9 +122,11 @@ async def tell_when_ready(directory: Path, seats: list[Seat]) -> None:
     )
 
 
-async def _are_all_there(addresses: str, count: int) -> bool:
+async def _are_all_there(url: str, count: int) -> bool:
+    from streamlog.log import Log  # noqa: PLC0415 - the same
+
     try:
-        async with Log.open(KAFKA + addresses) as log:
+        async with Log.open(url) as log:
             return len((await log.admin().describe_cluster()).brokers) == count
     except StreamlogError:
         return False  # They are on their way; what is wrong with one is told by itself.

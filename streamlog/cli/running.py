@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import importlib
 import importlib.util
@@ -58,6 +57,8 @@ def keep_freed_memory() -> None:
     """
     if any(name in os.environ for name in MALLOC_VARIABLES):
         return
+    import ctypes  # noqa: PLC0415 - the other commands start faster
+
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, MAPPED_BYTES)

@@ -1,4 +1,8 @@
-"""Session: what was given before the command's name, and the log that a command talks to."""
+"""Session: what was given before the command's name, and the log that a command talks to.
+
+All commands import this module, those that need no client, too: so it imports clients when one is
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,20 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from streamlog.app import App
-from streamlog.broker.config import BrokerConfig
 from streamlog.cli.running import run
-from streamlog.client.admin import Admin
 from streamlog.errors import UsageError
-from streamlog.log import Log
 from streamlog.properties import read_properties
-from streamlog.transport.security import Security, security_settings
+
+if TYPE_CHECKING:
+    from streamlog.app import App
+    from streamlog.broker.config import BrokerConfig
+    from streamlog.client.admin import Admin
+    from streamlog.log import Log
+    from streamlog.transport.security import Security
 
 DEFAULT_LOG = "embedded:./.streamlog/log"
 
@@ -77,6 +83,11 @@ class Session:
         Raises:
             ConfigError: a setting is unknown, is missing, or contradicts another.
         """
+        from streamlog.transport.security import (  # noqa: PLC0415 - see above
+            Security,
+            security_settings,
+        )
+
         settings = security_settings(os.environ)
         if self.security_file is not None:
             settings |= read_properties(self.security_file)
@@ -92,6 +103,8 @@ class Session:
         An embedded log that is not there is made only for who wants to `create` something in it;
         `config` is for a broker that this process runs for the command.
         """
+        from streamlog.log import Log  # noqa: PLC0415 - see above
+
         return Log.open(
             self.log_url(given),
             listen=False,
@@ -138,6 +151,8 @@ def load_app(given: str) -> App:
     Raises:
         UsageError: there is no such module, or it holds no such app.
     """
+    from streamlog.app import App  # noqa: PLC0415 - see above
+
     module_name, _, name = given.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from time import sleep
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from streamlog.cli.running import EXIT_STOPPED_AT_ONCE
-from streamlog.worker.slots import SLOT_VARIABLE, Slot
+
+if TYPE_CHECKING:
+    from streamlog.worker.slots import Slot
 
 ORPHAN_S = 5
 """How long a process whose supervisor is gone may take to end in order."""
@@ -22,6 +24,8 @@ ORPHAN_S = 5
 
 def my_slot() -> Slot | None:
     """What a supervisor has told this process; its own children are not to hear it."""
+    from streamlog.worker.slots import SLOT_VARIABLE, Slot  # noqa: PLC0415 - brokers start faster
+
     text = os.environ.pop(SLOT_VARIABLE, None)
     return None if text is None else Slot.decode(text)
 

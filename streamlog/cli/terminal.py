@@ -14,13 +14,14 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 
 from streamlog.errors import ProcessingError, StreamlogError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 OUTPUT_COLUMNS = 200
 PACKAGE = Path(__file__).parent.parent
@@ -32,6 +33,9 @@ def set_up_logging(*, verbose: bool) -> None:
     """Lines for a terminal in colour, for a file or a pipe plain and unwrapped."""
     handler: logging.Handler
     if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415 - a broker starts faster without
+        from rich.logging import RichHandler  # noqa: PLC0415 - the same
+
         handler = RichHandler(console=Console(stderr=True), show_path=False)
         handler.setFormatter(logging.Formatter("%(message)s", datefmt="[%X]"))
     else:
@@ -57,6 +61,8 @@ def warnings_logged() -> Iterator[None]:
 
 def out() -> Console:
     """Standard output; tables are as wide as they need to be if it is not a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - a broker starts faster without
+
     width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
     return Console(highlight=False, width=width)
 

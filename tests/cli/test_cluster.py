@@ -66,3 +66,11 @@ def test_moves_are_read() -> None:
     for text in ("a-3", "a-3=x", "a=1"):
         with pytest.raises(UsageError):
             parse_move(text)
+
+
+def test_a_throttle_is_for_what_is_copied_and_is_looked_after_alone(told: Invoke) -> None:
+    assert "nothing is copied" in told("reassign", "orders-0=1", "--throttle", "1000")
+    assert "nothing is copied" in told("reassign", "--throttle", "1000")
+    told("reassign", "--verify")
+    with pytest.raises(UsageError, match="give it alone"):
+        told("reassign", "orders-0=1", "--verify")

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from streamlog import App
+from streamlog.assignors import TopicPartition
 from streamlog.cli import history
 from streamlog.cli.session import Session
 from streamlog.errors import UsageError
@@ -60,6 +61,15 @@ async def feed(app: App, first: int, count: int) -> None:
         await producer.flush()
 
 
+async def come_to_the_end(app: App) -> None:
+    """Waits until its workers have committed all that there is of what it reads."""
+    places = [TopicPartition("sales", n) for n in range(2)]
+    async with asyncio.timeout(60), Log.open(app.log) as log, log.consumer() as consumer:
+        ends = await consumer.end_offsets(places)
+        while await log.admin().group_offsets(app.id, places) != ends:
+            await asyncio.sleep(0.02)
+
+
 @contextmanager
 def at_work(app: App) -> Iterator[list[str]]:
     """A worker in a thread of its own, until it is told to end; filled with what it says then."""
@@ -105,6 +115,7 @@ def test_a_version_is_compared_promoted_and_taken_back(tmp_path: Path) -> None:
         assert (code, "5 staged rows" in said) == (0, True), said
         code, said = by_latter("hand-over", "one", "--version", "v2")
         assert (code, "shop-v2 goes on from snapshot one" in said) == (0, True), said
+        asyncio.run(come_to_the_end(former))
         with pytest.raises(UsageError, match="'shop-v2' has not come to offset"):
             by_latter("compare", "totals", "--version", "v2", "--patience", "0s")
         code, said = by_latter("promote", "v2")
