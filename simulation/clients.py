@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from simulation.node import PORT, SimulatedClock
@@ -25,10 +26,18 @@ REQUEST_TIMEOUT_MS = 5_000
 class SimulatedLog:
     """As `streamlog.Log`, with brokers by the names of their machines."""
 
-    def __init__(self, loop: SimulatedLoop, machine: Machine, brokers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        machine: Machine,
+        brokers: Sequence[str],
+        racks: Sequence[str] = (),
+    ) -> None:
+        """`racks` are where readers stand, by turns."""
         self._clock = SimulatedClock(loop, machine)
         self._addresses = [(name, PORT) for name in brokers]
         self._name = machine.name
+        self._racks = cycle(racks)
 
     def producer(self, **options: Any) -> Producer:
         """One more."""
@@ -36,7 +45,8 @@ class SimulatedLog:
 
     def consumer(self, **options: Any) -> Consumer:
         """One more."""
-        return Consumer(self._cluster(), ConsumerSettings(**options))
+        rack = next(self._racks, "")
+        return Consumer(self._cluster(), ConsumerSettings(**{"client_rack": rack, **options}))
 
     def admin(self) -> Admin:
         """For topics."""

@@ -1,8 +1,9 @@
 """The level `cluster`: three brokers, which are the quorum as well, under load and in trouble.
 
 What a broker has of its own is its machine: files, clocks, threads, and the network to the others.
-Partitions have three copies of which two have to be in sync. Beside the clients' history, what the
-brokers have on their disks and take for committed is held against each other (`cluster_checker`).
+Partitions have three copies of which two have to be in sync, and readers read from the one in their
+rack. Beside the clients' history, what the brokers have on their disks and take for committed is
+held against each other (`cluster_checker`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.config import BrokerConfig, TopicConfig
 from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.quorum_config import QuorumConfig
-from streamlog.broker.replication_config import ReplicationConfig
+from streamlog.broker.replication_config import BY_RACK, ReplicationConfig
 from streamlog.broker.storage.formatting import format_directory
 
 BROKERS: Final = (1, 2, 3)
+RACKS: Final = ("a", "b", "c")
 CLUSTER_ID: Final = "c" * 22
 
 
@@ -51,7 +53,8 @@ def _config(
         node_id=node_id,
         quorum=quorum,
         cluster=ClusterConfig(session_timeout_ms=3_000, heartbeat_interval_ms=500),
-        replication=ReplicationConfig(lag_time_max_ms=2_000),
+        rack=RACKS[BROKERS.index(node_id)],
+        replication=ReplicationConfig(lag_time_max_ms=2_000, selector=BY_RACK),
         topic=TopicConfig(
             segment_bytes=segment_bytes,
             index_interval_bytes=chance.choice((64, 4_096)),
@@ -66,6 +69,7 @@ SETTING: Final = Setting(
     nodes=_nodes,
     watch=ClusterChecker,
     copies=len(BROKERS),
+    racks=RACKS,
     calm_s=20.0,
 )
 

@@ -123,6 +123,12 @@ SWITCHES: Final = (
     _controller("compares_broker_epoch", None, "test_what_an_earlier_process_had_lets_nobody_in"),
     _controller("voids_refused", None, "test_a_late_copy_of_a_refused_proposal_lets_nobody_in"),
     _controller("doubts_killed", None, "test_who_was_killed_before_its_sync_is_not_elected"),
+    Switch(
+        "coordinator",
+        ("tells_from_memory",),
+        None,
+        "tests/simulation/test_replaced_coordinators.py::test_one_that_tells_from_memory_is_found",
+    ),
 )
 
 BROKER: Final = "tests/broker/"

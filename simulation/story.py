@@ -54,6 +54,8 @@ class Setting:
     watch: Callable[[Sequence[Node], SimulatedLoop], Watch] | None = None
     copies: int = 1
     """Of each partition."""
+    racks: Sequence[str] = ()
+    """Where readers stand."""
     trouble_s: float = 30.0
     calm_s: float = 12.0
     """After everything is healed the load goes on for so long."""
@@ -83,7 +85,8 @@ class Story:
 
     def _log(self, name: str) -> SimulatedLog:
         machine = self.network.machines.get(name) or self.network.machine(name)
-        return SimulatedLog(self.loop, machine, [node.machine.name for node in self.nodes])
+        brokers = [node.machine.name for node in self.nodes]
+        return SimulatedLog(self.loop, machine, brokers, self.setting.racks)
 
     def _client(self, number: int, program: mix.Program) -> None:
         """On a machine of its own."""
@@ -132,6 +135,9 @@ class Story:
         self.room.stopping.set()
         await asyncio.wait(self.clients)
         self.loop.tell("all clients have stopped")
+        self.room.counts["bytes read of followers"] = sum(
+            0 if node.broker is None else node.broker.copy_bytes_read for node in self.nodes
+        )
         self._look_at_clients(healed_ms)
         await ended(self.network.machine("final").start(mix.finish(self.room)))
         if self.watch is not None:

@@ -86,7 +86,7 @@ async def _transform(
 ) -> None:
     """One transaction: records, and where the group goes on."""
     room, (producer, consumer) = writer.room, clients
-    outcome, decided_ms, is_committing = Outcome.UNKNOWN, room.now_ms(), False
+    outcome, decided_ms = Outcome.UNKNOWN, room.now_ms()
     try:
         async with producer.transaction() as transaction:
             for partition, records in polled.items():
@@ -98,11 +98,11 @@ async def _transform(
                     await writer.send(producer, place, value, transaction=label)
             places = {each: records[-1].offset + 1 for each, records in polled.items()}
             await transaction.send_offsets(places, consumer.group_metadata())
-            decided_ms, is_committing = room.now_ms(), True
+            decided_ms = room.now_ms()
         outcome = Outcome.OK
-    except ProducerFenced:
+    except ProducerFenced as error:
         # Who is shut out while it commits may have missed the answer to an attempt before.
-        outcome = Outcome.UNKNOWN if is_committing else Outcome.FAILED
+        outcome = Outcome.UNKNOWN if error.in_doubt else Outcome.FAILED
         raise
     except TransactionAborted:
         outcome = Outcome.FAILED

@@ -146,7 +146,7 @@ async def one_transaction(
     Raises:
         StreamlogError: this producer is over, or the transaction is.
     """
-    outcome, decided_ms, is_committing = Outcome.UNKNOWN, room.now_ms(), False
+    outcome, decided_ms = Outcome.UNKNOWN, room.now_ms()
     try:
         async with producer.transaction():
             for _ in range(room.chance.randint(1, SENDS_MAX)):
@@ -157,13 +157,12 @@ async def one_transaction(
             if room.chance.random() < ABORTED_SHARE:
                 outcome = Outcome.FAILED
                 raise _Aborted  # noqa: TRY301 - this is how a transaction is aborted
-            is_committing = True
         outcome = Outcome.OK
     except _Aborted:
         room.counts["aborted"] += 1
-    except ProducerFenced:
+    except ProducerFenced as error:
         # Who is shut out while it commits may have missed the answer to an attempt before.
-        outcome = Outcome.UNKNOWN if is_committing else Outcome.FAILED
+        outcome = Outcome.UNKNOWN if error.in_doubt else Outcome.FAILED
         raise
     except TransactionAborted:
         outcome = Outcome.FAILED

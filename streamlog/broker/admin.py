@@ -170,13 +170,20 @@ class AdminRequests:
                 error_message="this is a broker, not a controller: ask with endpoint type 1",
             )
         with_operations = request.include_cluster_authorized_operations
-        brokers = self.brokers(reached)
+        registered = self._metadata.brokers
+        shown = self.brokers(reached, with_fenced=request.include_fenced_brokers)
         return DescribeClusterResponse(
             cluster_id=self._directory.cluster_id,
-            controller_id=self._controller(brokers),
+            controller_id=self._controller(self.brokers(reached)),
             brokers=[
-                DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
-                for node_id, host, port, rack in brokers
+                DescribeClusterBroker(
+                    broker_id=node_id,
+                    host=host,
+                    port=port,
+                    rack=rack,
+                    is_fenced=registered[node_id].is_fenced,
+                )
+                for node_id, host, port, rack in shown
             ],
             cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
         )
@@ -290,8 +297,10 @@ class AdminRequests:
             return controller_id
         return own if own in shown else -1
 
-    def brokers(self, reached: Reached) -> list[tuple[int, str, int, str | None]]:
-        """The brokers that live, with where the client that asks reaches them.
+    def brokers(
+        self, reached: Reached, *, with_fenced: bool = False
+    ) -> list[tuple[int, str, int, str | None]]:
+        """The brokers that live, or all that are registered, and where the client reaches them.
 
         That is by the listener by which it has come to this one: one for others may be in a network
         of its own, and ask for another proof. Who has none of that name is not shown (KIP-103).
@@ -301,7 +310,7 @@ class AdminRequests:
         for broker_id, broker in sorted(metadata.brokers.items()):
             if broker_id == own:
                 found.append((own, reached.host, reached.port, broker.rack))
-            elif not broker.is_fenced:
+            elif with_fenced or not broker.is_fenced:
                 endpoint = broker.endpoint(reached.listener)
                 if endpoint is not None:
                     found.append((broker_id, endpoint.host, endpoint.port, broker.rack))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog.broker.quorum.metadata import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
@@ -87,6 +88,8 @@ class Applying:
         self._tell = observers
         self._lacking: dict[str, None] = {}
         """Topics some of whose logs could not be made."""
+        self._damaged: set[tuple[str, int]] = set()
+        """Partitions whose logs have told that they are damaged."""
         self._retry_ms: int | None = None
         self._look_ms: int | None = None
         """When to look for damage; None while no partition is on other brokers as well."""
@@ -160,12 +163,14 @@ class Applying:
 
     def _know_brokers(self) -> None:
         """Who may be in sync: as leaders know it."""
+        active = {
+            broker_id: broker
+            for broker_id, broker in self._metadata.brokers.items()
+            if broker.is_active
+        }
         self._replicas.set_brokers(
-            {
-                broker_id: broker.epoch
-                for broker_id, broker in self._metadata.brokers.items()
-                if broker.is_active
-            }
+            {broker_id: broker.epoch for broker_id, broker in active.items()},
+            {broker_id: broker.rack for broker_id, broker in active.items() if broker.rack},
         )
 
     def _settle(self, changes: Iterable[MetadataChange]) -> None:
@@ -271,10 +276,12 @@ class Applying:
     def _look_for_damage(self) -> None:
         """Give up what others have: say so if it counts as in sync, fetch it anew if it doesn't."""
         damaged: list[Place] = []
-        for topic, number, partition in self._metadata.partitions():
-            hosted = self._partitions.hosted(topic.name, number)
-            if hosted is None or not hosted.log.damage:
+        for name, number in sorted(self._damaged):
+            topic, hosted = self._metadata.topic(name), self._partitions.hosted(name, number)
+            if topic is None or hosted is None or not hosted.log.damage:
+                self._damaged.discard((name, number))
                 continue
+            partition = topic.partitions[number]
             if is_relied_on(partition, self._directory.node_id):
                 damaged.append((topic.topic_id, number))
             elif hosted.replica is not None and self._directory.node_id not in partition.isr:
@@ -314,6 +321,7 @@ class Applying:
             self._look_ms = 0
         try:
             partition = self._partitions.host(name, number)
+            partition.log.watch_damage(partial(self._damaged.add, (name, number)))
             self._replicas.apply(partition, _state(state), self._metadata.offset)
             if not partition.is_leader:
                 if self._partitions.resign(name, number):

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Self, TypeVar, cast, overload
 
 from streamlog.broker.acl_requests import AclRequests
 from streamlog.broker.admin import AdminRequests
@@ -21,7 +21,6 @@ from streamlog.broker.alarm import Alarm
 from streamlog.broker.applying import Observers
 from streamlog.broker.authorized import Authorized
 from streamlog.broker.config import FLUSH_ALWAYS, BrokerConfig
-from streamlog.broker.config_requests import ConfigRequests
 from streamlog.broker.coordinator.producer_ids import ProducerIds
 from streamlog.broker.coordinator.requests import GroupRequests
 from streamlog.broker.coordinator.runtime import OFFSETS_TOPIC, CoordinatorRuntime
@@ -32,21 +31,18 @@ from streamlog.broker.data import DataRequests
 from streamlog.broker.deletions import Deletions
 from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
-from streamlog.broker.finding import Finding
-from streamlog.broker.internal_topics import INTERNAL_TOPICS, InternalTopics
-from streamlog.broker.leader_endpoints import LeaderEndpoints
+from streamlog.broker.handlers import Parts, table_of
+from streamlog.broker.internal_topics import INTERNAL_TOPICS
 from streamlog.broker.listeners import Reached
 from streamlog.broker.marking import Marking
 from streamlog.broker.membership import Membership
-from streamlog.broker.partition_requests import PartitionRequests
-from streamlog.broker.peer_security import peer_credentials, peer_principals
-from streamlog.broker.peers import PEER_CLIENT_ID
+from streamlog.broker.peer_security import (
+    peer_credentials,
+    peer_principals,
+)
 from streamlog.broker.publishing import Coordinators, Publishing
 from streamlog.broker.quorum.cluster_topics import ClusterTopics
-from streamlog.broker.quorum.wire import about_quorum
-from streamlog.broker.quorum_requests import QuorumRequests
-from streamlog.broker.quota_requests import QuotaRequests
-from streamlog.broker.replica_fetches import ReplicaFetches, is_of_a_follower
+from streamlog.broker.replica_fetches import ReplicaFetches
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.replicas import Replicas
@@ -57,7 +53,7 @@ from streamlog.broker.security_config import PLAINTEXT
 from streamlog.broker.storage.aside import Threads, os_thread
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.os_files import OsFiles
-from streamlog.broker.topic_pages import TopicPages
+from streamlog.broker.tasks import Tasks
 from streamlog.broker.upkeep import Upkeep
 from streamlog.broker.user_requests import UserRequests
 from streamlog.clock import Clock, SystemClock
@@ -65,25 +61,13 @@ from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.apis import APIS
 from streamlog.protocol.fetch_patterns import FetchAlike
 from streamlog.protocol.messages.brokers import Listener as BrokerListener
-from streamlog.protocol.messages.cluster import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    DescribeClusterRequest,
-    MetadataRequest,
-    OffsetForLeaderEpochRequest,
-)
-from streamlog.protocol.messages.data import FetchRequest
-from streamlog.protocol.messages.quorum import DescribeQuorumRequest
 from streamlog.protocol.produce_runs import ProduceRun
 from streamlog.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
     from types import TracebackType
 
     from streamlog.broker.figures import BrokerStanding, ClusterFigures
-    from streamlog.broker.security.access import Readable
     from streamlog.broker.storage.files import Files
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
@@ -117,10 +101,7 @@ class Broker:
         """Where who is in this process is told to come; see `listens`. Port 0: there is none."""
         self._directory, self._clock = directory, clock
         self._is_open = self._closed = False
-        self._threads = threads
-        self._thread: Executor | None = None
-        self._tasks = asyncio.TaskGroup()
-        self._spawned: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks(threads)
         self._member, metadata = member, member.metadata
         self._alarm = alarm = Alarm(clock, self.tick)
         self._flush = GroupFlush(directory, threads)
@@ -155,8 +136,30 @@ class Broker:
         self._deletions = Deletions(self._admin, self._upkeep)
         coordinators = Coordinators(self._transacting, self._groups)
         self._publishing = Publishing(directory, self._partitions, coordinators, clock=clock)
-        self._quorum_requests = QuorumRequests(member.quorum)
-        self._handlers = self._table()
+        self._handlers = table_of(self._answering())
+
+    def _answering(self) -> Parts:
+        return Parts(
+            directory=self._directory,
+            member=self._member,
+            partitions=self._partitions,
+            data=self._data,
+            durable=DurableAnswers(
+                self._data, flush=self._flush, clock=self._clock, alarm=self._alarm
+            ),
+            fetches=self._fetches,
+            replica_fetches=self._replica_fetches,
+            groups=self._groups,
+            verification=self._verification,
+            transacting=self._transacting,
+            admin=self._admin,
+            deletions=self._deletions,
+            publishing=self._publishing,
+            users=self._users,
+            acls=self._acls,
+            listener=self._listener,
+            on_deadline=self._arm,
+        )
 
     def _administration(self) -> AdminRequests:
         member = self._member
@@ -276,6 +279,15 @@ class Broker:
         return self._member.standing(self._replicas.follower_lag())
 
     @property
+    def copy_bytes_read(self) -> int:
+        """What readers were given here of partitions that other brokers lead, since the start."""
+        return self._partitions.copy_bytes_read
+
+    def throttled_rates(self) -> tuple[float, float]:
+        """Bytes a second that throttled replicas have been sent from here, and have fetched."""
+        return self._replicas.throttled_rates()
+
+    @property
     def clock(self) -> Clock:
         """What it takes for the time."""
         return self._clock
@@ -301,29 +313,14 @@ class Broker:
     async def __aenter__(self) -> Self:
         self._is_open = True
         if not self._member.is_alone:
-            await self._tasks.__aenter__()
-            self._thread = self._threads("streamlog-quorum")
-            self._member.start(self._spawn, self._thread, self._arm)
-            self._spawn(self._replicas.run())
-            self._transactions.markers.begin(self._call, self._spawn)
-            self._verification.begin(self._member.call_coordinator, self._spawn)
+            thread = await self._tasks.begin()
+            spawn = self._tasks.spawn
+            self._member.start(spawn, thread, self._arm)
+            spawn(self._replicas.run())
+            self._transactions.markers.begin(self._call, spawn)
+            self._verification.begin(self._member.call_coordinator, spawn)
         self._arm()
         return self
-
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Run something for as long as the broker does; ConnectionLost if that is over."""
-        try:
-            task = self._tasks.create_task(work)
-        except RuntimeError:
-            # The group is shutting down, of which nothing else tells.
-            work.close()
-            gone: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            gone.set_exception(ConnectionLost("the broker is ending"))
-            gone.exception()  # Who does not wait for it need not hear of it.
-            return gone
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
-        return task
 
     async def _call(self, node_id: int, request: Message, timeout_ms: int) -> Message:
         return await self._member.call(node_id, request, timeout_ms=timeout_ms)
@@ -351,22 +348,10 @@ class Broker:
             if not self._member.is_alone:
                 if kind is None:
                     await self.leave()
-                await self._end_tasks(error if kind is asyncio.CancelledError else None)
+                await self._tasks.end(error if kind is asyncio.CancelledError else None)
                 await self._member.close_connections()
         finally:
             self.close()
-
-    async def _end_tasks(self, cancelled: BaseException | None) -> None:
-        for task in list(self._spawned):
-            task.cancel()
-        try:
-            kind = None if cancelled is None else type(cancelled)
-            await self._tasks.__aexit__(kind, cancelled, None)
-        except BaseExceptionGroup as group:
-            raise _first_of(group) from None
-        finally:
-            if self._thread is not None:
-                self._thread.shutdown(wait=True)
 
     def close(self) -> None:
         """Whoever waits is told, the logs are flushed, the directory is free for others."""
@@ -435,68 +420,7 @@ class Broker:
         finally:
             self._arm()
 
-    # ---- who answers what ----
-
-    def _table(self) -> dict[type[Message | ProduceRun | FetchAlike], Callable[..., Answer]]:
-        admin = self._admin
-        durable = DurableAnswers(
-            self._data, flush=self._flush, clock=self._clock, alarm=self._alarm
-        )
-        metadata, submit = self._member.metadata, self._member.submit
-        topics = InternalTopics(self._partitions, submit)
-        internal = frozenset(INTERNAL_TOPICS)
-        leaders = LeaderEndpoints(admin, self._listener)
-        return {
-            ApiVersionsRequest: lambda _, __: api_versions(),
-            **leaders.after({FetchRequest: self._fetch}),
-            FetchAlike: self._fetches.begin_alike,
-            OffsetForLeaderEpochRequest: lambda request, _: self._data.epoch_ends(request),
-            MetadataRequest: lambda request, at: admin.metadata(
-                request, at.version, self._listener(at)
-            ),
-            DescribeClusterRequest: lambda request, at: admin.describe_cluster(
-                request, self._listener(at)
-            ),
-            **dict.fromkeys(
-                self._member.requests & ADVERTISED, self._at_controller(self._member.decide)
-            ),
-            **self._quorum_requests.handlers(),
-            DescribeQuorumRequest: self._at_controller(self._quorum_requests.describe),
-            **topics.before(Finding(admin, metadata).handlers(self._listener)),
-            **leaders.after(self._verification.before(durable.handlers())),
-            **self._deletions.handlers(),
-            **topics.before(self._publishing.handlers()),
-            **topics.before(self._transacting.handlers()),
-            **topics.before(self._groups.handlers(self._arm)),
-            **ConfigRequests(self._directory, metadata).handlers(self._listener),
-            **PartitionRequests(self._directory).handlers(),
-            **TopicPages(metadata, internal_topics=internal).handlers(),
-            **QuotaRequests(metadata).handlers(),
-            **self._users.handlers(),
-            **self._acls.handlers(),
-        }
-
-    def _fetch(
-        self, request: FetchRequest, context: RequestContext, readable: Readable | None = None
-    ) -> Message | asyncio.Future[Message]:
-        """A follower's, which reads all that there is, or a reader's."""
-        if is_of_a_follower(request) and about_quorum(request):
-            return self._quorum_requests.ask(request)
-        if is_of_a_follower(request):
-            return self._replica_fetches.begin(request)
-        return self._fetches.begin(request, context, readable)
-
-    def _at_controller(
-        self, here: Callable[[Any, int], Message | asyncio.Future[Message]]
-    ) -> Callable[..., Answer]:
-        """What the active controller answers: it is asked, unless another node asks this one."""
-
-        def begin(request: Message, at: RequestContext) -> Message | asyncio.Future[Message]:
-            if at.client_id == PEER_CLIENT_ID:
-                return here(request, at.version)
-            return self._member.submit(request, at.version, here)
-
-        return begin
+    # ---- what it is told ----
 
     def _begin(self) -> None:
         """Be what the metadata says, and load everything that coordinators know."""
@@ -549,6 +473,7 @@ class Broker:
         """The broker's settings have changed: those that were handed on are handed on again."""
         self._coordinator.configure(self._directory.config.group)
         self._transactions.configure(self._directory.config.transaction)
+        self._replicas.limit(self._directory.config.replication)
         self._member.on_settings()
         self._arm()
 
@@ -567,20 +492,3 @@ class Broker:
         )
         due_ms = self._upkeep.next_deadline_ms()
         self._alarm.by(min([due_ms, *(each for each in deadlines if each is not None)]))
-
-
-def api_versions(error_code: int = 0) -> ApiVersionsResponse:
-    """What this broker speaks."""
-    return ApiVersionsResponse(
-        error_code=error_code,
-        api_keys=[
-            ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
-            for api in APIS.values()
-        ],
-    )
-
-
-def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that has ended all other tasks."""
-    first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -264,10 +264,15 @@ BROKER_SETTINGS: Mapping[str, Setting] = {
     **{
         each.broker_name: replace(each, name=each.broker_name, broker_name="")
         for each in TOPIC_SETTINGS.values()
+        if each.broker_name
     },
 }
 """The settings of a broker, by name, those that topics inherit included."""
 _PLACES = {
     **{name: _Place(part, name) for part, settings in _SETTINGS.items() for name in settings},
-    **{each.broker_name: _Place("topic", name) for name, each in TOPIC_SETTINGS.items()},
+    **{
+        each.broker_name: _Place("topic", name)
+        for name, each in TOPIC_SETTINGS.items()
+        if each.broker_name
+    },
 }

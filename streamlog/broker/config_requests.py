@@ -187,7 +187,7 @@ class ConfigRequests:
         configs = self._metadata.config(TOPIC_RESOURCE, name)
 
         def layers(setting: str) -> list[DescribeConfigsSynonym]:
-            inherited = self._layers(TOPIC_SETTINGS[setting].broker_name)
+            inherited = self._inherited(TOPIC_SETTINGS[setting])
             if setting not in configs:
                 return inherited
             return [_synonym(setting, configs[setting], Source.TOPIC), *inherited]
@@ -197,6 +197,12 @@ class ConfigRequests:
             effective=self._directory.config.topic.overridden(configs).described(),
             layers=layers,
         )
+
+    def _inherited(self, setting: Setting) -> list[DescribeConfigsSynonym]:
+        """Where a topic has a value from that has none of its own."""
+        if setting.broker_name:
+            return self._layers(setting.broker_name)
+        return [_synonym(setting.name, setting.text(setting.default), Source.DEFAULT)]
 
     def _broker(self) -> _Resource:
         return _Resource(

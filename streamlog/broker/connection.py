@@ -19,9 +19,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from streamlog.broker.broker import Broker, RequestContext, api_versions
+from streamlog.broker.broker import Broker, RequestContext
 from streamlog.broker.connections import Connections
 from streamlog.broker.gate import NO_HEADER, Gate, bare
+from streamlog.broker.handlers import api_versions
 from streamlog.broker.listeners import Reached
 from streamlog.broker.outlet import memory_bytes
 from streamlog.broker.security.principals import ANONYMOUS

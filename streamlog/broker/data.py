@@ -63,6 +63,8 @@ ZSTD_PRODUCE_VERSION = 7
 """Clients that speak less don't know zstd (KIP-110)."""
 ZSTD_FETCH_VERSION = 10
 READ_COMMITTED = 1
+NOBODY = -1
+"""A reader need not go to another broker."""
 ALL = -1
 """acks=all: every replica that is in sync has it."""
 
@@ -263,19 +265,20 @@ class DataRequests:
         response = FetchResponse(responses=[reading.topic(each) for each in request.topics])
         missing_bytes = request.min_bytes - reading.found_bytes
         if reading.failed or missing_bytes <= 0 or request.max_wait_ms <= 0:
+            self._partitions.copy_bytes_read += reading.copy_bytes
             return FetchAttempt(response)
         return FetchAttempt(response, tuple(reading.places), missing_bytes)
 
     def fetch_alike(self, alike: FetchAlike) -> list[Piece] | FetchWait | None:
         """The answer to a Fetch that repeats another one, or what it has to wait for.
 
-        None if it has to be read for as any other: it may be refused, or be told of more.
+        None if it has to be read for as any other: it may be refused, told more, or sent elsewhere.
         """
         request = alike.pattern.request
         topic = request.topics[0]
         asked = topic.partitions[0]
         name = topic.topic or self._partitions.name_of(topic.topic_id)
-        if name is None:
+        if name is None or request.rack_id:
             return None
         try:
             partition = self._partitions.get(name, asked.partition)
@@ -379,7 +382,10 @@ class _Reading:
         self._room_bytes = min(request.max_bytes, FETCH_BYTES_MAX)
         self._version = version
         self._committed = request.isolation_level == READ_COMMITTED
+        self._rack = request.rack_id
         self.found_bytes = 0
+        self.copy_bytes = 0
+        """Of them, those of copies that others lead."""
         self.failed = False
         self.places: list[tuple[str, int]] = []
         """What was read, by name."""
@@ -414,10 +420,10 @@ class _Reading:
     def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
         self.places.append((topic, wanted.partition))
         try:
-            partition = self._partitions.get(topic, wanted.partition)
-            partition.check_epoch(wanted.current_leader_epoch)
-            diverging = _diverging(partition, wanted)
-            if diverging is None:
+            partition = self._place(topic, wanted)
+            diverging = _diverging(partition, wanted) if partition.is_leader else None
+            elsewhere = None if diverging else self._elsewhere(partition, wanted)
+            if diverging is None and elsewhere is None:
                 found = self._read(partition, wanted)
             else:
                 self.failed = True  # There is nothing to wait for.
@@ -425,6 +431,8 @@ class _Reading:
         except StreamlogError as error:
             return self._unreadable(wanted, _code(error), error)
         self.found_bytes += len(found.records)
+        if not partition.is_leader:
+            self.copy_bytes += len(found.records)
         if wanted.mark_after_ms >= 0 and wanted.fetch_offset == found.ends.high_watermark:
             self._want_mark(partition, wanted.mark_after_ms)
         return PartitionData(
@@ -434,8 +442,29 @@ class _Reading:
             log_start_offset=found.ends.log_start_offset,
             diverging_epoch=diverging,
             aborted_transactions=found.aborted,
+            preferred_read_replica=NOBODY if elsewhere is None else elsewhere,
             records=found.records,
         )
+
+    def _place(self, topic: str, wanted: FetchPartition) -> Partition:
+        """Where to read: what is led here, or for a reader with a rack a copy (KIP-392)."""
+        find = self._partitions.readable if self._rack else self._partitions.get
+        partition = find(topic, wanted.partition)
+        if not self._rack or partition.is_leader:
+            partition.check_epoch(wanted.current_leader_epoch)
+        else:
+            partition.check_copy(
+                wanted.fetch_offset,
+                leader_epoch=wanted.current_leader_epoch,
+                last_epoch=wanted.last_fetched_epoch,
+            )
+        return partition
+
+    def _elsewhere(self, partition: Partition, wanted: FetchPartition) -> int | None:
+        """The broker that this reader is nearer to. Time marks are set by leaders alone."""
+        if not self._rack or wanted.mark_after_ms >= 0:
+            return None
+        return partition.nearest(self._rack, wanted.fetch_offset)
 
     def _read(self, partition: Partition, wanted: FetchPartition) -> _Found:
         is_first = self.found_bytes == 0

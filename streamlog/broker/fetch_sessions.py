@@ -2,11 +2,11 @@
 
 A reader that asks in full may be given a session. From then on it says only what is new, moved or
 no longer wanted, and is told only of partitions with news: records, another high watermark or
-log start, an error. Each request of a session carries the next epoch; one that does not has been
-lost or doubled, and the reader asks in full again. Sessions are a convenience that costs memory:
-there are so many, and who takes the place of whom is decided as in Kafka: one that was not used
-for `STALE_MS`, else a smaller one that is older than that. There are no followers here, which
-in Kafka come first.
+log start, an error, another broker to read from. Each request of a session carries the next epoch;
+one that does not has been lost or doubled, and the reader asks in full again. Sessions are a
+convenience that costs memory: there are so many, and who takes the place of whom is decided as in
+Kafka: one that was not used for `STALE_MS`, else a smaller one that is older than that. There are
+no followers here, which in Kafka come first.
 Rule of the file: it decides what to read and what to tell; reading is `data`'s.
 """
 
@@ -61,6 +61,7 @@ class _Followed:
             bool(found.records)
             or found.error_code != 0
             or found.diverging_epoch is not None
+            or found.preferred_read_replica >= 0
             or found.high_watermark != self.high_watermark
             or found.log_start_offset != self.log_start_offset
         )

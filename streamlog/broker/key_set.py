@@ -11,7 +11,6 @@ import asyncio
 import json
 import logging
 import urllib.parse
-import urllib.request
 
 from streamlog.broker.security.tokens import ALGORITHMS, Key
 from streamlog.broker.storage.files import read_file
@@ -105,9 +104,11 @@ class KeySet:
     def _read(self) -> bytes:
         if self._url.scheme == "file":
             return read_file(OsFiles(), urllib.parse.unquote(self._url.path))
+        from urllib.request import urlopen  # noqa: PLC0415 - a broker without tokens starts faster
+
         url = self._url.geturl()
         # The scheme was looked at when this was made.
-        with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_MS / 1000) as answer:  # noqa: S310
+        with urlopen(url, timeout=FETCH_TIMEOUT_MS / 1000) as answer:  # noqa: S310
             data: bytes = answer.read(SET_BYTES_MAX + 1)
         if len(data) > SET_BYTES_MAX:
             raise ValueError(f"it is larger than {SET_BYTES_MAX} bytes")

@@ -5,6 +5,8 @@ that has everything is parked until something is appended, the high watermark mo
 is over: so an append is on its way to the followers at once, and a commit back to them.
 Rule of the file: a follower's fetch is counted when it comes, and once. What it is answered later
 is read then, if this broker still leads in the epoch that was asked for.
+What a follower out of sync asks for of a throttled replica is left out while the leader's quota is
+exceeded (KIP-73), and the fetch then waits no longer than that.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 from streamlog.broker.fetches import FETCH_WAIT_MS_MAX
 from streamlog.broker.replication.decisions import (
@@ -48,8 +51,13 @@ ANY_BYTES = 1
 
 def is_of_a_follower(request: FetchRequest) -> bool:
     """Whether a broker asks, and no reader."""
+    return _asker(request) >= 0
+
+
+def _asker(request: FetchRequest) -> int:
+    """Which broker; -1 for a reader."""
     state = request.replica_state
-    return (request.replica_id if state is None else state.replica_id) >= 0
+    return request.replica_id if state is None else state.replica_id
 
 
 class Names(Protocol):
@@ -67,6 +75,8 @@ class _Asked:
     replica: PartitionReplica | None
     wanted: FetchPartition
     answer: FetchAnswer | None
+    is_throttled: bool = False
+    """Whether its records count for the quota, and are held back while that is exceeded."""
 
 
 @dataclass(slots=True)
@@ -87,7 +97,10 @@ class ReplicaFetches:
         self._waiting: WaitingRequests[tuple[str, int]] = WaitingRequests()
         self._parked: dict[int, _Parked] = {}
         self._ready: list[int] = []
-        self._told: dict[tuple[int, bytes | str, int], tuple[int, int]] = {}
+        self._told: WeakKeyDictionary[PartitionReplica, dict[int, tuple[int, int]]] = (
+            WeakKeyDictionary()
+        )
+        """What each follower was told last of the ends of a partition, for as long as that is."""
         self._tickets = itertools.count(1)
         replicas.on_progress_told = self.on_progress
 
@@ -95,18 +108,22 @@ class ReplicaFetches:
         """The answer, or where it will be."""
         now_ms = self._clock.now_ms()
         asked = [self._judge(request, topic, now_ms) for topic in request.topics]
-        response, has_news = self._response(request, asked)
+        response, has_news = self._response(request, asked, now_ms)
         if has_news or request.max_wait_ms <= 0:
             return response
         ticket = next(self._tickets)
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._parked[ticket] = _Parked(request, asked, answer)
         deadline_ms = now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
+        parts = [each for topic in asked for each in topic]
+        held_ms = self._replicas.leader_quota.exceeded_for_ms(now_ms)
+        if held_ms and any(each.is_throttled for each in parts):
+            deadline_ms = min(deadline_ms, now_ms + held_ms)
         places = [
             (each.replica.topic, each.replica.index)
-            for topic in asked
-            for each in topic
-            if each.replica is not None
+            for each in parts
+            # Nothing comes of what is appended there until then.
+            if each.replica is not None and not (held_ms and each.is_throttled)
         ]
         self._waiting.park(ticket, places, missing_bytes=ANY_BYTES, deadline_ms=deadline_ms)
         self._alarm.by(deadline_ms)
@@ -140,7 +157,9 @@ class ReplicaFetches:
         for ticket in ready:
             parked = self._parked.pop(ticket, None)
             if parked is not None and not parked.answer.done():
-                parked.answer.set_result(self._response(parked.request, parked.asked)[0])
+                now_ms = self._clock.now_ms()
+                answer, _ = self._response(parked.request, parked.asked, now_ms)
+                parked.answer.set_result(answer)
 
     def _judge(self, request: FetchRequest, topic: FetchTopic, now_ms: int) -> list[_Asked]:
         name = self._names.name_of(topic.topic_id) if any(topic.topic_id) else topic.topic
@@ -151,7 +170,7 @@ class ReplicaFetches:
             answer: FetchAnswer | None = None
             if replica is not None:
                 fetch = ReplicaFetch(
-                    broker=request.replica_id if state is None else state.replica_id,
+                    broker=_asker(request),
                     broker_epoch=-1 if state is None else state.replica_epoch,
                     leader_epoch=wanted.current_leader_epoch,
                     offset=wanted.fetch_offset,
@@ -163,19 +182,26 @@ class ReplicaFetches:
         return asked
 
     def _response(
-        self, request: FetchRequest, asked: list[list[_Asked]]
+        self, request: FetchRequest, asked: list[list[_Asked]], now_ms: int
     ) -> tuple[FetchResponse, bool]:
         """The answer as of now, and whether it says anything new."""
+        quota, asker = self._replicas.leader_quota, _asker(request)
+        is_exceeded = quota.exceeded_for_ms(now_ms) > 0
         room_bytes = request.max_bytes
+        throttled_bytes = 0
         has_news = False
         responses = []
         for topic, partitions in zip(request.topics, asked, strict=True):
             answers = []
             for each in partitions:
-                data = _data(each, room_bytes, is_first=room_bytes == request.max_bytes)
+                each.is_throttled = each.replica is not None and each.replica.holds_back(asker)
+                is_held = is_exceeded and each.is_throttled
+                is_first = room_bytes == request.max_bytes and not is_held
+                data = _data(each, 0 if is_held else room_bytes, is_first=is_first)
                 size_bytes = 0 if data.records is None else len(data.records)
+                throttled_bytes += size_bytes if each.is_throttled else 0
                 room_bytes -= size_bytes
-                told = self._is_told(request, topic, data)
+                told = self._is_told(request, each.replica, data)
                 has_news = has_news or not told or size_bytes > 0
                 answers.append(data)
             responses.append(
@@ -183,17 +209,19 @@ class ReplicaFetches:
                     topic=topic.topic, topic_id=topic.topic_id, partitions=answers
                 )
             )
+        quota.record(throttled_bytes, now_ms)
         return FetchResponse(responses=responses), has_news
 
-    def _is_told(self, request: FetchRequest, topic: FetchTopic, data: PartitionData) -> bool:
+    def _is_told(
+        self, request: FetchRequest, replica: PartitionReplica | None, data: PartitionData
+    ) -> bool:
         """Whether a follower knows already what is committed, and deleted; else it is about to."""
-        if data.error_code or data.diverging_epoch is not None:
+        if replica is None or data.error_code or data.diverging_epoch is not None:
             return False
-        state = request.replica_state
-        broker = request.replica_id if state is None else state.replica_id
-        key = (broker, topic.topic_id or topic.topic, data.partition_index)
+        broker = _asker(request)
         ends = (data.high_watermark, data.log_start_offset)
-        known, self._told[key] = self._told.get(key), ends
+        told = self._told.setdefault(replica, {})
+        known, told[broker] = told.get(broker), ends
         return known == ends
 
 

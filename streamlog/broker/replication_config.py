@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlog.broker.settings import INT_MAX, Named, check_table, whole
+from streamlog.broker.settings import INT_MAX, LONG_MAX, Named, check_table, choice, whole
+
+NO_SELECTOR = "none"
+BY_RACK = "rack"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,43 @@ class ReplicationConfig:
         least=1,
         most=INT_MAX,
     )
+    leader_throttled_rate: int = whole(
+        LONG_MAX,
+        Named(
+            "leader.replication.throttled.rate",
+            "Bytes a second that followers may fetch from this broker of replicas in"
+            " leader.replication.throttled.replicas. Who is in sync is not held back, and does not"
+            " count.",
+            "bytes",
+        ),
+        least=1,
+    )
+    follower_throttled_rate: int = whole(
+        LONG_MAX,
+        Named(
+            "follower.replication.throttled.rate",
+            "Bytes a second that this broker may fetch for replicas in"
+            " follower.replication.throttled.replicas that are not in sync.",
+            "bytes",
+        ),
+        least=1,
+    )
+    selector: str = choice(
+        NO_SELECTOR,
+        Named(
+            "replica.selector.class",
+            "Whom a leader sends readers to that say where they stand (client.rack): to a replica"
+            " in sync in the same broker.rack, the fullest one (rack, or Kafka's name for it);"
+            " none: to nobody else.",
+            is_dynamic=False,
+        ),
+        (NO_SELECTOR, BY_RACK, "org.apache.kafka.common.replica.RackAwareReplicaSelector"),
+    )
 
     def __post_init__(self) -> None:
         check_table(self)
+
+    @property
+    def sends_readers_near(self) -> bool:
+        """Whether readers are sent to a replica in their rack."""
+        return self.selector != NO_SELECTOR

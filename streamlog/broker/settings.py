@@ -1,8 +1,8 @@
 """Setting: what a broker or topic setting is called, holds and means, and how it is changed.
 
 A table of settings is a frozen dataclass (`config`) whose fields are declared with `whole`,
-`fraction`, `truth`, `choice`, `words`, `text` or `password`; Kafka's name, type, bounds and
-documentation stand beside the default. Everything else is derived from there: what
+`fraction`, `truth`, `choice`, `words`, `items`, `text` or `password`; Kafka's name, type, bounds
+and documentation stand beside the default. Everything else is derived from there: what
 DescribeConfigs shows, what AlterConfigs takes, what a wrong value is answered, what
 docs/configuration.md says.
 Rule of the file: text comes in and goes out in Kafka's spelling, and a value that is refused is
@@ -12,6 +12,7 @@ refused with what would be taken. Where values are kept is `storage`'s.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
@@ -60,6 +61,14 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+class Form(NamedTuple):
+    """How a text is written, if it is not one of some words."""
+
+    pattern: str
+    told: str
+    """The same in words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One setting of a table."""
@@ -73,8 +82,10 @@ class Setting:
     least: float = 0
     most: float = 0
     choices: tuple[str, ...] = ()
+    form: Form | None = None
     broker_name: str = ""
-    """Of a topic's setting: the broker's, which holds for topics that have none of their own."""
+    """Of a topic's setting: the broker's, which holds for topics that have none of their own;
+    empty: topics alone have it."""
     is_dynamic: bool = True
     """Whether it can be altered while the broker runs."""
 
@@ -140,6 +151,8 @@ class Setting:
             raise ConfigError(f"{self.name}={text!r} is not {what}") from None
 
     def _check_words(self, value: str) -> None:
+        if self.form is not None and not re.fullmatch(self.form.pattern, value):
+            raise ConfigError(f"{self.name}={value!r}: use {self.form.told}")
         if not self.choices:
             return
         words = _items(value) if self.kind is Kind.LIST else [value]
@@ -193,6 +206,11 @@ def words(default: str, named: Named, choices: tuple[str, ...]) -> str:
     return cast("str", _declare(Kind.LIST, default, named, choices=choices))
 
 
+def items(default: str, named: Named, form: Form) -> str:
+    """Declare a list of things that are written in one form, with commas between them."""
+    return cast("str", _declare(Kind.LIST, default, named, form=form))
+
+
 def text(default: str, named: Named) -> str:
     """Declare a text whose form is looked at by whoever reads it."""
     return cast("str", _declare(Kind.STRING, default, named))
@@ -210,6 +228,7 @@ def _declare(
     *,
     bounds: tuple[float, float] = (0, 0),
     choices: tuple[str, ...] = (),
+    form: Form | None = None,
 ) -> object:
     setting = Setting(
         kind=kind,
@@ -222,6 +241,7 @@ def _declare(
         least=bounds[0],
         most=bounds[1],
         choices=choices,
+        form=form,
     )
     is_shown = kind is not Kind.PASSWORD
     declared: object = field(default=default, repr=is_shown, metadata={_KEY: setting})

@@ -1,23 +1,26 @@
 """TopicConfig: the table of settings of topics; a part of `config`, whose rules are its rules.
 
 A setting has a second name here, the broker's: what is set there holds for every topic that does
-not say otherwise.
+not say otherwise. Which replicas are throttled is said of a topic alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from streamlog.broker.settings import (
     INT_MAX,
     LONG_MAX,
+    Form,
     Named,
     Setting,
     check_table,
     choice,
     declared,
     fraction,
+    items,
     replaced,
     texts_of,
     truth,
@@ -44,6 +47,12 @@ BY_REPLICAS = 0
 """A number of replicas that follows from how many there are."""
 INSYNC_USUAL = 2
 """Of three replicas or more: any one of them can be lost."""
+EVERY = "*"
+"""Instead of a list of replicas: all of them."""
+REPLICAS = Form(
+    r"|\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*",
+    "* for all replicas, or PARTITION:BROKER with commas between them",
+)
 FLUSH_NEVER = 2**63 - 1
 """`flush.messages` and `flush.ms` that leave it to the operating system."""
 
@@ -319,6 +328,24 @@ class TopicConfig:
         ),
         default=False,
     )
+    leader_throttled_replicas: str = items(
+        "",
+        Named(
+            "leader.replication.throttled.replicas",
+            "Replicas of which followers that are not in sync fetch no more than the broker's"
+            " leader.replication.throttled.rate, while they lead.",
+        ),
+        REPLICAS,
+    )
+    follower_throttled_replicas: str = items(
+        "",
+        Named(
+            "follower.replication.throttled.replicas",
+            "Replicas that fetch no more than the broker's follower.replication.throttled.rate,"
+            " while they are not in sync.",
+        ),
+        REPLICAS,
+    )
 
     def __post_init__(self) -> None:
         check_table(self)
@@ -364,6 +391,23 @@ class TopicConfig:
     def described(self) -> dict[str, str]:
         """Every setting by Kafka's name, as text."""
         return texts_of(self)
+
+
+def is_listed(replicas: str, partition: int, broker: int) -> bool:
+    """Whether a list of throttled replicas has this one."""
+    if not replicas:
+        return False
+    listed = _listed(replicas)
+    return listed is None or (partition, broker) in listed
+
+
+@lru_cache(maxsize=256)
+def _listed(replicas: str) -> frozenset[tuple[int, int]] | None:
+    """The replicas of a list, as partition and broker; None if they are all."""
+    if replicas == EVERY:
+        return None
+    pairs = (each.split(":") for each in replicas.split(","))
+    return frozenset((int(partition), int(broker)) for partition, broker in pairs)
 
 
 TOPIC_SETTINGS: Mapping[str, Setting] = {

@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 
 import trustme
 
-CLIENT_NAME = "shop"
+CLIENT_NAME, BROKER_NAME = "shop", "broker"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ def certificates() -> Certificates:
     return Certificates(
         authority=root("authority", authority),
         stranger_authority=root("other", other),
-        broker=written("broker", authority.issue_cert("127.0.0.1", "localhost")),
+        broker=written(
+            "broker", authority.issue_cert("127.0.0.1", "localhost", common_name=BROKER_NAME)
+        ),
         client=written("client", authority.issue_cert("shop@example.org", common_name=CLIENT_NAME)),
         stranger=written("stranger", other.issue_cert("x@example.org", common_name=CLIENT_NAME)),
     )

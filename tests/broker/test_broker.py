@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from streamlog.broker.broker import Broker, RequestContext
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.listeners import Reached
+from streamlog.broker.storage.formatting import format_directory
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.protocol.apis import APIS, Api
@@ -70,6 +74,34 @@ def test_time_passes_by_itself() -> None:
             assert isinstance(await soon, FetchResponse)
             assert not slow.done()
             slow.cancel()
+
+    asyncio.run(main())
+
+
+def test_what_nodes_ask_each_other_is_shown_where_they_come_to_each_other() -> None:
+    async def shown(broker: Broker, listener: str) -> set[int]:
+        request = ApiVersionsRequest()
+        at = replace(context(request), listener=Reached(listener, "127.0.0.1", 9092))
+        response = await broker.handle(request, at)
+        assert isinstance(response, ApiVersionsResponse)
+        return {each.api_key for each in response.api_keys}
+
+    async def main() -> None:
+        settings = {
+            "node.id": "1",
+            "controller.quorum.voters": "1@127.0.0.1:9093",
+            "listeners": "PLAINTEXT://127.0.0.1:9092,INNER://127.0.0.1:9093",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INNER:PLAINTEXT",
+            "inter.broker.listener.name": "INNER",
+        }
+        config, files = BrokerConfig().overridden(settings), MemoryFiles()
+        format_directory("data", node_id=1, files=files)
+        async with Broker.open("data", config=config, files=files) as broker:
+            inner, outer = await shown(broker, "INNER"), await shown(broker, "PLAINTEXT")
+        assert inner == {*APIS}
+        assert inner - outer == {52, 53, 54, 56, 59, 62, 63, 67}
+        async with Broker.open("alone", files=MemoryFiles()) as alone:
+            assert await shown(alone, "PLAINTEXT") == outer
 
     asyncio.run(main())
 

@@ -434,6 +434,30 @@ def test_a_damaged_batch_is_answered_told_once_and_stepped_over(
     assert "offsets 1 to 1" in told[0]
 
 
+@pytest.mark.parametrize("is_scanned", [True, False])
+def test_who_watches_is_told_of_damage_at_once_or_when_a_read_finds_it(
+    node: Node, *, is_scanned: bool
+) -> None:
+    async def before(broker: Broker) -> None:
+        create(broker)
+        for value in (b"a", b"b", b"c"):
+            await produce(broker, batch(value))
+
+    async def after(broker: Broker) -> None:
+        found: list[int] = []
+        log = broker.directory.log("t", 0)
+        log.watch_damage(lambda: found.append(len(log.damage)))
+        assert found == ([1] if is_scanned else [])
+        await fetch(broker, at(1))
+        assert found == [1]
+
+    node.run(before)
+    spoil(node, len(batch(b"a")) + 16)
+    if is_scanned:
+        node.files.remove("data/clean_shutdown")
+    node.run(after)
+
+
 def test_behind_a_damaged_end_nothing_is_written(node: Node) -> None:
     async def before(broker: Broker) -> None:
         create(broker)

@@ -128,6 +128,15 @@ def test_an_error_is_told_until_it_is_over_and_then_once_more() -> None:
     assert told(visit(served, request(session_id=1, epoch=4))) == []
 
 
+def test_who_is_sent_elsewhere_is_told_each_time() -> None:
+    served = sessions()
+    visit(served, request(0))
+    for epoch in (1, 2):
+        sent = visit(served, request(session_id=1, epoch=epoch), preferred_read_replica=2)
+        assert told(sent) == [0]
+    assert told(visit(served, request(session_id=1, epoch=3))) == []
+
+
 def test_partitions_come_move_and_go() -> None:
     served = sessions()
     visit(served, request(0, 1))

@@ -7,7 +7,8 @@ import errno
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.errors import LogDirectoryFailed
+from streamlog.broker.config import BrokerConfig
+from streamlog.errors import ConfigError, LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
     CreatableReplicaAssignment,
@@ -21,7 +22,7 @@ from streamlog.protocol.messages.quorum import (
     DescribeQuorumResponse,
     DescribeQuorumTopic,
 )
-from tests.broker.three_brokers import Cluster, Node, asked, lived, until
+from tests.broker.three_brokers import Cluster, Node, Unstarted, asked, lived, until
 
 
 def wanted(name: str, *, replicas: int = 3) -> CreateTopicsRequest:
@@ -58,6 +59,27 @@ def test_three_elect_a_controller_and_all_know_the_topics_that_any_is_asked_for(
         )
 
     lived(Cluster, story)
+
+
+def test_new_voters_do_not_drop_what_one_that_was_alone_has_decided() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, *new = cluster.nodes.values()
+        one_of_three, alone = first.config, BrokerConfig().overridden({"node.id": "1"})
+        first.config = alone
+        await create(await first.start(), "orders", replicas=1)
+        await first.stop()
+        for each in new:
+            await each.start()
+        await cluster.controller()
+        first.config = one_of_three
+        with pytest.raises(
+            ConfigError, match=r"is that of node 1 alone, .* of nodes 1, 2, 3: voters"
+        ):
+            await first.start()
+        first.config = alone
+        assert "orders" in (await first.start()).directory.topics
+
+    lived(Unstarted, story)
 
 
 def test_another_decides_when_the_controller_is_gone_and_it_comes_back() -> None:

@@ -158,6 +158,13 @@ class Cluster:
         )
 
 
+class Unstarted(Cluster):
+    """One whose nodes the test starts itself."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+
 def lived(cluster: Callable[[], Cluster], story: Callable[[Cluster], Awaitable[None]]) -> None:
     """One life of a cluster."""
 

@@ -41,6 +41,7 @@ def test_three_brokers_lose_nothing_and_are_equal_in_the_end(seed: int) -> None:
     counts = life.result.counted()
     assert counts["acknowledged"] > 200
     assert counts["start"] == 6
+    assert counts["bytes read of followers"] > 0
 
 
 def test_commits_that_wait_for_nobody_are_found() -> None:

@@ -12,6 +12,7 @@ import pytest
 from simulation.isr.plan import Plan
 from simulation.isr.planted import PLANTED
 from simulation.planted import SHORT_CUTS, SWITCHES, tables
+from streamlog.broker.coordinator import proofs
 from streamlog.broker.quorum import elections, raft_state
 from streamlog.broker.replication import replica_rules
 from tests.simulation import test_controller, test_raft
@@ -25,6 +26,7 @@ FLAGS = {
     | {each.name for each in fields(Plan)} - NO_FAULTS,
     "raft": {each.name for each in fields(raft_state.Rules)},
     "controller": {each.name for each in fields(elections.Rules)},
+    "coordinator": {each.name for each in fields(proofs.Rules)},
 }
 TESTS = sorted(
     {switch.test for switch in SWITCHES if switch.test}

@@ -67,8 +67,23 @@ class Answering:
             self.send(answers)
             return
         if not log.is_alone:
-            self._overdue.append((now_ms + COMMIT_TIMEOUT_MS, answers))
-        log.when_committed(end_offset, partial(self._on_committed, answers))
+            self.limit(answers, now_ms)
+        log.when_committed(end_offset, partial(self.settle, answers))
+
+    def limit(self, answers: tuple[Answer, ...], now_ms: int) -> None:
+        """Followers are not waited for without end: after a while those who wait are refused."""
+        self._overdue.append((now_ms + COMMIT_TIMEOUT_MS, answers))
+
+    def settle(self, answers: tuple[Answer, ...], failure: StreamlogError | None) -> None:
+        """What answers rest on is committed, or why that can't be said."""
+        if failure is None:
+            self.send(answers)
+        else:
+            self.refuse([each.ticket for each in answers], refusal_of(failure))
+
+    def awaited(self, answers: Iterable[Answer]) -> tuple[Answer, ...]:
+        """Those of them that somebody still waits for."""
+        return tuple(each for each in answers if each.ticket in self._waiting)
 
     def send(self, answers: Iterable[Answer]) -> None:
         """Answer those who still wait."""
@@ -109,12 +124,6 @@ class Answering:
         while overdue and not any(each.ticket in self._waiting for each in overdue[0][1]):
             overdue.popleft()
         return overdue[0][0] if overdue else None
-
-    def _on_committed(self, answers: tuple[Answer, ...], failure: StreamlogError | None) -> None:
-        if failure is None:
-            self.send(answers)
-        else:
-            self.refuse([each.ticket for each in answers], refusal_of(failure))
 
 
 def refusal_of(failure: StreamlogError) -> ErrorCode:

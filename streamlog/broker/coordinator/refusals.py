@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamlog.broker.coordinator.commits import commit_response
+from streamlog.broker.coordinator.position_answers import no_positions
 from streamlog.broker.transaction_answers import offsets_answer
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.consumer_groups import (
@@ -24,6 +25,7 @@ from streamlog.protocol.messages.coordination import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     OffsetCommitRequest,
+    OffsetFetchRequest,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -46,6 +48,7 @@ _REFUSALS: dict[type[Message], Callable[[Any, int], Message]] = {
     LeaveGroupRequest: lambda _, code: LeaveGroupResponse(error_code=code),
     ConsumerGroupHeartbeatRequest: lambda _, code: ConsumerGroupHeartbeatResponse(error_code=code),
     OffsetCommitRequest: lambda request, code: commit_response(request, lambda *_: code),
+    OffsetFetchRequest: no_positions,
     TxnOffsetCommitRequest: lambda request, code: offsets_answer(
         request, lambda *_: ErrorCode(code)
     ),

@@ -1,7 +1,7 @@
 """GroupRequests: requests about groups, spread over the shards that hold them.
 
-What changes a group goes to its shard and may wait there; what only looks is answered at once,
-from as many shards as it asks about.
+What changes a group goes to its shard and may wait there; what only looks is answered from as many
+shards as it asks about, at once, or for committed offsets when it is proven to be the last word.
 """
 
 from __future__ import annotations
@@ -9,9 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from streamlog.broker.coordinator.answering import refusal_of
+from streamlog.broker.coordinator.position_answers import (
+    all_positions,
+    each_group,
+    positions_of_groups,
+    positions_of_one,
+)
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages import consumer_group_description as description
@@ -31,12 +37,6 @@ from streamlog.protocol.messages.coordination import (
     ListGroupsResponse,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
     SyncGroupRequest,
 )
 from streamlog.protocol.messages.group_admin import (
@@ -47,8 +47,8 @@ from streamlog.protocol.messages.group_admin import (
 from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
 
 if TYPE_CHECKING:
+    from streamlog.broker.coordinator.group_coordinator import GroupCoordinator
     from streamlog.broker.coordinator.runtime import CoordinatorRuntime
-    from streamlog.errors import StreamlogError
     from streamlog.protocol.schema import Message
 
 MANY_GROUPS_VERSION = 8
@@ -127,6 +127,11 @@ class GroupRequests:
             on_deadline()
             return answer
 
+        def look(request: OffsetFetchRequest, at: Context) -> Answer:
+            answer = self.positions(request, at.version)
+            on_deadline()
+            return answer
+
         return {
             JoinGroupRequest: begin,
             SyncGroupRequest: begin,
@@ -135,7 +140,7 @@ class GroupRequests:
             ConsumerGroupHeartbeatRequest: begin,
             OffsetCommitRequest: begin,
             OffsetDeleteRequest: begin,
-            OffsetFetchRequest: lambda request, at: self._settled_positions(request, at.version),
+            OffsetFetchRequest: look,
             DeleteGroupsRequest: lambda request, at: self.delete(
                 request, client_id=at.client_id or "", client_host=at.client_host
             ),
@@ -161,87 +166,24 @@ class GroupRequests:
         """See `CoordinatorRuntime.partition_of`."""
         return self._runtime.partition_of(group_id)
 
-    def _settled_positions(self, request: OffsetFetchRequest, version: int) -> Answer:
-        """Committed offsets, once they are: nobody is told what may be lost."""
-        names = [each.group_id for each in request.groups] or [request.group_id]
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    def positions(self, request: OffsetFetchRequest, version: int) -> Answer:
+        """Committed offsets, once they are: nobody is told what may be lost, or is old."""
+        if version < MANY_GROUPS_VERSION:
+            return self._look(request.group_id, request, version, positions_of_one)
+        answers = [
+            self._look(each.groups[0].group_id, each, version, positions_of_groups)
+            for each in each_group(request)
+        ]
+        return gathered(answers, all_positions)
 
-        def go_on(failure: StreamlogError | None) -> None:
-            if answer.done():
-                return
-            if failure is None:
-                answer.set_result(self.positions(request, version))
-            else:
-                answer.set_result(_no_positions(request, refusal_of(failure)))
-
-        self._runtime.when_settled(names, go_on)
-        return answer.result() if answer.done() else answer
-
-    def positions(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
-        """Committed offsets; those that an open transaction may set, only if that is all right."""
-        if version >= MANY_GROUPS_VERSION:
-            found = []
-            for asked in request.groups:
-                topics = asked.topics
-                wanted = None if topics is None else [(t.name, t.partition_indexes) for t in topics]
-                found.append(self._group_positions(asked, wanted, request))
-            return OffsetFetchResponse(groups=found)
-        listed = request.topics
-        wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
-        try:
-            positions = self._positions(request.group_id, wanted, request)
-        except LogError as error:
-            return OffsetFetchResponse(error_code=error.code)
-        return OffsetFetchResponse(
-            topics=[
-                OffsetFetchResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        OffsetFetchResponsePartition(
-                            partition_index=each.partition_index,
-                            committed_offset=each.committed_offset,
-                            committed_leader_epoch=each.committed_leader_epoch,
-                            metadata=each.metadata,
-                            error_code=each.error_code,
-                        )
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in positions
-            ]
-        )
-
-    def _group_positions(
-        self,
-        asked: OffsetFetchRequestGroup,
-        wanted: list[tuple[str, list[int]]] | None,
-        request: OffsetFetchRequest,
-    ) -> OffsetFetchResponseGroup:
-        name = asked.group_id
-        try:
-            positions = self._positions(name, wanted, request)
-            groups = self._runtime.groups_of(name)
-        except LogError as error:
-            return OffsetFetchResponseGroup(group_id=name, error_code=error.code)
-        code = groups.may_fetch(name, asked.member_id, asked.member_epoch)
-        topics = [] if code else positions
-        return OffsetFetchResponseGroup(group_id=name, error_code=code, topics=topics)
-
-    def _positions(
+    def _look(
         self,
         group_id: str,
-        wanted: list[tuple[str, list[int]]] | None,
         request: OffsetFetchRequest,
-    ) -> list[OffsetFetchResponseTopics]:
-        shard = self._runtime.groups_of(group_id)
-        found = shard.positions(group_id, wanted)
-        if not request.require_stable:
-            return found
-        for name, each in [(topic.name, each) for topic in found for each in topic.partitions]:
-            if not shard.is_stable(group_id, name, each.partition_index):
-                each.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
-                each.committed_offset = each.committed_leader_epoch = -1
-        return found
+        version: int,
+        told: Callable[[OffsetFetchRequest, GroupCoordinator], Message],
+    ) -> Answer:
+        return self._runtime.look(group_id, request, version, partial(told, request))
 
     def delete(
         self, request: DeleteGroupsRequest, *, client_id: str, client_host: str
@@ -312,14 +254,6 @@ class GroupRequests:
                 and (not types or group.group_type.lower() in types)
             ]
         )
-
-
-def _no_positions(request: OffsetFetchRequest, code: ErrorCode) -> OffsetFetchResponse:
-    groups = [
-        OffsetFetchResponseGroup(group_id=asked.group_id, error_code=code)
-        for asked in request.groups
-    ]
-    return OffsetFetchResponse(error_code=code, groups=groups)
 
 
 def gathered(

@@ -15,11 +15,14 @@ import logging
 import uuid
 from typing import TYPE_CHECKING
 
-from streamlog.broker.coordinator.answering import Answering, refusal_of, when_all_committed
+from streamlog.broker.coordinator.answering import Answering, refusal_of
+from streamlog.broker.coordinator.commits import forgotten
 from streamlog.broker.coordinator.group_coordinator import GroupCoordinator
 from streamlog.broker.coordinator.led_shards import Led, LedShards
+from streamlog.broker.coordinator.proofs import Proofs
 from streamlog.broker.coordinator.refusals import refuse
 from streamlog.broker.coordinator.shard import (
+    Answer,
     Caller,
     CoordinatorRecord,
     Instant,
@@ -33,12 +36,10 @@ from streamlog.records.control import COMMIT, MARKERS, marker_of
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from streamlog.broker.coordinator.shard import Answer
     from streamlog.broker.group_config import GroupConfig
     from streamlog.broker.replication.partition import Partitions
-    from streamlog.broker.replication.partition_replica import Committed
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
@@ -52,6 +53,8 @@ OFFSETS_CONFIGS: Mapping[str, str] = {
     "max.message.bytes": str(16 * 1024 * 1024),
 }
 """A group of `MEMBERS_MAX` members has to fit into one message."""
+NOTHING = forgotten("", "", -1)
+"""A record that says nothing to any reader of such a log: nobody has ever committed that."""
 CLIENT_ID_CHARACTERS_MAX = 255
 """Of a client's id that go into its member's name."""
 
@@ -71,6 +74,7 @@ class CoordinatorRuntime:
             replay=self._replay_batch,
         )
         self._answering = Answering(lambda request, _, code: refuse(request, code))
+        self._proofs = Proofs(self._answering, NOTHING, self._instant)
 
     def configure(self, config: GroupConfig) -> None:
         """Go on with other settings; delays that have begun stay as they are."""
@@ -97,6 +101,7 @@ class CoordinatorRuntime:
         """Another broker coordinates the groups of a partition from now on."""
         self._shards.resign(index)
         self._answering.resign(index)
+        self._proofs.resign(index)
 
     def _replay_batch(self, batch: RecordBatch, shard: GroupCoordinator) -> None:
         now_ms = self._clock.now_ms()
@@ -131,6 +136,22 @@ class CoordinatorRuntime:
             fresh_member_id=f"{client_id[:CLIENT_ID_CHARACTERS_MAX]}-{uuid.uuid4()}",
         )
         self._deliver(led, led.shard.handle(request, caller, self._instant()))
+        return answer.result() if answer.done() else answer
+
+    def look(
+        self,
+        group_id: str,
+        request: Message,
+        version: int,
+        told: Callable[[GroupCoordinator], Message],
+    ) -> Message | asyncio.Future[Message]:
+        """What is known of a group now, when it is proven that nobody knows better."""
+        try:
+            led = self._shards.of(group_id)
+        except LogError as error:
+            return refuse(request, error.code)
+        ticket, answer = self._answering.take(led.index, request, version)
+        self._proofs.give(led, (Answer(ticket, told(led.shard)),))
         return answer.result() if answer.done() else answer
 
     def groups_of(self, group_id: str) -> GroupCoordinator:
@@ -200,20 +221,6 @@ class CoordinatorRuntime:
         return min((d for d in deadlines if d is not None), default=None)
 
     # ---- outcomes ----
-
-    def when_settled(self, group_ids: Iterable[str], then: Committed) -> None:
-        """Call once everything that these groups know may be told, or why it may not be.
-
-        Groups that are not coordinated here hold nobody up.
-        """
-        logs = {}
-        for group_id in group_ids:
-            try:
-                led = self._shards.of(group_id)
-            except LogError:
-                continue
-            logs[led.index] = led.log
-        when_all_committed(logs.values(), then)
 
     def _deliver(self, led: Led[GroupCoordinator], outcome: Outcome) -> None:
         """Append, replay and answer, now or later.

@@ -21,12 +21,14 @@ from streamlog.broker.coordinator.answering import Answering, refusal_of
 from streamlog.broker.coordinator.led_shards import Led, LedShards
 from streamlog.broker.coordinator.marker_writing import MarkerWriting
 from streamlog.broker.coordinator.markers import Job, LeaderOf
+from streamlog.broker.coordinator.proofs import Proofs
 from streamlog.broker.coordinator.shard import (
     Caller,
     CoordinatorRecord,
     Instant,
     Outcome,
 )
+from streamlog.broker.coordinator.transaction import tombstone_of
 from streamlog.broker.coordinator.transaction_coordinator import (
     Ending,
     Surroundings,
@@ -56,6 +58,8 @@ TRANSACTIONS_CONFIGS: Mapping[str, str] = {
     "max.message.bytes": str(16 * 1024 * 1024),
 }
 """A transaction over very many partitions has to fit into one message."""
+NOTHING = tombstone_of("")
+"""A record that says nothing: a transactional id has a name."""
 RETRY_MS = 500
 """Before what its partition has not taken, or not committed, is tried again."""
 
@@ -89,6 +93,7 @@ class TransactionRuntime:
             replay=self._replay_batch,
         )
         self._answering = Answering(code_answer)
+        self._proofs = Proofs(self._answering, NOTHING, self._instant)
         self.markers = MarkerWriting(
             partitions,
             groups,
@@ -132,6 +137,7 @@ class TransactionRuntime:
         self._shards.resign(index)
         self.markers.forget(index)
         self._answering.resign(index)
+        self._proofs.resign(index)
 
     def _replay_batch(self, batch: RecordBatch, shard: TransactionCoordinator) -> None:
         now_ms = self.clock.now_ms()
@@ -291,7 +297,14 @@ class TransactionRuntime:
     # ---- outcomes ----
 
     def _deliver(self, led: Led[TransactionCoordinator], outcome: Outcome, ticket: int = 0) -> None:
-        """Append, replay, and go on from there when it is committed."""
+        """Append, replay, and go on from there when it is committed.
+
+        What is answered from memory alone has to be proven: a coordinator that was replaced would
+        tell of a commit, or of fencing, that the next one knows nothing of, or better.
+        """
+        if not outcome.records:
+            self._proofs.give(led, outcome.answers)
+            return
         failure = self._append(led, outcome)
         if failure is None:
             self._answering.give(led.log, outcome.answers, self.clock.now_ms())

@@ -184,6 +184,8 @@ class ConfigControl:
 def inherited_source(realm: Realm, topic_setting: str) -> Source:
     """Where a topic that says nothing about a setting has its value from."""
     name = TOPIC_SETTINGS[topic_setting].broker_name
+    if not name:
+        return Source.DEFAULT
     setting = BROKER_SETTINGS[name]
     for resource, source in ((str(realm.node_id), Source.BROKER), ("", Source.ALL_BROKERS)):
         if name in realm.metadata.config(BROKER_RESOURCE, resource):

@@ -138,6 +138,7 @@ class LogReplica:
 
         Raises:
             CorruptData: the files of a sole voter are damaged: nobody else has what is missing.
+            ConfigError: the log is that of other voters.
             LogDirectoryError: the disk refuses.
         """
         self.failure: StreamlogError | None = None
@@ -168,6 +169,7 @@ class LogReplica:
         place = self._place
         files = QuorumFiles(place.files, place.directory)
         try:
+            files.belong_to(place.voters)
             if place.is_sole or (files.damage is None and not (self._rejoins and files.is_new)):
                 files.settle()
             else:

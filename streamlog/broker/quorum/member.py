@@ -100,9 +100,10 @@ class QuorumMember:
 
         Raises:
             CorruptData: the files of a sole voter are damaged: nobody else has what is missing.
+            ConfigError: the log is that of other voters.
             LogDirectoryError: the disk refuses.
         """
-        adopt(files, directory)
+        adopt(files, directory, node_id=realm.node_id)
         place = Place(
             files=files,
             directory=directory,

@@ -1,6 +1,6 @@
 """QuorumFiles: all that a member has on disk, in `__cluster_metadata-0/` of its data directory.
 
-    quorum-state                        epoch, vote, whether it is rejoining
+    quorum-state                        epoch, vote, whether it is rejoining, who the voters are
     flushed-end                         how far the log was on disk
     00000000000000000000.log            entries of the log, from that offset on
     00000000000000000120-0000000003.checkpoint   what all records before 120 amount to
@@ -15,14 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from streamlog.broker.quorum.epoch_chain import EpochChain
 from streamlog.broker.quorum.metadata_log import MetadataLog
 from streamlog.broker.quorum.raft_messages import EMPTY, Entry, QuorumState, SnapshotId
 from streamlog.broker.quorum.snapshot_files import SnapshotFiles
 from streamlog.broker.quorum.state_file import FlushedEnd, read_state, write_state
+from streamlog.broker.quorum_config import BROKER_ROLE
 from streamlog.broker.storage.files import Files, directory_error, make_durable_directory
-from streamlog.errors import CorruptData
+from streamlog.errors import ConfigError, CorruptData
 
 FOLDER = "__cluster_metadata-0"
 
@@ -59,13 +61,34 @@ class QuorumFiles:
     @property
     def is_new(self) -> bool:
         """Whether the member has never been in an epoch."""
-        return self.state == QuorumState() and self.log.end_offset == 0
+        return self.state == QuorumState(voters=self.state.voters) and self.log.end_offset == 0
 
     def chain(self) -> EpochChain:
         """Which epochs the log is made of."""
         chain = EpochChain(self.snapshot)
         chain.extend(self.log.chain())
         return chain
+
+    def belong_to(self, voters: tuple[int, ...]) -> None:
+        """Be the log of these voters, who are fixed.
+
+        Voters without the log could elect each other, and then cut off what those before have
+        committed: of one that was alone, all of it.
+
+        Raises:
+            ConfigError: it is that of others.
+        """
+        before = self.state.voters
+        if before and set(before) != set(voters):
+            raise ConfigError(
+                f"the metadata log in {self.directory}, which ends at offset"
+                f" {self.log.end_offset}, is that of {_named(before)}, and"
+                f" controller.quorum.voters makes it that of {_named(voters)}: voters do not"
+                " change, or those without the log could elect each other and drop it. Set"
+                " controller.quorum.voters to what it was (empty for a node that was alone); more"
+                f" nodes join with process.roles={BROKER_ROLE}"
+            )
+        self.state = replace(self.state, voters=voters)
 
     def settle(self) -> None:
         """Begin to use the log: what is behind its sound part is cut off.
@@ -83,9 +106,10 @@ class QuorumFiles:
     def rejoin(self, rejoin_id: int) -> None:
         """Keep what is sound, and neither vote nor count until a leader has let it in again."""
         with self._disk():
-            self.state = QuorumState(
+            self.state = replace(
+                self.state,
                 epoch=max(self.state.epoch, self.chain().last_epoch),
-                voted_id=self.state.voted_id,
+                leader_id=None,
                 rejoin_id=rejoin_id,
             )
             write_state(self._files, self.directory, self.state)
@@ -184,3 +208,8 @@ class QuorumFiles:
             yield
         except OSError as error:
             raise directory_error(error, self.directory) from error
+
+
+def _named(voters: tuple[int, ...]) -> str:
+    listed = ", ".join(map(str, sorted(voters)))
+    return f"nodes {listed}" if len(voters) > 1 else f"node {listed} alone"

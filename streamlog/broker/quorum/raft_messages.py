@@ -26,6 +26,8 @@ class QuorumState:
     """Not 0 while it may have forgotten what it once confirmed, because its disk was wiped or
     damaged: until a leader has let it in again it neither votes nor counts. The number tells one
     such loss from the next."""
+    voters: tuple[int, ...] = ()
+    """Whose log it is; empty if that is not known (yet)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

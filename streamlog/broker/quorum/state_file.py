@@ -50,6 +50,7 @@ def read_state(files: Files, directory: str) -> QuorumState | None:
             voted_id=_id(content["voted_id"]),
             leader_id=_id(content["leader_id"]),
             rejoin_id=int(content["rejoin_id"]),
+            voters=tuple(int(each) for each in content.get("voters", ())),
         )
     except (RecursionError, *MALFORMED) as error:
         raise CorruptData(f"{path} is damaged: {error}") from error
@@ -61,12 +62,13 @@ def write_state(files: Files, directory: str, state: QuorumState) -> None:
     Raises:
         OSError: the disk refused; the old one or the new one is there.
     """
-    content: dict[str, int | None] = {
+    content: dict[str, object] = {
         "version": _FORMAT,
         "epoch": state.epoch,
         "voted_id": state.voted_id,
         "leader_id": state.leader_id,
         "rejoin_id": state.rejoin_id,
+        "voters": state.voters,
     }
     content["crc32c"] = _checksum(content)
     replace_file(files, f"{directory}/{QUORUM_STATE}", json.dumps(content).encode())
@@ -103,7 +105,7 @@ class FlushedEnd:
         return (number, offset) if crc32c(data[:_CRC_AT]) == checksum and number else None
 
 
-def _checksum(content: dict[str, int | None]) -> int:
+def _checksum(content: dict[str, object]) -> int:
     return crc32c(json.dumps(content, sort_keys=True).encode())
 
 

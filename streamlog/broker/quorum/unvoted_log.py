@@ -23,7 +23,7 @@ _OF_PARTITIONS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX, EPOCHS)
 """How the names of files end that a member has none of."""
 
 
-def adopt(files: Files, directory: str) -> None:
+def adopt(files: Files, directory: str, *, node_id: int) -> None:
     """Make a log of that kind a member's, if there is one in a data directory.
 
     Raises:
@@ -35,7 +35,7 @@ def adopt(files: Files, directory: str) -> None:
         names = files.list(folder)
         left = [name for name in names if name.endswith(_OF_PARTITIONS)]
         if left and QUORUM_STATE not in names:
-            _found(files, folder)
+            _found(files, folder, node_id)
         for name in left:
             files.remove(f"{folder}/{name}")
         if left:
@@ -46,7 +46,7 @@ def adopt(files: Files, directory: str) -> None:
         raise directory_error(error, folder) from error
 
 
-def _found(files: Files, folder: str) -> None:
+def _found(files: Files, folder: str, node_id: int) -> None:
     """Write down what a member knows of its log."""
     log = PartitionLog.open(files, folder, name=FOLDER, config=TopicConfig(retention_ms=-1))
     if log.damage:
@@ -61,4 +61,4 @@ def _found(files: Files, folder: str) -> None:
     finally:
         flushed.close()
     files.sync_directory(folder)
-    write_state(files, folder, QuorumState(epoch=epoch))
+    write_state(files, folder, QuorumState(epoch=epoch, voters=(node_id,)))

@@ -5,7 +5,7 @@ brought is synced meanwhile, and only then asked on from, which tells the leader
 disk. A leader that has nothing new keeps the request for a while.
 Rule of the file: an answer is told to the follower that asked, or the follower is told that there
 is none. A broker that can't be reached is tried again, at growing intervals, for as long as it
-leads.
+leads. Replicas that are throttled are left out of requests while their quota is exceeded (KIP-73).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from streamlog.broker.replication.decisions import Diverging, OutstandingFetch
 from streamlog.broker.replication.fetched_batches import fetched_batches
@@ -31,6 +32,7 @@ from streamlog.protocol.schema import one_buffer
 
 if TYPE_CHECKING:
     from streamlog.broker.replication.partition_replica import PartitionReplica
+    from streamlog.broker.replication.replication_quota import ReplicationQuota
     from streamlog.broker.replication_config import ReplicationConfig
     from streamlog.clock import Clock
     from streamlog.transport.connection import Transport
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 RETRY_S = 0.05
 """Before it is tried again what has failed once; twice as long after each time."""
 RETRY_S_MAX = 1.0
+HELD_BACK_S_MAX = 1.0
+"""For which a replica is held back until the quota is looked at again: it may be another one."""
 
 Connect = Callable[[int], Awaitable["Transport"]]
 """Opens a connection to a broker. Raises StreamlogError if it can't be reached."""
@@ -56,16 +60,21 @@ class ReplicaFetcher:
         config: ReplicationConfig,
         clock: Clock,
         topic_id: Callable[[str], bytes | None],
+        quota: ReplicationQuota,
     ) -> None:
+        """`quota` is shared by all fetchers of this broker."""
         self.leader = leader
         self._connect = connect
         self._config = config
         self._clock = clock
         self._topic_id = topic_id
+        self._quota = quota
         self._candidates: set[PartitionReplica] = set()
         self._answered: list[PartitionReplica] = []
-        self._pauses_s: dict[PartitionReplica, float] = {}
+        self._pauses_s: WeakKeyDictionary[PartitionReplica, float] = WeakKeyDictionary()
         """For how long those rest that can't go on."""
+        self._trouble: str | None = None
+        """Why nothing was fetched the last time, as it was told; None if something was."""
         self._timers: dict[PartitionReplica, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._transport: Transport | None = None
@@ -105,6 +114,9 @@ class ReplicaFetcher:
         """It can't go on now, and the others do: the longer, the more often that was so."""
         pause_s = self._pauses_s.get(replica, RETRY_S)
         self._pauses_s[replica] = min(pause_s * 2, RETRY_S_MAX)
+        self._add_in(replica, pause_s)
+
+    def _add_in(self, replica: PartitionReplica, pause_s: float) -> None:
         known = self._timers.pop(replica, None)
         if known is not None:
             known.cancel()
@@ -119,10 +131,14 @@ class ReplicaFetcher:
         """What is asked for now, by topic and number."""
         asked: dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]] = {}
         candidates, self._candidates = self._candidates, set()
+        held_s = min(self._quota.exceeded_for_ms(self._clock.now_ms()) / 1000, HELD_BACK_S_MAX)
         for replica in sorted(candidates, key=_place):
             topic_id = self._topic_id(replica.topic)
             follower = replica.machine.follower
             if topic_id is None or follower is None or follower.leader != self.leader:
+                continue
+            if held_s and replica.is_held_back:
+                self._add_in(replica, held_s)
                 continue
             fetch = replica.next_fetch()
             if fetch is not None:
@@ -140,13 +156,25 @@ class ReplicaFetcher:
                 if place in unanswered:
                     self._tell_one(*unanswered.pop(place), data)
         except (StreamlogError, OSError) as error:
-            _log.info("fetching from broker %d: %s", self.leader, error)
+            self._tell_of(str(error))
             await self._hang_up()
+        else:
+            self._tell_of(None)
         finally:
             for replica, fetch in unanswered.values():
                 if replica.machine.follower is not None:
                     replica.machine.follower.on_failed(fetch.fetch_id)
         return not unanswered
+
+    def _tell_of(self, trouble: str | None) -> None:
+        """Say once why the leader can't be fetched from, and that it can be again."""
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if trouble is None:
+            _log.info("broker %d is fetched from again", self.leader)
+        else:
+            _log.info("broker %d can't be fetched from: %s", self.leader, trouble)
 
     def _tell_one(
         self, replica: PartitionReplica, asked: OutstandingFetch, data: PartitionData
@@ -216,7 +244,10 @@ class ReplicaFetcher:
                 begin_offset=came.begin_offset,
             ),
         )
-        replica.append_fetched(effects, records, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        if replica.is_held_back:
+            self._quota.record(len(records), now_ms)
+        replica.append_fetched(effects, records, now_ms)
         return True
 
     async def _hang_up(self) -> None:

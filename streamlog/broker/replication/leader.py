@@ -11,7 +11,7 @@ the moment it is sent, for it may have been confirmed by then.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from streamlog.broker.replication.decisions import (
@@ -127,6 +127,19 @@ class Leader:
         followers = self.followers.items()
         starts = [each.start_offset for broker, each in followers if broker in self._brokers]
         return min([self._log.start_offset, *starts])
+
+    def nearest(self, brokers: Iterable[int], offset: int) -> int | None:
+        """Of these brokers the one in sync, with `offset` in its log, that has most (KIP-392).
+
+        Who is not in sync may stay behind, and its readers would with it.
+        """
+        able = [
+            (each.end_offset, each.caught_up_ms, -broker)
+            for broker in brokers
+            if broker in self.isr and (each := self.followers.get(broker)) is not None
+            if each.start_offset <= offset <= each.end_offset and self._is_eligible(broker, each)
+        ]
+        return -max(able)[-1] if able else None
 
     def on_appended(self, end_offset: int) -> list[Effect]:
         """The log now ends at `end_offset`; it is not on disk by that."""

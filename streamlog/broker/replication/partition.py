@@ -198,7 +198,9 @@ class Partition:
                 UNKNOWN_LEADER_EPOCH, this broker has; NOT_LEADER_OR_FOLLOWER, it leads no more.
         """
         self.check_leader()
-        current = self.log.epochs.current
+        self._compare_epochs(leader_epoch, self.log.epochs.current)
+
+    def _compare_epochs(self, leader_epoch: int, current: int) -> None:
         if leader_epoch in (NO_EPOCH, current):
             return
         older = leader_epoch < current
@@ -207,6 +209,43 @@ class Partition:
             f"{self.topic}-{self.index}: leader epoch {leader_epoch}, the current one is {current}",
             None if self.replica is None else self.replica.current_leader,
         )
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether readers may read it although another broker leads it (KIP-392)."""
+        return not self._alone and self.replica is not None and self.replica.is_in_touch
+
+    def nearest(self, rack: str, offset: int) -> int | None:
+        """The broker that a reader in a rack is sent to, if not to this one."""
+        if self._alone or self.replica is None:
+            return None
+        return self.replica.nearest(rack, offset)
+
+    def check_copy(self, offset: int, *, leader_epoch: int, last_epoch: int) -> None:
+        """Whether this copy can say what a reader gets from `offset` on.
+
+        It may lack what its leader has, and that includes where the reader's own log was cut:
+        then the leader is to be asked. Records beyond the high watermark that is known here are
+        waited for, as at the end of the log.
+
+        Raises:
+            LogError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, see `check_epoch`;
+                OFFSET_NOT_AVAILABLE, only the leader can say.
+        """
+        current = None if self.replica is None else self.replica.machine.leader_epoch
+        self._compare_epochs(leader_epoch, NO_EPOCH if current is None else current)
+        is_known = offset <= self.log.log_end_offset
+        if last_epoch != NO_EPOCH and self.log.log_start_offset <= offset <= self.high_watermark:
+            try:
+                is_known = self.diverges(last_epoch, offset) is None
+            except OffsetOutOfRange:  # The epoch is not known here.
+                is_known = False
+        if not is_known:
+            raise error_for(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"{self.topic}-{self.index}: offset {offset} is not in this copy, which ends at"
+                f" {self.log.log_end_offset}, or not in the epoch {last_epoch}; ask its leader",
+            )
 
     def diverges(self, epoch: int, offset: int) -> tuple[int, int] | None:
         """Where a reader's log, that ends at `offset` in `epoch`, has to be cut; None for nowhere.
@@ -381,6 +420,9 @@ class Partition:
 
     def _on_committed(self, size_bytes: int) -> None:
         """The high watermark of a replicated partition has moved, over so many bytes."""
+        if not self.is_leader:
+            # Who reads this copy has waited for it, however much it is.
+            size_bytes = RELEASED_BYTES
         # What was on its way to the disk when the first follower came is committed with it.
         size_bytes += self._hidden_bytes + self._syncing_bytes
         self._hidden_bytes = self._syncing_bytes = 0
@@ -446,6 +488,8 @@ class Partitions:
         self._mode = mode
         self._topics = topics
         self._here: dict[tuple[str, int], Partition] = {}
+        self.copy_bytes_read = 0
+        """What readers were given of copies here that other brokers lead."""
         self._led: dict[tuple[str, int], Partition] = {}
 
     def get(self, topic: str, index: int) -> Partition:
@@ -470,6 +514,13 @@ class Partitions:
             f"{topic}-{index} is not led by this broker",
             self._topics.leader(topic, index),
         )
+
+    def readable(self, topic: str, index: int) -> Partition:
+        """The same, or a copy of it that is kept up to date. Raises what `get` raises."""
+        partition = self._here.get((topic, index))
+        if partition is not None and partition.is_copy:
+            return partition
+        return self.get(topic, index)
 
     def host(self, topic: str, index: int) -> Partition:
         """A partition that has a replica here, led or not.
@@ -507,8 +558,9 @@ class Partitions:
         return True
 
     def drop(self, topic: str, index: int) -> None:
-        """It is on this broker no longer, and was led no longer before."""
+        """It is on this broker no longer, and was led no longer before: who waits is told."""
         self._here.pop((topic, index), None)
+        self._listener.on_gone(topic, index)
 
     def high_watermark(self, topic: str, index: int) -> int:
         """The high watermark of a partition, as far as this broker knows it.

@@ -38,6 +38,7 @@ from streamlog.broker.replication.replica import Replica
 from streamlog.broker.replication.replica_log import ReplicaLog
 from streamlog.broker.replication.replica_rules import CORRECT, Rules
 from streamlog.broker.storage.appends import Origin
+from streamlog.broker.topic_config import is_listed
 from streamlog.errors import NotLeader, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 
@@ -86,6 +87,10 @@ class ReplicaNode:
     registered_offset: int = -1
     brokers: dict[int, int] = field(default_factory=dict)
     """The brokers that are alive, and their epochs; changes with metadata."""
+    racks: dict[int, str] = field(default_factory=dict)
+    """Where they stand, those that say so; likewise."""
+    sends_readers_near: bool = False
+    """Whether a leader sends readers to a replica in their rack."""
     strict: bool = True
     """Whether only what is on disk counts (`flush=always`)."""
     rules: Rules = CORRECT
@@ -140,6 +145,8 @@ class PartitionReplica:
         self._deletions: list[tuple[int, Committed]] = []
         """Who waits until nothing is left anywhere before an offset."""
         self._uncommitted: deque[tuple[int, int]] = deque()
+        self._heard: tuple[int, int] | None = None
+        """In which epoch, and when, the leader has answered last, if that is not long ago."""
 
     @property
     def is_leader(self) -> bool:
@@ -162,6 +169,39 @@ class PartitionReplica:
         return self.machine.follower is not None and (
             self.facts.counted_offset < self.facts.end_offset
         )
+
+    @property
+    def is_in_touch(self) -> bool:
+        """Whether it follows, and its leader has answered, in this epoch and not long ago."""
+        follower = self.machine.follower
+        if follower is None or follower.is_stopped or self._heard is None:
+            return False
+        return self._heard[0] == follower.epoch
+
+    def nearest(self, rack: str, offset: int) -> int | None:
+        """The broker that readers in a rack are sent to for `offset`; None: they stay with us."""
+        node, leader = self._node, self.machine.leader
+        racks = node.racks
+        if leader is None or not node.sends_readers_near or racks.get(node.broker_id) == rack:
+            return None
+        return leader.nearest([each for each in racks if racks[each] == rack], offset)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it follows by the quota: it is throttled, and not in sync."""
+        state, own = self.machine.state, self._node.broker_id
+        listed = self.log.config.follower_throttled_replicas
+        if not listed or state is None or own in state.isr:
+            return False
+        return is_listed(listed, self.index, own)
+
+    def holds_back(self, follower: int) -> bool:
+        """Whether a follower goes by the quota of this leader."""
+        leader, own = self.machine.leader, self._node.broker_id
+        listed = self.log.config.leader_throttled_replicas
+        if not listed or leader is None or follower in leader.isr:
+            return False
+        return is_listed(listed, self.index, own)
 
     @property
     def current_leader(self) -> tuple[int, int] | None:
@@ -327,6 +367,8 @@ class PartitionReplica:
 
     def on_tick(self, now_ms: int) -> None:
         """Time has passed."""
+        if self._heard is not None and now_ms - self._heard[1] > self._node.lag_max_ms:
+            self._heard = None
         self._perform(self.machine.on_tick(now_ms))
 
     # ---- the follower's log ----
@@ -345,6 +387,8 @@ class PartitionReplica:
         Raises:
             StreamlogError: the log does not take them.
         """
+        follower = self.machine.follower
+        self._heard = None if follower is None else (follower.epoch, now_ms)
         try:
             for effect in effects:
                 if isinstance(effect, Append):

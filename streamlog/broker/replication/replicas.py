@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from streamlog.broker.replication.fetcher import Connect, ReplicaFetcher
 from streamlog.broker.replication.isr_changes import IsrChanges, Submit
 from streamlog.broker.replication.partition_replica import PartitionReplica, ReplicaNode
+from streamlog.broker.replication.replication_quota import ReplicationQuota
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,9 +56,14 @@ class Replicas:
             neighbours=self,
             lag_max_ms=config.lag_time_max_ms,
             strict=strict,
+            sends_readers_near=config.sends_readers_near,
         )
         self.on_progress_told: OnProgress = _ignore
         """Told of partitions whose followers have something to be told."""
+        self.leader_quota = ReplicationQuota(config.leader_throttled_rate)
+        """Of followers that are out of sync, in partitions that say so."""
+        self.follower_quota = ReplicationQuota(config.follower_throttled_rate)
+        """Of this broker as such a follower."""
         self._directory = directory
         self._clock = clock
         self._config = config
@@ -88,15 +94,27 @@ class Replicas:
         """
         self.node.broker_epoch, self.node.registered_offset = broker_epoch, metadata_offset
 
+    def limit(self, config: ReplicationConfig) -> None:
+        """So much may be fetched of, and for, replicas that are throttled, from now on."""
+        now_ms = self._clock.now_ms()
+        self.leader_quota.limit(config.leader_throttled_rate, now_ms)
+        self.follower_quota.limit(config.follower_throttled_rate, now_ms)
+
+    def throttled_rates(self) -> tuple[float, float]:
+        """Bytes a second of throttled replicas: sent to followers, and fetched from leaders."""
+        now_ms = self._clock.now_ms()
+        return self.leader_quota.rate(now_ms), self.follower_quota.rate(now_ms)
+
     def configure(self) -> None:
         """Settings of topics, or of the broker, have changed."""
         for replica in list(self._replicas.values()):
             replica.configure()
 
-    def set_brokers(self, alive: Mapping[int, int]) -> None:
-        """The brokers that are alive, and their epochs, as committed."""
+    def set_brokers(self, alive: Mapping[int, int], racks: Mapping[int, str] | None = None) -> None:
+        """The brokers that are alive, their epochs, and where they stand, as committed."""
         self.node.brokers.clear()
         self.node.brokers.update(alive)
+        self.node.racks = dict(racks or {})
 
     def apply(self, partition: Partition, state: PartitionState, metadata_offset: int) -> None:
         """The controller has committed this of a partition that has a replica here.
@@ -135,7 +153,7 @@ class Replicas:
         while True:
             await asyncio.sleep(self.node.lag_max_ms / 2000)
             for replica in list(self._replicas.values()):
-                if replica.is_leader and not replica.is_alone:
+                if not replica.is_alone:
                     replica.on_tick(self._clock.now_ms())
 
     # ---- what replicas need of each other ----
@@ -157,6 +175,7 @@ class Replicas:
                 config=self._config,
                 clock=self._clock,
                 topic_id=self._topic_id,
+                quota=self.follower_quota,
             )
             if self._group is not None:
                 self._group.create_task(fetcher.run())

@@ -96,6 +96,17 @@ class Folders:
                     " restore that file from a copy, or start with an empty directory"
                 )
 
+    def tell_of_strays(self, names: Iterable[str]) -> None:
+        """Say what is there of folders that were set aside: nothing else looks into them."""
+        strays = [name for name in names if name.endswith(STRAY_SUFFIX)]
+        if strays:
+            _logger.warning(
+                "%d folders with %d bytes in %s are kept aside, as the cluster did not know their"
+                " topics: if nobody misses what is in them, rm -r %s/*%s",
+                *(len(strays), sum(map(self.size_bytes, strays))),
+                *(self._path, self._path, STRAY_SUFFIX),
+            )
+
     def size_bytes(self, folder: str) -> int:
         """Bytes of the segments in a folder, without their indexes."""
         size_bytes = 0

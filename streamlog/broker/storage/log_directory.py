@@ -582,6 +582,7 @@ class LogDirectory:
             self._open_topic(entry, checkpoints, names, ends)
         self._finish_deletions()
         self._folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
+        self._folders.tell_of_strays(names)
         self._checkpoints.keep(self._checkpoints.take(self._logs()))
 
     def _open_read_only(self) -> None:

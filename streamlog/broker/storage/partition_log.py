@@ -14,7 +14,7 @@ Compaction rewrites sealed segments from outside (`cleaning`) and puts them in b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage import admission, recovery, runs, swap
@@ -215,6 +215,10 @@ class PartitionLog:
     def damage(self) -> tuple[Damage, ...]:
         """The damaged places that are known."""
         return self._segments.damage
+
+    def watch_damage(self, on_damage: Callable[[], None]) -> None:
+        """Have it called if damage is known, and by any thread that finds some."""
+        self._segments.watch_damage(on_damage)
 
     @property
     def refused_reads(self) -> int:

@@ -12,7 +12,7 @@ both indexes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from operator import attrgetter
 from typing import NamedTuple
@@ -83,6 +83,7 @@ class Segment:
         partition: str,
         read_only: bool = False,
         suffix: str = "",
+        on_damage: Callable[[], None] | None = None,
     ) -> None:
         stem = f"{directory}/{base_offset:020d}"
         self.path = stem + LOG_SUFFIX + suffix
@@ -106,8 +107,7 @@ class Segment:
         self._max_timestamp_offset = base_offset
         self._since_entry_bytes = 0
         self._flush_due = False
-        self._files = files
-        self._partition = partition
+        self._files, self._partition, self._on_damage = files, partition, on_damage
         self._interval_bytes = index_interval_bytes
         self._file: File | None = None
         self._sealed = True
@@ -568,6 +568,8 @@ class Segment:
             reason=reason or "the file ends here",
         )
         self.damage.append(damage)
+        if self._on_damage is not None:
+            self._on_damage()
         return damage
 
     def _sound_ranges(self) -> Iterator[tuple[int, int, int]]:

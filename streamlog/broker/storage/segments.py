@@ -57,6 +57,7 @@ class Segments:
         self._chain: list[Segment] = []
         self._bases: list[int] = []
         self._told: set[str] = set()
+        self._on_damage: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._chain)
@@ -354,12 +355,22 @@ class Segments:
             self._told.add(damage)
             _logger.error("%s", damage)
 
+    def watch_damage(self, on_damage: Callable[[], None]) -> None:
+        """See `PartitionLog.watch_damage`."""
+        self._on_damage = on_damage
+        if self.damage:
+            on_damage()
+
     # Within.
 
     def _take(self, chain: list[Segment]) -> None:
         self._chain = chain
         self._bases = [segment.base_offset for segment in chain]
         self.active = chain[-1]
+
+    def _found_damage(self) -> None:
+        if self._on_damage is not None:
+            self._on_damage()
 
     def _new(self, base_offset: int, *, suffix: str = "") -> Segment:
         return Segment(
@@ -371,6 +382,7 @@ class Segments:
             partition=self._name,
             read_only=self._read_only,
             suffix=suffix,
+            on_damage=self._found_damage,
         )
 
     def _linked(self, link: Link) -> Segment:

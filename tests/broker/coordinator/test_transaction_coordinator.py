@@ -411,6 +411,18 @@ def test_what_was_prepared_is_ended_after_a_restart(driver: Driver) -> None:
     assert driver.end(producer) == ErrorCode.NONE
 
 
+def test_a_commit_is_confirmed_to_who_asks_again_until_it_is_shut_out(driver: Driver) -> None:
+    producer = driver.begun()
+    driver.add(producer, 0)
+    driver.end(producer)
+    driver.write_markers()
+    driver.restart()
+    assert driver.end(producer) == ErrorCode.NONE
+    driver.begun()
+    # The same question as before the commit was done: being shut out says nothing of it.
+    assert driver.end(producer) == ErrorCode.PRODUCER_FENCED
+
+
 def test_a_request_that_could_not_be_kept_is_answered_once(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0)

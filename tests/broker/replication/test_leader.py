@@ -221,3 +221,18 @@ def test_the_end_is_known_once_earlier_commits_are() -> None:
     leader.on_fetch(fetch(1, 10), 1)
     leader.on_fetch(fetch(2, 10), 1)
     assert leader.is_offset_known
+
+
+def test_the_nearest_is_in_sync_has_the_offset_and_the_most() -> None:
+    leader = led(end=10, high_watermark=4)
+    for broker, end in ((1, 6), (2, 8)):
+        leader.on_fetch(fetch(broker, end), now_ms=1)
+    assert leader.nearest([1, 2], 5) == 2
+    assert leader.nearest([1], 5) == 1
+    assert leader.nearest([1], 7) is None, "it would have to wait for it"
+    assert leader.nearest([0, 7], 5) is None, "neither a leader nor a stranger"
+    leader.on_fetch(fetch(1, 8), now_ms=1)
+    assert leader.nearest([1, 2], 5) == 1, "of equals always the same"
+    outside = led(end=10, isr=(0, 1))
+    outside.on_fetch(fetch(2, 8), now_ms=1)
+    assert outside.nearest([1, 2], 5) is None, "out of sync, or never heard of in this epoch"

@@ -29,6 +29,7 @@ from streamlog.protocol.messages.data import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+    PartitionData,
 )
 from tests.broker.node import ask, at, fetch_request
 from tests.broker.replication.cluster import TOPIC_ID, Cluster, ReplicatingNode
@@ -382,3 +383,61 @@ def test_no_mark_of_time_is_set_by_who_leads_no_more() -> None:
             assert old.end == 1
 
     asyncio.run(main())
+
+
+async def read_copy(
+    node: ReplicatingNode, offset: int, *, epoch: int = -1, last_epoch: int = -1, rack: str = "b"
+) -> PartitionData:
+    """What a reader with a rack gets of a broker."""
+    wanted = FetchPartition(
+        partition=0,
+        fetch_offset=offset,
+        current_leader_epoch=epoch,
+        last_fetched_epoch=last_epoch,
+        partition_max_bytes=1000,
+    )
+    request = fetch_request(wanted)
+    request.rack_id = rack
+    return (await ask(node.broker, request, FetchResponse)).responses[0].partitions[0]
+
+
+@story
+async def test_a_follower_serves_readers_with_a_rack_up_to_what_it_knows_to_be_committed(
+    cluster: Cluster,
+) -> None:
+    leader, follower, other = cluster.nodes
+    await leader.produce(b"a")
+    await cluster.until(lambda: follower.partition.high_watermark == 1)
+    cluster.cut_off.add(other.id)
+    waiting = leader.produce(b"b")
+    await cluster.until(lambda: follower.end == 2)
+    found = await read_copy(follower, 0, epoch=0)
+    assert (found.error_code, found.high_watermark) == (0, 1)
+    assert found.records == follower.partition.log.read(0, max_bytes=1000)[: len(found.records)]
+    at_end = await read_copy(follower, 2, last_epoch=0)
+    assert (at_end.error_code, at_end.records) == (0, b""), "it may be committed any moment"
+    for offset, last_epoch in ((3, -1), (3, 0), (1, 7)):
+        beyond = await read_copy(follower, offset, last_epoch=last_epoch)
+        assert beyond.error_code == ErrorCode.OFFSET_NOT_AVAILABLE, "the leader may know better"
+        assert beyond.diverging_epoch is None
+    assert (await read_copy(follower, 0, epoch=9)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    nowhere = await read_copy(follower, 0, rack="")
+    assert nowhere.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await waiting).error_code == 0
+
+
+@story
+async def test_a_copy_is_read_only_while_its_leader_is_heard_of(cluster: Cluster) -> None:
+    leader, follower, _ = cluster.nodes
+    await leader.produce(b"a")
+    await cluster.until(lambda: follower.partition.high_watermark == 1)
+    follower.partition.delete_before(1)
+    assert (await read_copy(follower, 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    cluster.cut_off.add(follower.id)
+    await cluster.until(lambda: not follower.partition.is_copy)
+    assert (await read_copy(follower, 1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster.cut_off.clear()
+    cluster.commit()
+    await cluster.until(lambda: follower.partition.is_copy)
+    cluster.elect(2)
+    assert not follower.partition.is_copy, "of a new leader it has heard nothing yet"

@@ -191,7 +191,9 @@ def test_the_deletion_of_a_partition_that_was_interrupted_is_finished(files: Mem
     assert len(folders(files)) == 1
 
 
-def test_what_nobody_knows_is_set_aside_and_never_looked_at_again(files: MemoryFiles) -> None:
+def test_what_nobody_knows_is_set_aside_and_never_looked_at_again(
+    files: MemoryFiles, caplog: pytest.LogCaptureFixture
+) -> None:
     directory = opened(files)
     topic_id = directory.create_topic("a", 1).topic_id
     directory.log("a", 0).append(batch(), now_ms=0)
@@ -202,7 +204,10 @@ def test_what_nobody_knows_is_set_aside_and_never_looked_at_again(files: MemoryF
     directory.host("a", topic_id, [0], {})
     assert directory.log("a", 0).log_end_offset == 0
     directory.set_aside("a")
+    caplog.clear()
     directory = killed(files)
+    assert f"2 folders with {len(content)} bytes in /data are kept aside" in caplog.text
+    assert "rm -r /data/*-stray" in caplog.text
     assert list(directory.topics) == []
     assert len(folders(files)) == 2
     assert read_file(files, f"/data/{stray}/{'0' * 20}.log") == content

@@ -1,0 +1,148 @@
+"""Answers to OffsetFetch: what a group has committed, in the words of each version.
+
+Pure: the shard that knows the group in, a response out. Up to version 7 a request is about one
+group, later ones ask for several at once (KIP-709); those are answered group by group.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.coordination import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from streamlog.protocol.schema import Message
+
+
+class Positions(Protocol):
+    """Where groups go on: a `GroupCoordinator`, as far as it is asked here."""
+
+    def positions(
+        self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
+    ) -> list[OffsetFetchResponseTopics]:
+        """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
+        ...
+
+    def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether no transaction is open that may set the position."""
+        ...
+
+    def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member may be told them."""
+        ...
+
+
+def positions_of_one(request: OffsetFetchRequest, shard: Positions) -> OffsetFetchResponse:
+    """The answer up to version 7."""
+    listed = request.topics
+    wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in _positions(shard, request.group_id, wanted, stable=request.require_stable)
+        ]
+    )
+
+
+def each_group(request: OffsetFetchRequest) -> list[OffsetFetchRequest]:
+    """A request for each group of one that is about several."""
+    return [
+        OffsetFetchRequest(groups=[asked], require_stable=request.require_stable)
+        for asked in request.groups
+    ]
+
+
+def positions_of_groups(request: OffsetFetchRequest, shard: Positions) -> OffsetFetchResponse:
+    """The answer from version 8 on, for groups that this shard knows."""
+    groups = []
+    for asked in request.groups:
+        name, listed = asked.group_id, asked.topics
+        code = shard.may_fetch(name, asked.member_id, asked.member_epoch)
+        topics: list[OffsetFetchResponseTopics] = []
+        if code is ErrorCode.NONE:
+            wanted = None if listed is None else [(t.name, t.partition_indexes) for t in listed]
+            topics = _positions(shard, name, wanted, stable=request.require_stable)
+        groups.append(OffsetFetchResponseGroup(group_id=name, error_code=code, topics=topics))
+    return OffsetFetchResponse(groups=groups)
+
+
+def all_positions(answers: Sequence[Message]) -> OffsetFetchResponse:
+    """The answers about single groups as one."""
+    return OffsetFetchResponse(
+        groups=[
+            group
+            for answer in answers
+            if isinstance(answer, OffsetFetchResponse)
+            for group in answer.groups
+        ]
+    )
+
+
+def no_positions(request: OffsetFetchRequest, code: int) -> OffsetFetchResponse:
+    """The answer that says nothing but why there is none.
+
+    Kafka's consumers before 3.9 give up at COORDINATOR_NOT_AVAILABLE; NOT_COORDINATOR makes all of
+    them look for the coordinator and ask again, as Kafka's brokers say, too. Version 1 has a place
+    for it with each partition alone.
+    """
+    if code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        code = ErrorCode.NOT_COORDINATOR
+    return OffsetFetchResponse(
+        error_code=code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index, committed_offset=-1, metadata="", error_code=code
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ],
+        groups=[
+            OffsetFetchResponseGroup(group_id=asked.group_id, error_code=code)
+            for asked in request.groups
+        ],
+    )
+
+
+def _positions(
+    shard: Positions,
+    group_id: str,
+    wanted: list[tuple[str, list[int]]] | None,
+    *,
+    stable: bool,
+) -> list[OffsetFetchResponseTopics]:
+    """Committed offsets; with `stable` none that an open transaction may set."""
+    found = shard.positions(group_id, wanted)
+    if not stable:
+        return found
+    for name, each in [(topic.name, each) for topic in found for each in topic.partitions]:
+        if not shard.is_stable(group_id, name, each.partition_index):
+            each.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+            each.committed_offset = each.committed_leader_epoch = -1
+    return found

@@ -1,0 +1,163 @@
+"""What a coordinator tells from memory: only when it is proven that no other one has led since."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from streamlog.broker.coordinator.answering import COMMIT_TIMEOUT_MS, Answering
+from streamlog.broker.coordinator.led_shards import Led
+from streamlog.broker.coordinator.proofs import Proofs, Rules
+from streamlog.broker.coordinator.runtime import NOTHING
+from streamlog.broker.coordinator.shard import Answer, Instant
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.coordination import HeartbeatRequest, HeartbeatResponse
+from streamlog.protocol.schema import Message
+from tests.broker.replication.cluster import Cluster, ReplicatingNode
+
+KNOWN = HeartbeatResponse(throttle_time_ms=1)
+TOLD = 0
+
+
+class Coordinating:
+    """A coordinator whose partition this node leads, as far as it knows."""
+
+    def __init__(self, node: ReplicatingNode) -> None:
+        self.now_ms = 0
+        self.log = node.partition
+        self.answering = Answering(lambda _, __, code: HeartbeatResponse(error_code=code))
+        self.proofs = Proofs(self.answering, NOTHING, lambda: Instant(self.now_ms, 0))
+
+    def ask(self) -> asyncio.Future[Message]:
+        """Somebody who is told from memory."""
+        ticket, answer = self.answering.take(0, HeartbeatRequest(), 0)
+        self.proofs.give(Led(0, None, self.log), (Answer(ticket, KNOWN),))
+        return answer
+
+    def wait(self) -> None:
+        """As long as anybody is let wait."""
+        self.now_ms += COMMIT_TIMEOUT_MS
+        self.answering.tick(self.now_ms)
+
+
+async def code_of(answer: asyncio.Future[Message]) -> int:
+    async with asyncio.timeout(20):
+        response = await answer
+    assert isinstance(response, HeartbeatResponse)
+    assert response is KNOWN or response.error_code
+    return response.error_code
+
+
+@pytest.fixture
+def _from_memory() -> Iterator[None]:
+    """The fault that everything here is about."""
+    correct, Proofs.rules = Proofs.rules, Rules(tells_from_memory=True)
+    yield
+    Proofs.rules = correct
+
+
+async def replaced(cluster: Cluster) -> Coordinating:
+    """Node 1 leads, and node 0 has not heard of it."""
+    await cluster.until(lambda: cluster.nodes[0].partition.may_acknowledge(cluster.nodes[0].end))
+    cluster.cut_off = {0}
+    cluster.elect(1, isr=(1, 2))
+    return Coordinating(cluster.nodes[0])
+
+
+def test_who_was_replaced_and_does_not_know_it_tells_nothing() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            old = await replaced(cluster)
+            answer = old.ask()
+            assert old.answering.next_deadline_ms() == COMMIT_TIMEOUT_MS
+            old.wait()
+            assert await code_of(answer) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            # The proof is still on its way: who comes meanwhile does not wait for ever, either.
+            waiting, next_one = old.ask(), old.ask()
+            old.wait()
+            assert await code_of(waiting) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert await code_of(next_one) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            last = old.ask()
+            cluster.cut_off = set()
+            cluster.commit()
+            assert await code_of(last) == ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(story())
+
+
+@pytest.mark.usefixtures("_from_memory")
+def test_who_tells_from_memory_tells_what_is_old() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            old = await replaced(cluster)
+            assert await code_of(old.ask()) == TOLD
+
+    asyncio.run(story())
+
+
+def test_one_proof_serves_all_who_came_before_it() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            leader = Coordinating(cluster.nodes[0])
+            answers = [leader.ask() for _ in range(5)]
+            assert cluster.nodes[0].end == 1, "the first one's; the others came after it"
+            assert [await code_of(each) for each in answers] == [TOLD] * 5
+            assert cluster.nodes[0].end == 2
+            assert await code_of(leader.ask()) == TOLD
+            assert leader.answering.next_deadline_ms() is None
+
+    asyncio.run(story())
+
+
+def test_a_proof_of_a_later_epoch_is_none() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            old = await replaced(cluster)
+            answers = [old.ask(), old.ask()]
+            # It is elected again before it has heard of the one in between.
+            cluster.cut_off = set()
+            cluster.elect(0, isr=(0, 1, 2))
+            assert [await code_of(each) for each in answers] == [ErrorCode.NOT_COORDINATOR] * 2
+            assert await code_of(old.ask()) == TOLD
+
+    asyncio.run(story())
+
+
+def test_with_too_few_in_sync_nothing_is_proven() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            cluster.isr = (0,)
+            cluster.commit()
+            answer = Coordinating(cluster.nodes[0]).ask()
+            assert await code_of(answer) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert cluster.nodes[0].end == 0
+
+    asyncio.run(story())
+
+
+def test_nobody_waits_behind_a_proof_that_may_never_be_committed() -> None:
+    async def story() -> None:
+        async with Cluster() as cluster:
+            leader = Coordinating(cluster.nodes[0])
+            first = leader.ask()
+            cluster.isr = (0,)
+            cluster.commit()
+            later = leader.ask()
+            assert later.done()
+            assert await code_of(later) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            leader.wait()
+            await first
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_nobody_follows_needs_no_proof() -> None:
+    async def story() -> None:
+        async with Cluster(count=1, min_insync=1) as cluster:
+            answer = Coordinating(cluster.nodes[0]).ask()
+            assert answer.done()
+            assert cluster.nodes[0].end == 0
+
+    asyncio.run(story())

@@ -1,0 +1,155 @@
+"""Readers that are sent to a replica in their rack (KIP-392), in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
+from tests.broker.simulated_brokers import Brokers, lived
+
+RACKS = ("a", "b", "c")
+NEAR = {"replica.selector.class": "rack"}
+BY_KAFKAS_NAME = {
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+}
+T0 = TopicPartition("t", 0)
+
+
+async def begun(brokers: Brokers) -> tuple[int, int]:
+    """A topic on all brokers: who leads it, and one of those that do not."""
+    await brokers.create("t", replicas=3, configs={})
+    place = await brokers.place("t")
+    return place.leader, next(each for each in place.replicas if each != place.leader)
+
+
+async def sent(brokers: Brokers, *values: bytes) -> None:
+    async with brokers.log.producer() as producer:
+        for value in values:
+            await producer.send("t", value)
+
+
+async def read(consumer: Consumer, count: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    async with asyncio.timeout(60):
+        while len(values) < count:
+            for records in (await consumer.poll(timeout_ms=1_000)).values():
+                values += (each.value for each in records)
+    return values
+
+
+def bytes_read(brokers: Brokers) -> Mapping[int, int]:
+    """What each broker has given of what others lead."""
+    return {
+        number: node.broker.copy_bytes_read
+        for number, node in brokers.nodes.items()
+        if node.broker is not None
+    }
+
+
+@pytest.mark.parametrize("settings", [NEAR, BY_KAFKAS_NAME])
+def test_a_follower_in_the_readers_rack_serves_it_as_soon_as_it_is_committed(
+    settings: dict[str, str],
+) -> None:
+    async def story(brokers: Brokers) -> None:
+        _, near = await begun(brokers)
+        await sent(brokers, *(b"%d" % number for number in range(1_000)))
+        rack = RACKS[near - 1]
+        async with brokers.log.consumer(client_rack=rack, auto_offset_reset="earliest") as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 1_000) == [b"%d" % number for number in range(1_000)]
+            served = bytes_read(brokers)
+            assert served[near] > 1_000
+            assert sum(served.values()) == served[near]
+            async with brokers.log.producer() as producer:
+                for _ in range(5):
+                    # It waits at the end, and hears of what is committed from its leader at once.
+                    await brokers.pause()
+                    acknowledged = await producer.send("t", b"more")
+                    await acknowledged
+                    acknowledged_s = brokers.now_s()
+                    assert await read(consumer, 1) == [b"more"]
+                    assert brokers.now_s() - acknowledged_s < 0.1
+            assert bytes_read(brokers)[near] > served[near]
+
+    lived(story, racks=RACKS, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rack"), [({}, "follower"), (NEAR, "leader"), (NEAR, "elsewhere"), (NEAR, "")]
+)
+def test_others_stay_with_the_leader(settings: dict[str, str], rack: str) -> None:
+    of_all = ("a", "a", "a") if rack == "leader" else RACKS
+
+    async def story(brokers: Brokers) -> None:
+        leader, near = await begun(brokers)
+        racks = {"leader": of_all[leader - 1], "follower": of_all[near - 1]}
+        await sent(brokers, b"a", b"b")
+        async with brokers.log.consumer(
+            client_rack=racks.get(rack, rack), auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 2) == [b"a", b"b"]
+        assert not any(bytes_read(brokers).values())
+
+    lived(story, racks=of_all, settings=settings)
+
+
+def test_the_leader_serves_who_loses_the_follower_and_nothing_is_missed() -> None:
+    async def story(brokers: Brokers) -> None:
+        _, near = await begun(brokers)
+        await sent(brokers, b"0")
+        async with brokers.log.consumer(
+            client_rack=RACKS[near - 1], auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 1) == [b"0"]
+            assert bytes_read(brokers)[near]
+            brokers.nodes[near].kill(power=False)
+            await sent(brokers, b"1", b"2")
+            assert await read(consumer, 2) == [b"1", b"2"]
+            brokers.nodes[near].start()
+            number = 3
+            while not bytes_read(brokers).get(near):
+                await sent(brokers, b"%d" % number)
+                assert await read(consumer, 1) == [b"%d" % number]
+                number += 1
+                await asyncio.sleep(1)  # In simulated time: until the leader is asked again.
+            assert number > 3
+
+    lived(story, racks=RACKS, settings=NEAR | {"broker.session.timeout.ms": "3000"})
+
+
+class Aborted(Exception):
+    """Every second transaction is."""
+
+
+async def in_transaction(producer: Producer, number: int) -> None:
+    async with producer.transaction():
+        await producer.send("t", b"%d" % number)
+        if number % 2:
+            raise Aborted
+
+
+def test_what_was_aborted_is_left_out_by_a_follower_too() -> None:
+    async def story(brokers: Brokers) -> None:
+        _, near = await begun(brokers)
+        async with brokers.log.producer(transactional_id="x") as producer:
+            for number in range(6):
+                with suppress(Aborted):
+                    await in_transaction(producer, number)
+        async with brokers.log.consumer(
+            client_rack=RACKS[near - 1],
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        ) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 3) == [b"0", b"2", b"4"]
+        assert bytes_read(brokers)[near]
+
+    lived(story, racks=RACKS, settings=NEAR)

@@ -1,0 +1,127 @@
+"""Moves of partitions between three brokers that are throttled (KIP-73), in simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from streamlog.assignors import TopicPartition
+from streamlog.client.throttle_admin import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+)
+from tests.broker.simulated_brokers import Brokers, lived
+
+MOVED = TopicPartition("t", 0)
+SIZE_BYTES = 500_000
+FETCH_BYTES = 16_384
+SETTINGS = {"replica.fetch.max.bytes": str(FETCH_BYTES)}
+RATE = 50_000
+SLOW = 5_000
+SIDES = {
+    LEADER_RATE: (LEADER_RATE, LEADER_REPLICAS),
+    FOLLOWER_RATE: (FOLLOWER_RATE, FOLLOWER_REPLICAS),
+}
+
+
+async def written(brokers: Brokers) -> list[int]:
+    """A topic on two of the brokers; where it is to go."""
+    await brokers.create("t", replicas=2, configs={"max.message.bytes": str(FETCH_BYTES)})
+    async with brokers.log.producer(batch_bytes=FETCH_BYTES // 2) as producer:
+        for _ in range(SIZE_BYTES // 5_000):
+            await producer.send("t", bytes(5_000))
+        await producer.flush()
+    place = await brokers.place("t")
+    (free,) = {*brokers.nodes} - {*place.replicas}
+    return [place.leader, free]
+
+
+async def moved(brokers: Brokers, target: Sequence[int]) -> float:
+    """How long a move takes, in seconds."""
+    admin = brokers.log.admin()
+    begun_s = brokers.now_s()
+    (refused,) = (await admin.alter_partition_reassignments({MOVED: target})).values()
+    assert refused is None
+    await over(brokers)
+    assert {*(await brokers.place("t")).in_sync} == {*target}
+    return brokers.now_s() - begun_s
+
+
+async def over(brokers: Brokers) -> None:
+    admin = brokers.log.admin()
+    while await admin.list_partition_reassignments():
+        await brokers.pause()
+
+
+@pytest.mark.parametrize("side", [LEADER_RATE, FOLLOWER_RATE, ""])
+def test_a_move_takes_as_long_as_either_side_allows(side: str) -> None:
+    async def story(brokers: Brokers) -> float:
+        target = await written(brokers)
+        if side:
+            rate, replicas = SIDES[side]
+            admin = brokers.log.admin()
+            await admin.alter_configs({replicas: "*"}, topic="t")
+            await admin.alter_configs({rate: str(RATE)}, broker="all")
+        return await moved(brokers, target)
+
+    took_s = lived(story, settings=SETTINGS)
+    if side:
+        # A second's worth may go at once, and the answer that exceeds it.
+        least_s = (SIZE_BYTES - FETCH_BYTES) / RATE - 1
+        assert least_s <= took_s <= 1.5 * SIZE_BYTES / RATE
+    else:
+        assert took_s < 2
+
+
+def test_a_throttle_is_set_for_a_move_raised_and_removed() -> None:
+    async def story(brokers: Brokers) -> float:
+        admin = brokers.log.admin()
+        target = await written(brokers)
+        place = await brokers.place("t")
+        assert await admin.throttle_moves(SLOW, {MOVED: target}) == sorted(
+            {*place.replicas, target[1]}
+        )
+        begun_s = brokers.now_s()
+        await admin.alter_partition_reassignments({MOVED: target})
+        settings = await admin.describe_configs(topic="t")
+        assert settings[LEADER_REPLICAS].value == ",".join(f"0:{each}" for each in place.replicas)
+        assert settings[FOLLOWER_REPLICAS].value == f"0:{target[1]}"
+        async with brokers.log.producer() as producer:
+            while brokers.now_s() < begun_s + 10:
+                sent_s = brokers.now_s()
+                await (await producer.send("t", b"from a leader to who is in sync"))
+                assert brokers.now_s() - sent_s < 0.5, "who is in sync is not held back"
+                await brokers.pause()
+        assert MOVED in await admin.list_partition_reassignments()
+        await admin.throttle_moves(10 * RATE)
+        await over(brokers)
+        took_s = brokers.now_s() - begun_s
+        assert await admin.remove_throttles() == ["t"]
+        assert await admin.remove_throttles() == []
+        settings = await admin.describe_configs(topic="t")
+        assert not settings[LEADER_REPLICAS].value
+        assert not settings[FOLLOWER_REPLICAS].value
+        for broker in brokers.nodes:
+            rate = (await admin.describe_configs(broker=broker))[LEADER_RATE]
+            assert (rate.value, rate.source) == (str(2**63 - 1), "default")
+        return took_s
+
+    assert 10 <= lived(story, settings=SETTINGS) < 20 < SIZE_BYTES / SLOW
+
+
+def test_lists_of_all_replicas_are_somebody_elses() -> None:
+    async def story(brokers: Brokers) -> None:
+        admin = brokers.log.admin()
+        target = await written(brokers)
+        await admin.alter_configs({LEADER_REPLICAS: "*"}, topic="t")
+        await admin.throttle_moves(100 * RATE, {MOVED: target})
+        await moved(brokers, target)
+        assert await admin.remove_throttles() == ["t"]
+        assert (await admin.describe_configs(topic="t"))[LEADER_REPLICAS].value == "*"
+        rate = (await admin.describe_configs(broker=target[0]))[LEADER_RATE].value
+        assert rate == str(100 * RATE)
+
+    lived(story, settings=SETTINGS)
