@@ -2,8 +2,8 @@
 
 Tasks stage segments (`staging`), the driver publishes them: one operation of the broker, atomic
 and idempotent by the job's id. Of a streaming query each batch is a job, named by the query and
-the batch's number, so a batch that Spark repeats after a restart changes nothing. A broker of
-Kafka gets all of a job in one transaction of the driver's, within its limits
+the batch's number, so a batch that Spark repeats after a restart changes nothing. Several
+brokers, and those of Kafka, get all of a job in one transaction of the driver's, within its limits
 (`streamlog.client.transactional_publish`); what was staged has to lie where the driver sees it.
 """
 
@@ -97,9 +97,14 @@ class Sink:
 
         async def ask() -> bool:
             async with opened_log(self._options) as log:
-                return await log.publish(
-                    job_id, segments, staged_by=self.staged_by, read=self._content
+                done = await log.publish(
+                    job_id,
+                    segments,
+                    staged_by=self.staged_by,
+                    read=self._content,
+                    compression=self._options.compression,
                 )
+                return done.is_repeated
 
         if asyncio.run(ask()):
             _log.warning("job %s had been published before: nothing was written now", job_id)
@@ -142,7 +147,7 @@ class Sink:
         path = self._folder() / name
         if not path.exists():
             raise ConfigError(
-                f"{path} is not there: towards a broker that is none of streamlog's the option"
+                f"{path} is not there: towards several brokers, and those of Kafka, the option"
                 " 'stagingPath' has to name a folder that all executors and the driver share"
             )
         return path.read_bytes()

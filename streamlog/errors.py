@@ -174,10 +174,15 @@ class UnsupportedVersion(LogError):
 
 
 class ProducerFenced(LogError):
-    """A newer producer with the same identity has taken over."""
+    """A newer producer with the same identity has taken over, or its transaction was too old.
+
+    `in_doubt`: the commit of its transaction was asked for before, without an answer, so it may
+    have been done. Else nothing of an open transaction counts.
+    """
 
     code = 90
     fatal = True
+    in_doubt = False
 
 
 class TransactionAborted(LogError):

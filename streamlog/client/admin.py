@@ -34,6 +34,7 @@ from streamlog.client.replica_admin import (
     Reassignment,
     ReplicaAdmin,
 )
+from streamlog.client.throttle_admin import ThrottleAdmin
 from streamlog.client.topic_admin import NewTopic, TopicAdmin, TopicDescription
 from streamlog.client.transaction_admin import (
     ProducerDescription,
@@ -71,6 +72,7 @@ __all__ = [
 
 
 class Admin(
+    ThrottleAdmin,
     TopicAdmin,
     ConfigAdmin,
     GroupAdmin,

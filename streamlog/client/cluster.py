@@ -57,10 +57,17 @@ METADATA_AGE_MS_MAX = 300_000
 """After this time a topic is looked up again although nothing went wrong: it may have grown."""
 UNKNOWN_TOPIC_TIMEOUT_MS = 1_000
 """How long a topic may be unknown to the broker that is asked: it may just have been created."""
+FORMING_TIMEOUT_MS = 15_000
+"""How long brokers that answer may take to find their cluster: they elect who leads it first."""
+FORMING_POLL_MS = 100
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
+
+
+class _Forming(ConnectionLost):
+    """A broker answers that has not found its cluster (yet)."""
 
 
 class Lane(Enum):
@@ -119,6 +126,10 @@ class Cluster:
         leader = topic.leaders.get(partition.partition, -1)
         return leader if leader in self._brokers else None
 
+    def knows(self, node_id: int) -> bool:
+        """Whether it is known where this broker is reached."""
+        return node_id in self._brokers
+
     def forget(self, topics: Collection[str]) -> None:
         """What is known about these topics was wrong."""
         for topic in topics:
@@ -158,6 +169,23 @@ class Cluster:
                     retriable=False,  # This was the retry.
                 )
             await asyncio.sleep(RETRY_BACKOFF_MS / 1000)
+
+    async def find(self, *, timeout_ms: int = FORMING_TIMEOUT_MS) -> None:
+        """Learn who is there; brokers that answer have `timeout_ms` to find their cluster.
+
+        Raises:
+            ConnectionLost: no broker can be reached, or none has found it in that time.
+        """
+        deadline_ms = self.clock.now_ms() + timeout_ms
+        while True:
+            try:
+                await self.describe([])
+            except _Forming as error:
+                if self.clock.now_ms() >= deadline_ms:
+                    raise ConnectionLost(f"after {timeout_ms / 1000:g} s {error}") from None
+            else:
+                return
+            await asyncio.sleep(FORMING_POLL_MS / 1000)
 
     async def describe(self, topics: Collection[str] | None = None) -> list[TopicMetadata]:
         """These topics, or all of them.
@@ -401,7 +429,8 @@ class Cluster:
         refusal = next((each for each in problems if each.fatal), None)
         if refusal is not None:  # A wrong password does not get right at another broker.
             raise refusal
-        raise ConnectionLost(
+        is_forming = any(isinstance(each, _Forming) for each in problems)
+        raise (_Forming if is_forming else ConnectionLost)(
             "; ".join(map(str, problems)) or "no broker runs: nobody has this log open"
         )
 
@@ -416,7 +445,7 @@ class Cluster:
             raise
         if not response.brokers:
             await transport.close()
-            raise ConnectionLost(
+            raise _Forming(
                 f"the broker at {host}:{port} has not found its cluster (yet): a majority of the"
                 " controllers has to run and to be reached, see controller.quorum.voters and the"
                 " broker's log"

@@ -35,6 +35,7 @@ class ConsumerOptions(TypedDict, total=False):
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
     isolation_level: Isolation
+    client_rack: str
     time_marks: bool
     assignor: Assignor
     group_protocol: GroupProtocol
@@ -60,8 +61,6 @@ class ConsumerSettings(FetchSettings):
     time_marks: bool = False
     """Keep the marks that tell of time without records, for `Consumer.time_marks`; a poll ends
     when one has come. Brokers of Kafka write none."""
-    metadata_max_age_ms: int = 300_000
-    """How often a member looks for topics that have come, gone or grown."""
     rebalance_timeout_ms: int | None = None
     """How long a rebalance waits for this consumer's owner to poll; None: as long as the owner may
     take, `max_poll_interval_ms`."""

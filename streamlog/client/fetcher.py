@@ -5,7 +5,11 @@ while its buffer is full. If that happens the request must not wait at the broke
 be emptied a moment later and would have to wait for records of the others. So such a request asks
 for what is there, and if there is nothing, the next one goes out when the owner has taken
 something, or after `FULL_PAUSE_MS`. Positions that are not known (new, reset, out of range) are
-looked up before. Fetching from followers (KIP-392) is not used.
+looked up before.
+A reader that says where it stands may be sent by a leader to a replica that is nearer (KIP-392). It
+reads from there for a while, and asks the leader again after that. A replica that does not answer,
+or refuses, is no place to read from: the leader is asked, and for a while not told where the reader
+stands, for it would send it there again.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from streamlog.client.offsets import (
     OffsetAndTimestamp,
     list_offsets,
 )
-from streamlog.client.positions import PartitionState, Positions, Start
+from streamlog.client.positions import NO_MARK, PartitionState, Positions, Start
 from streamlog.errors import ConfigError, OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.data import (
@@ -49,6 +53,8 @@ Reset: TypeAlias = Literal["earliest", "latest", "none"]
 Committed: TypeAlias = Callable[
     [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
 ]
+Requests: TypeAlias = dict[int, list[tuple[TopicPartition, PartitionState]]]
+"""Partitions to ask for, by broker."""
 
 FULL_PAUSE_MS: Final = 20
 REQUEST_MARGIN_MS: Final = 10_000
@@ -57,6 +63,8 @@ FAREWELL_TIMEOUT_MS: Final = 500
 """A broker that does not answer by then forgets the reader by itself."""
 ERROR_BACKOFF_MS: Final = 200
 """Before a partition that met an error is asked for again."""
+AT_LEADER_MS: Final = 10_000
+"""How long a partition is read from its leader after a nearer replica was of no use."""
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +81,12 @@ class FetchSettings:
     isolation_level: Isolation = "read_uncommitted"
     """read_committed: only records of committed transactions, and of none, up to the first
     transaction that is still open."""
+    client_rack: str = ""
+    """Where this reader stands, in the words of broker.rack: a leader sends it to a replica that is
+    nearer, if replica.selector.class says so (KIP-392)."""
+    metadata_max_age_ms: int = 300_000
+    """How often a member looks for topics that have come, gone or grown, and how long a nearer
+    replica is read from until the leader is asked for the nearest one again."""
 
     def __post_init__(self) -> None:
         if self.auto_offset_reset not in {"earliest", "latest", "none"}:
@@ -114,6 +128,8 @@ class Fetcher:
         self._look = asyncio.Event()
         self._resolving = asyncio.Lock()
         self._busy: set[int] = set()
+        self._plain: set[int] = set()
+        """Brokers whose last request did not say where the reader stands, for it must not."""
         self._sessions: dict[int, FetchSession] = {}
         self._troubled_since_ms: int | None = None
         self._committed: Committed | None = None
@@ -175,11 +191,9 @@ class Fetcher:
             self._background.start(self._fetch(node_id, wanted, some_full=some_full))
         return None if next_ms is None else max(next_ms - now_ms, 1)
 
-    async def _requests(
-        self, now_ms: int
-    ) -> tuple[dict[int, list[tuple[TopicPartition, PartitionState]]], int | None, bool]:
+    async def _requests(self, now_ms: int) -> tuple[Requests, int | None, bool]:
         """Partitions to ask for by broker, when those that wait may be, and if some are full."""
-        requests: dict[int, list[tuple[TopicPartition, PartitionState]]] = {}
+        requests: Requests = {}
         next_ms: int | None = None
         some_full = False
         for partition, state in self._positions.items():
@@ -198,9 +212,40 @@ class Fetcher:
                 leader = self._cluster.leader(partition)
             if leader is None:
                 state.not_before_ms = next_ms = now_ms + ERROR_BACKOFF_MS
-            elif leader not in self._busy:
-                requests.setdefault(leader, []).append((partition, state))
-        return requests, next_ms, some_full
+                continue
+            source = self._source(state, leader, now_ms)
+            if source not in self._busy:
+                requests.setdefault(source, []).append((partition, state))
+        return self._separated(requests, now_ms), next_ms, some_full
+
+    def _source(self, state: PartitionState, leader: int, now_ms: int) -> int:
+        """Whom to ask: the replica that the leader has named, as long as that holds, or the leader.
+
+        Time marks are set by leaders alone.
+        """
+        source = state.replica
+        if source is None or state.mark_after_ms != NO_MARK:
+            return leader
+        if now_ms < state.replica_until_ms and self._cluster.knows(source):
+            return source
+        state.keep_at_leader(min(state.replica_until_ms, now_ms + AT_LEADER_MS))
+        return leader
+
+    def _separated(self, requests: Requests, now_ms: int) -> Requests:
+        """What is to be read from leaders, and not to be sent away, is not asked for with copies.
+
+        Where there are both they take turns: a request says where the reader stands, or not.
+        """
+        if not self._settings.client_rack:
+            return requests
+        for node_id, wanted in requests.items():
+            kept = [each for each in wanted if each[1].is_kept_at_leader(now_ms)]
+            copies = [each for each in wanted if each[1].replica == node_id]
+            if kept and copies:
+                self._plain ^= {node_id}
+                left_out = copies if node_id in self._plain else kept
+                requests[node_id] = [each for each in wanted if each not in left_out]
+        return requests
 
     def _is_full(self, state: PartitionState) -> bool:
         return state.buffered_bytes >= self._settings.max_partition_fetch_bytes
@@ -235,11 +280,13 @@ class Fetcher:
             self._troubled_since_ms = None
             for topic in response.responses:
                 topic.topic = topic.topic or session.names.get(topic.topic_id, "")
-            kept = self._store(response.responses, eras)
+            kept = self._store(node_id, response.responses, eras)
         except StreamlogError as error:
             session.on_failure()
             self._cluster.forget({partition.topic for partition in eras})
             self._delay(wanted)
+            for _, state in wanted:
+                self._give_up(node_id, state)
             self._on_error(error)
         finally:
             for _, state in wanted:
@@ -280,10 +327,16 @@ class Fetcher:
         request.min_bytes = self._settings.fetch_min_bytes
         request.max_bytes = self._settings.fetch_max_bytes
         request.isolation_level = ISOLATION_LEVELS[self._settings.isolation_level]
+        rack, now_ms = self._settings.client_rack, self._cluster.clock.now_ms()
+        if rack and not any(state.is_kept_at_leader(now_ms) for _, state in wanted):
+            request.rack_id = rack
         return request
 
     def _store(
-        self, topics: Collection[FetchableTopicResponse], eras: Mapping[TopicPartition, int]
+        self,
+        node_id: int,
+        topics: Collection[FetchableTopicResponse],
+        eras: Mapping[TopicPartition, int],
     ) -> int:
         """Put what came into the buffers; returns how many bytes."""
         kept = 0
@@ -293,6 +346,11 @@ class Fetcher:
                 state = self._positions.get(partition)
                 if state is None or state.era != eras.get(partition):
                     continue  # Revoked, or moved elsewhere meanwhile.
+                is_refused = data.error_code or data.diverging_epoch is not None
+                if is_refused and self._give_up(node_id, state):
+                    log.debug("%s-%d: asking the leader, not broker %d", *partition, node_id)
+                    self._cluster.forget([partition.topic])
+                    continue
                 if data.error_code:
                     self._on_partition_error(partition, state, data)
                     continue
@@ -301,6 +359,8 @@ class Fetcher:
                     continue
                 state.high_watermark = data.high_watermark
                 state.stable_offset = data.last_stable_offset
+                if data.preferred_read_replica >= 0:
+                    self._send_to(partition, state, data.preferred_read_replica)
                 records = one_buffer(data.records)
                 if len(records):
                     aborted = [
@@ -311,6 +371,23 @@ class Fetcher:
         if kept:
             self._tell(None)
         return kept
+
+    def _send_to(self, partition: TopicPartition, state: PartitionState, replica: int) -> None:
+        """The leader has named a replica that is nearer."""
+        now_ms = self._cluster.clock.now_ms()
+        if self._cluster.knows(replica):
+            state.replica = replica
+            state.replica_until_ms = now_ms + self._settings.metadata_max_age_ms
+        else:
+            self._cluster.forget([partition.topic])
+            state.keep_at_leader(now_ms + AT_LEADER_MS)
+
+    def _give_up(self, node_id: int, state: PartitionState) -> bool:
+        """Ask the leader, if it was a nearer replica that was of no use; whether it was."""
+        if state.replica != node_id:
+            return False
+        state.keep_at_leader(self._cluster.clock.now_ms() + AT_LEADER_MS)
+        return True
 
     def _on_partition_error(
         self, partition: TopicPartition, state: PartitionState, data: PartitionData

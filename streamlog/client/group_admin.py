@@ -6,12 +6,13 @@ is put together from all brokers. Both kinds of groups look the same here, whoev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin_room import AdminRoom
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import CorruptData, UnsupportedVersion
 from streamlog.protocol import codec
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -26,6 +27,15 @@ CONSUMER = "consumer"
 """The kind of group whose coordinator assigns (KIP-848), and the protocol type of consumers."""
 CLASSIC = "classic"
 DEAD = "Dead"
+PASSING = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+"""Another broker is about to coordinate the group, or a transaction to commit an offset of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,7 @@ class GroupAdmin(AdminRoom):
                 group_id,
                 admin.DeleteGroupsRequest(groups_names=[group_id]),
                 admin.DeleteGroupsResponse,
+                lambda said: (result.error_code for result in said.results),
             )
             for result in response.results:
                 if result.error_code:
@@ -115,9 +126,24 @@ class GroupAdmin(AdminRoom):
 
         A partition without one is left out, so a group that is not known has none.
         """
+        places = await self.group_places(group_id, partitions)
+        return {at: place.offset for at, place in places.items()}
+
+    async def group_places(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same, with what is committed beside each offset.
+
+        With `require_stable` what a transaction is about to commit is waited for.
+        """
         numbers = None if partitions is None else _by_topic(partitions).items()
         request = wire.OffsetFetchRequest(
             group_id=group_id,
+            require_stable=require_stable,
             topics=None
             if numbers is None
             else [wire.OffsetFetchRequestTopic(name=n, partition_indexes=i) for n, i in numbers],
@@ -133,12 +159,14 @@ class GroupAdmin(AdminRoom):
                 )
             ],
         )
-        response = await self._ask(group_id, request, wire.OffsetFetchResponse)
+        response = await self._ask(group_id, request, wire.OffsetFetchResponse, _fetch_codes)
         found = response.groups[0] if response.groups else response
         if found.error_code:
             raise error_for(found.error_code, f"offsets of group {group_id!r}")
         return {
-            TopicPartition(topic.name, each.partition_index): each.committed_offset
+            TopicPartition(topic.name, each.partition_index): OffsetAndMetadata(
+                each.committed_offset, each.metadata or "", each.committed_leader_epoch
+            )
             for topic in found.topics
             for each in topic.partitions
             if each.committed_offset >= 0
@@ -170,7 +198,12 @@ class GroupAdmin(AdminRoom):
                 for topic, numbers in _by_topic(offsets).items()
             ],
         )
-        response = await self._ask(group_id, request, wire.OffsetCommitResponse)
+        response = await self._ask(
+            group_id,
+            request,
+            wire.OffsetCommitResponse,
+            lambda said: (each.error_code for topic in said.topics for each in topic.partitions),
+        )
         for topic in response.topics:
             for each in topic.partitions:
                 code = each.error_code
@@ -202,7 +235,9 @@ class GroupAdmin(AdminRoom):
                 for topic, numbers in _by_topic(partitions).items()
             ],
         )
-        response = await self._ask(group_id, request, admin.OffsetDeleteResponse)
+        response = await self._ask(
+            group_id, request, admin.OffsetDeleteResponse, lambda said: [said.error_code]
+        )
         if response.error_code:
             raise error_for(response.error_code, f"delete offsets of group {group_id!r}")
         for topic in response.topics:
@@ -213,7 +248,12 @@ class GroupAdmin(AdminRoom):
 
     async def _describe(self, group_id: str) -> GroupDescription:
         request = wire.DescribeGroupsRequest(groups=[group_id])
-        response = await self._ask(group_id, request, wire.DescribeGroupsResponse)
+        response = await self._ask(
+            group_id,
+            request,
+            wire.DescribeGroupsResponse,
+            lambda said: (each.error_code for each in said.groups),
+        )
         coordinator = await self._cluster.coordinator(group_id)
         (found,) = response.groups
         if found.group_state == DEAD or found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -232,7 +272,12 @@ class GroupAdmin(AdminRoom):
     async def _describe_consumers(self, group_id: str, coordinator: int) -> GroupDescription:
         request = consumers.ConsumerGroupDescribeRequest(group_ids=[group_id])
         try:
-            response = await self._ask(group_id, request, consumers.ConsumerGroupDescribeResponse)
+            response = await self._ask(
+                group_id,
+                request,
+                consumers.ConsumerGroupDescribeResponse,
+                lambda said: (each.error_code for each in said.groups),
+            )
         except UnsupportedVersion:
             raise error_for(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r}") from None
         (found,) = response.groups
@@ -260,14 +305,31 @@ class GroupAdmin(AdminRoom):
             coordinator=coordinator,
         )
 
-    async def _ask(self, group_id: str, request: Message, answer: type[M]) -> M:
-        """Ask the group's coordinator, wherever it is."""
+    async def _ask(
+        self,
+        group_id: str,
+        request: Message,
+        answer: type[M],
+        codes: Callable[[M], Iterable[int]],
+    ) -> M:
+        """Ask the group's coordinator, wherever it is by now; `codes` are those of an answer."""
 
         async def attempt() -> M:
             node_id = await self._cluster.coordinator(group_id)
-            return await self._cluster.call(node_id, request, answer)
+            response = await self._cluster.call(node_id, request, answer)
+            for code in codes(response):
+                if code in PASSING:
+                    raise error_for(code, f"group {group_id!r}")
+            return response
 
         return await self._cluster.retrying(attempt)
+
+
+def _fetch_codes(response: wire.OffsetFetchResponse) -> Iterator[int]:
+    found = response.groups[0] if response.groups else response
+    yield found.error_code
+    for topic in found.topics:
+        yield from (each.error_code for each in topic.partitions)
 
 
 def _member(member: wire.DescribedGroupMember, protocol_type: str) -> GroupMemberDescription:

@@ -65,8 +65,8 @@ class PartitionState:
     __slots__ = (
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
         "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
-        "mark_after_ms", "marks", "not_before_ms", "paused", "position", "rest",
-        "stable_offset", "start",
+        "mark_after_ms", "marks", "not_before_ms", "paused", "position", "replica",
+        "replica_until_ms", "rest", "stable_offset", "start",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,6 +84,10 @@ class PartitionState:
         self.in_flight = False
         """A fetch request asks for it just now."""
         self.not_before_ms = 0
+        self.replica: int | None = None
+        """The broker to read from instead of the leader."""
+        self.replica_until_ms = 0
+        """How long that is so; without one, how long the leader is not asked for one."""
         self.high_watermark: int | None = None
         self.stable_offset: int | None = None
         """Up to where committed records are shown."""
@@ -122,6 +126,14 @@ class PartitionState:
         self.buffered_bytes = 0
         self.not_before_ms = 0
         self.marks = []
+
+    def keep_at_leader(self, until_ms: int) -> None:
+        """Read from the leader until then, whoever is nearer."""
+        self.replica, self.replica_until_ms = None, until_ms
+
+    def is_kept_at_leader(self, now_ms: int) -> bool:
+        """Whether the leader is not to be asked for somebody nearer."""
+        return self.replica is None and now_ms < self.replica_until_ms
 
     def cut(self, end: OffsetAndMetadata) -> None:
         """The log was cut at `end`, before `fetch_offset`: what was fetched behind is not in it."""

@@ -14,7 +14,8 @@ from streamlog.client.admin_room import AdminRoom, M, check
 from streamlog.client.offset_metadata import Offsets, with_metadata
 from streamlog.errors import LogError
 from streamlog.protocol.apis import api_of
-from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from streamlog.protocol.messages.publishing import (
     DropStagedRequest,
     DropStagedResponse,
@@ -59,8 +60,11 @@ class Publication:
 class PublishAdmin(AdminRoom):
     """Publishes jobs."""
 
-    async def can_publish(self) -> bool:
-        """Whether the broker knows publications: those of streamlog do."""
+    async def is_streamlog(self) -> bool:
+        """Whether the log's brokers are those of streamlog, and not of Kafka.
+
+        Asked once: for who goes on without the answer if no broker can be reached.
+        """
         key = api_of(PublishRequest).key
         try:
             return await self._cluster.speaks(await self._cluster.controller(), key, 0)
@@ -68,6 +72,24 @@ class PublishAdmin(AdminRoom):
             if error.code == ErrorCode.UNSUPPORTED_VERSION:
                 return False
             raise
+
+    async def can_publish(self) -> bool:
+        """Whether the log takes what is staged: one broker of streamlog leads everything.
+
+        Where there are more, those that do not live just now included, a job is written in a
+        transaction of a producer (`Log.publish`): it is to be told in one way only whether it was.
+        """
+        return await self._cluster.retrying(self._is_alone)
+
+    async def _is_alone(self) -> bool:
+        if not await self.is_streamlog():
+            return False
+        request = DescribeClusterRequest(include_fenced_brokers=True)
+        response = await self._cluster.call_controller(request, DescribeClusterResponse)
+        check("count the brokers", response.error_code, response.error_message)
+        if not response.brokers:
+            raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, "no broker is registered (yet)")
+        return len(response.brokers) == 1
 
     async def publish(
         self,
@@ -91,7 +113,8 @@ class PublishAdmin(AdminRoom):
         Raises:
             LogError: with Kafka's code: a segment is not what it should be (INVALID_REQUEST,
                 INVALID_RECORD), a group has members (NON_EMPTY_GROUP), ...; nothing counts.
-                UNSUPPORTED_VERSION says that the broker is none of streamlog's.
+                UNSUPPORTED_VERSION says that the broker is none of streamlog's. INVALID_REQUEST
+                comes, too, if another broker leads a partition: see `can_publish`.
             RequestTimedOut: nobody knows whether it was published: call again.
         """
         request = PublishRequest(

@@ -154,7 +154,8 @@ class TransactionSession:
 
         Raises:
             TransactionAborted: a record or an offset was lost, so nothing counts.
-            ProducerFenced: another producer has taken over; nothing counts.
+            ProducerFenced: another producer has taken over; nothing counts, unless the error is
+                `in_doubt`: then the commit was asked for before, and it is not known.
             RequestTimedOut: it is not known whether it counts; this producer is over.
         """
         transactions = self._transactions

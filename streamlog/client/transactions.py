@@ -169,6 +169,8 @@ class Transactions:
         """The coordinator may know of the transaction, so it has to be ended."""
         self._is_decided = False
         """The commit has been asked for."""
+        self._may_be_committed = False
+        """A commit was asked for and not answered for good: it may have been done."""
         self._in_doubt = False
         """Something of this transaction may still arrive at a broker."""
         self._troubled_since_ms = 0
@@ -281,6 +283,7 @@ class Transactions:
         if asked is not None:
             self._found.discard(asked.coordinator)
             self._in_doubt = True
+            self._may_be_committed |= _is_commit(asked.request)
         if error.retriable:
             self._retry(error, now_ms)
         else:
@@ -310,6 +313,8 @@ class Transactions:
             return
         self.refused |= _denied(response)
         error = error_for(code, f"{self}, {api_of(type(asked.request)).name}{where}")
+        if error.retriable:
+            self._may_be_committed |= _is_commit(asked.request)
         if _is_no_transaction(asked.request, code):
             self._calm()
             self._in_doubt = True
@@ -456,7 +461,7 @@ class Transactions:
         self.phase = Phase.RESUMING if self._in_doubt else Phase.READY
         self._added.clear()
         self._groups.clear()
-        self._may_be_known = self._is_decided = False
+        self._may_be_known = self._is_decided = self._may_be_committed = False
 
     def _retry(self, error: StreamlogError, now_ms: int) -> None:
         if self.trouble is None:
@@ -514,13 +519,23 @@ class Transactions:
         self._calm()
 
     def _fenced(self, code: int) -> ProducerFenced:
-        return ProducerFenced(
+        what = "Nothing of an open one counts"
+        if self._may_be_committed:
+            # It may have been committed, and another producer have taken over, before we asked
+            # again: who is shut out is told no more.
+            what = (
+                "The commit was asked for before, without an answer: whether it counts is not "
+                "known, look at what is there"
+            )
+        fenced = ProducerFenced(
             f"{self} is fenced, {describe(code)}; or a transaction was open for longer than "
-            f"transaction_timeout_ms ({self._settings.timeout_ms}) and was aborted. Nothing of an "
-            "open one counts. Close this producer; if two are meant to run at the same time, give "
-            "each a transactional_id of its own",
+            f"transaction_timeout_ms ({self._settings.timeout_ms}) and was aborted. {what}. Close "
+            "this producer; if two are meant to run at the same time, give each a "
+            "transactional_id of its own",
             code=code,
         )
+        fenced.in_doubt = self._may_be_committed
+        return fenced
 
 
 def _refusal(response: Message) -> tuple[int, str]:
@@ -563,6 +578,10 @@ def _gravest(codes: Iterable[tuple[int, str]]) -> tuple[int, str]:
     refused = [each for each in codes if each[0] != ErrorCode.NONE]
     refused.sort(key=lambda each: (each[0] == _NOT_TRIED, is_retriable(each[0])))
     return refused[0] if refused else (ErrorCode.NONE, "")
+
+
+def _is_commit(request: Message) -> bool:
+    return isinstance(request, wire.EndTxnRequest) and request.committed
 
 
 def _is_no_transaction(request: Message, code: int) -> bool:

@@ -189,7 +189,6 @@ class BackfillJob:
         counts = {name: spec.partitions or 1 for name, spec in program.topics.items()}
         read = {topic for sub in program.topology.subtopologies for topic in sub.topics}
         if asked.outputs == "publish":
-            reader.run(publication.check(reader))
             outputs = {n: spec for n, spec in program.topics.items() if n not in read}
             reader.run(declare_topics(reader.log, outputs))
         there = reader.partitions()

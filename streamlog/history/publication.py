@@ -1,23 +1,25 @@
 """Publication: the staged rows of a history, into their topics, all at once and once.
 
-The files go to the broker first, where nobody sees them; then one request makes all of them count.
-It is told apart by the job's id, so a job that is run again after its end was not heard of changes
-nothing. Brokers of Kafka can't do that. Not done here: state and offsets, which a hand-over
-publishes together with the rows.
+One broker of streamlog gets the files first, where nobody sees them; then one request makes all of
+them count. Several, and Kafka's, get the rows from here, in one transaction. Either way the job is
+told apart by its id, so one that is run again after its end was not heard of changes nothing. Not
+done here: state and offsets, which a hand-over publishes together with the rows.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from streamlog.client.admin import Admin
-from streamlog.errors import ConfigError
 from streamlog.history.finished import FinishedTask
 from streamlog.history.readers import LogReader
 from streamlog.processing.record_queue import TopicPartition
 from streamlog.records.staged import StagedSegment
 from streamlog.snapshots import SnapshotPlace, StagedRecords
+
+if TYPE_CHECKING:
+    from streamlog.log import Log
 
 
 def published(
@@ -26,46 +28,31 @@ def published(
     """Publish what the tasks have staged; returns the offset behind it in each partition.
 
     Raises:
-        ConfigError: the log's broker can't publish.
-        LogError: the broker has refused; nothing counts.
+        LogError: the log has refused; nothing counts.
+        UsageError: the job's id is the name of a group of consumers; nothing counts.
         RequestTimedOut: nobody knows whether it was published; run the job again under its id.
     """
     staged = [part for task in tasks for part in task.staged]
-    return reader.run(_published(reader.log.admin(), job_id, staged, place))
-
-
-async def check(reader: LogReader) -> None:
-    """Refuse logs that can't publish, before anything is run.
-
-    Raises:
-        ConfigError: the log's broker is none of streamlog's.
-    """
-    if not await reader.log.admin().can_publish():
-        raise ConfigError(
-            "outputs='publish' needs brokers of streamlog, which publish a job at once: on Kafka "
-            "stage the rows, compare them, and let a version of its own write them live"
-        )
+    return reader.run(_published(reader.log, job_id, staged, place))
 
 
 async def _published(
-    admin: Admin, job_id: str, staged: Iterable[StagedRecords], place: SnapshotPlace
+    log: Log, job_id: str, staged: Iterable[StagedRecords], place: SnapshotPlace
 ) -> dict[TopicPartition, int]:
-    segments: list[StagedSegment] = []
-    for part in staged:
-        name = part.name.replace("/", ".")
-        with (
-            place.checked(part) as path,
-            open(path, "rb") as file,  # noqa: ASYNC230, PTH123 - on a loop that waits for nothing else
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data,
-            memoryview(data) as view,
-        ):
-            await admin.stage(job_id, name, view)
-        segments.append(
-            StagedSegment(part.topic, part.partition, name, part.size_bytes, part.records, part.crc)
-        )
-    done = await admin.publish(job_id, segments=segments)
-    return {
-        (at.topic, at.partition): found.last_offset + 1
-        for at, found in done.ranges.items()
-        if found.last_offset >= 0
-    }
+    parts = {part.name.replace("/", "."): part for part in staged}
+    segments = [
+        StagedSegment(part.topic, part.partition, name, part.size_bytes, part.records, part.crc)
+        for name, part in parts.items()
+    ]
+    admin = log.admin()
+    if await admin.can_publish():
+        for name, part in parts.items():
+            await admin.stage(job_id, name, _content(part, place))
+    done = await log.publish(job_id, segments, read=lambda name: _content(parts[name], place))
+    return {(at.topic, at.partition): end for at, end in done.ends.items()}
+
+
+def _content(part: StagedRecords, place: SnapshotPlace) -> memoryview:
+    """What the file holds, in memory only as far as it is looked at; gone when nobody has it."""
+    with place.checked(part) as path, open(path, "rb") as file:  # noqa: PTH123 - paths are text in all of the engine
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))

@@ -195,6 +195,8 @@ class Api:
     client_version_max: int
     """The newest in which clients ask; in newer ones brokers ask each other."""
     flexible_from: int | None
+    is_of_peers: bool
+    """Whether nodes of a cluster ask it of each other, and nobody else does."""
 
     def is_flexible(self, version: int) -> bool:
         """Whether this version has compact lengths and tagged fields."""
@@ -212,6 +214,7 @@ def _api(
     *,
     advertised_from: int | None = None,
     clients_up_to: int | None = None,
+    is_of_peers: bool = False,
 ) -> Api:
     served = request.__versions__
     return Api(
@@ -223,6 +226,7 @@ def _api(
         max_version=served.last,
         client_version_max=served.last if clients_up_to is None else clients_up_to,
         flexible_from=request.__flexible_from__,
+        is_of_peers=is_of_peers,
     )
 
 
@@ -274,20 +278,20 @@ _SERVED: Final = (
     _api(49, AlterClientQuotasRequest, AlterClientQuotasResponse),
     _api(50, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse),
     _api(51, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
-    _api(52, VoteRequest, VoteResponse),
-    _api(53, BeginQuorumEpochRequest, BeginQuorumEpochResponse),
-    _api(54, EndQuorumEpochRequest, EndQuorumEpochResponse),
+    _api(52, VoteRequest, VoteResponse, is_of_peers=True),
+    _api(53, BeginQuorumEpochRequest, BeginQuorumEpochResponse, is_of_peers=True),
+    _api(54, EndQuorumEpochRequest, EndQuorumEpochResponse, is_of_peers=True),
     _api(55, DescribeQuorumRequest, DescribeQuorumResponse),
-    _api(56, AlterPartitionRequest, AlterPartitionResponse),
-    _api(59, FetchSnapshotRequest, FetchSnapshotResponse),
+    _api(56, AlterPartitionRequest, AlterPartitionResponse, is_of_peers=True),
+    _api(59, FetchSnapshotRequest, FetchSnapshotResponse, is_of_peers=True),
     _api(60, DescribeClusterRequest, DescribeClusterResponse),
     _api(61, DescribeProducersRequest, DescribeProducersResponse),
-    _api(62, BrokerRegistrationRequest, BrokerRegistrationResponse),
-    _api(63, BrokerHeartbeatRequest, BrokerHeartbeatResponse),
+    _api(62, BrokerRegistrationRequest, BrokerRegistrationResponse, is_of_peers=True),
+    _api(63, BrokerHeartbeatRequest, BrokerHeartbeatResponse, is_of_peers=True),
     _api(64, UnregisterBrokerRequest, UnregisterBrokerResponse),
     _api(65, DescribeTransactionsRequest, DescribeTransactionsResponse),
     _api(66, ListTransactionsRequest, ListTransactionsResponse),
-    _api(67, AllocateProducerIdsRequest, AllocateProducerIdsResponse),
+    _api(67, AllocateProducerIdsRequest, AllocateProducerIdsResponse, is_of_peers=True),
     _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     _api(74, ListConfigResourcesRequest, ListConfigResourcesResponse),

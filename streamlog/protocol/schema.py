@@ -126,14 +126,34 @@ class StructType(type):
     ) -> StructType:
         """Make the class; `options` go to `__init_subclass__`."""
         fields = tuple(
-            replace(value, name=key) for key, value in namespace.items() if isinstance(value, Field)
+            _named(value, key) for key, value in namespace.items() if isinstance(value, Field)
         )
         names = tuple(field.name for field in fields)
         body = {key: value for key, value in namespace.items() if key not in names}
         body["__slots__"] = names
         body["__fields__"] = fields
-        body["__init__"] = _constructor(fields)
-        return super().__new__(cls, name, bases, body, **options)
+        made = super().__new__(cls, name, bases, body, **options)
+        type.__setattr__(made, "__init__", _late_constructor(made, fields))
+        return made
+
+
+def _named(field: Field, name: str) -> Field:
+    """A declaration with its name, which is known when the class is made."""
+    if field.name:
+        return replace(field, name=name)
+    object.__setattr__(field, "name", name)
+    return field
+
+
+def _late_constructor(struct: StructType, fields: Sequence[Field]) -> Callable[..., None]:
+    """Makes the constructor for the first instance: of most structs a process has none."""
+
+    def initialize(self: Struct, **values: object) -> None:
+        constructor = _constructor(fields)
+        type.__setattr__(struct, "__init__", constructor)
+        constructor(self, **values)
+
+    return initialize
 
 
 def _constructor(fields: Sequence[Field]) -> Callable[..., None]:

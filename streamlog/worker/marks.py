@@ -33,7 +33,7 @@ class Marks:
         if after_ms is None or self._is_known:
             return
         try:
-            are_written = await self._log.admin().can_publish()
+            are_written = await self._log.admin().is_streamlog()
         except StreamlogError as error:
             logger.debug("nobody knows whether there are time marks: %s", error)
             return  # Whoever wants the next one asks again.

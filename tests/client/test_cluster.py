@@ -20,8 +20,11 @@ from streamlog.client.cluster import (
 )
 from streamlog.clock import ManualClock, SystemClock
 from streamlog.errors import ConnectionLost, StreamlogError, UnknownTopicOrPartition
+from streamlog.log import Log
 from streamlog.transport.connection import TcpTransport
 from tests.broker.node import create
+from tests.broker.three_brokers import Cluster as Brokers
+from tests.broker.three_brokers import Unstarted, lived
 
 connect = partial(TcpTransport.connect, client_id="test", timeout_ms=60_000)
 
@@ -45,6 +48,21 @@ def test_a_broker_on_another_port_is_found_by_the_addresses_as_they_are_now(
         await cluster.close()
 
     asyncio.run(main())
+
+
+def test_a_broker_that_has_not_found_its_cluster_is_waited_for_and_then_told_of() -> None:
+    async def story(brokers: Brokers) -> None:
+        first, second, _ = brokers.nodes.values()
+        await first.start()
+        cluster = Cluster(lambda: [("127.0.0.1", first.port)], connect, SystemClock())
+        waited = rf"^after 0\.1 s the broker at 127\.0\.0\.1:{first.port} has not found its cluster"
+        with pytest.raises(ConnectionLost, match=waited):
+            await cluster.find(timeout_ms=100)
+        opening = asyncio.ensure_future(Log.open(f"kafka://127.0.0.1:{first.port}").__aenter__())
+        await second.start()
+        await (await opening).close()
+
+    lived(Unstarted, story)
 
 
 def test_another_log_at_the_same_address_is_not_taken_for_this_one(tmp_path: Path) -> None:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import cast
+
+import pytest
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
 from streamlog.client.cluster import Cluster
-from streamlog.client.fetcher import Fetcher, FetchSettings
+from streamlog.client.fetcher import AT_LEADER_MS, ERROR_BACKOFF_MS, Fetcher, FetchSettings
 from streamlog.client.positions import Positions
-from streamlog.clock import SystemClock
-from streamlog.protocol.messages.data import FetchRequest, FetchResponse
+from streamlog.clock import Clock, ManualClock, SystemClock
+from streamlog.errors import ConnectionLost
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.data import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 
 AT_ITS_END, FULL = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -21,7 +30,7 @@ class Questions:
     """A cluster of one broker that has nothing new, and what it was asked."""
 
     def __init__(self) -> None:
-        self.clock = SystemClock()
+        self.clock: Clock = SystemClock()
         self.requests: list[FetchRequest] = []
 
     def leader(self, _: TopicPartition) -> int:
@@ -76,3 +85,106 @@ def test_a_buffer_that_gets_room_while_a_request_is_on_its_way_is_not_waited_for
         await asyncio.wait([running])
 
     asyncio.run(main())
+
+
+LEADER, NEAR = 0, 1
+T0 = TopicPartition("t", 0)
+
+
+class Racks(Questions):
+    """Two brokers, of which the leader names the other one to who says where it stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hands = ManualClock()
+        self.clock = self.hands
+        self.asked: list[tuple[int, str]] = []
+        self.error_code = 0
+        self.is_reached = True
+
+    def knows(self, node_id: int) -> bool:
+        return node_id in (LEADER, NEAR)
+
+    def forget(self, topics: object) -> None:
+        """It will be looked up."""
+
+    async def call(self, node_id: int, request: FetchRequest, *_: object, **__: object) -> object:
+        self.asked.append((node_id, request.rack_id))
+        if node_id == NEAR and not self.is_reached:
+            raise ConnectionLost("it is not there")
+        data = PartitionData(partition_index=0, high_watermark=5, records=b"")
+        if node_id == NEAR:
+            data.error_code = self.error_code
+        elif request.rack_id:
+            data.preferred_read_replica = NEAR
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
+
+
+def rounds(cluster: Racks, *turns: Callable[[], object]) -> list[tuple[int, str]]:
+    """Whom a reader in rack `r` asks, and whether it says so, at first and after each turn."""
+
+    async def main() -> None:
+        positions, background = Positions(), Held()
+        positions.assign([T0])
+        positions.state(T0).move(5)
+        told: list[object] = []
+        fetcher = Fetcher(
+            cast("Cluster", cluster),
+            positions,
+            FetchSettings(client_rack="r", metadata_max_age_ms=60_000),
+            cast("Background", background),
+            tell=told.append,
+        )
+        running = asyncio.create_task(fetcher.run())
+        for turn in (lambda: None, *turns):
+            turn()
+            fetcher.look()
+            await (await background.works.get())
+        running.cancel()
+        await asyncio.wait([running])
+        assert told == []
+        assert positions.state(T0).position == 5
+
+    asyncio.run(main())
+    return cluster.asked
+
+
+def test_a_reader_goes_where_its_leader_sends_it_and_asks_again_after_a_while() -> None:
+    cluster = Racks()
+
+    def later() -> None:
+        cluster.hands.advance(60_000)
+
+    assert rounds(cluster, int, int, later, int) == [
+        (LEADER, "r"),
+        (NEAR, "r"),
+        (NEAR, "r"),
+        (LEADER, "r"),
+        (NEAR, "r"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE, None]
+)
+def test_a_replica_that_is_of_no_use_is_left_alone_for_a_while(code: int | None) -> None:
+    cluster = Racks()
+
+    def fail() -> None:
+        cluster.is_reached, cluster.error_code = code is not None, code or 0
+
+    def heal() -> None:
+        cluster.is_reached, cluster.error_code = True, 0
+        cluster.hands.advance(AT_LEADER_MS)
+
+    def wait() -> None:
+        cluster.hands.advance(ERROR_BACKOFF_MS)
+
+    assert rounds(cluster, fail, wait, int, heal, int) == [
+        (LEADER, "r"),
+        (NEAR, "r"),
+        (LEADER, ""),
+        (LEADER, ""),
+        (LEADER, "r"),
+        (NEAR, "r"),
+    ]

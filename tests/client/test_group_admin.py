@@ -9,13 +9,22 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.admin import Admin
+from streamlog.client.cluster import Cluster
 from streamlog.client.group_admin import GroupListing
-from streamlog.errors import LogError, UnknownTopicOrPartition
+from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.clock import SystemClock
+from streamlog.errors import LogError, NotAuthorized, UnknownTopicOrPartition
 from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages import coordination as wire
 from streamlog.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from streamlog.protocol.messages.group_admin import DeletableGroupResult, DeleteGroupsResponse
+from streamlog.protocol.schema import Message
+from streamlog.transport.connection import TcpTransport
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -95,5 +104,47 @@ def test_offsets_of_a_group_without_members_are_moved(open_log: OpenLog) -> None
             assert await admin.list_groups() == []
             with pytest.raises(LogError, match="no such group"):
                 await admin.delete_groups(["g"])
+
+    asyncio.run(main())
+
+
+def cluster_of(*answers: Message) -> Cluster:
+    """Whose coordinators answer so, one after the other."""
+    told = iter(answers)
+
+    async def coordinator(key: str) -> int:
+        return 1
+
+    async def call(node_id: int, request: Message, kind: type[Message]) -> Message:
+        return next(told)
+
+    cluster = Cluster(list, TcpTransport.connect, SystemClock())
+    cluster.coordinator, cluster.call = coordinator, call  # type: ignore[method-assign, assignment]
+    return cluster
+
+
+def fetched(code: int, offset: int = -1, partition_code: int = 0) -> Message:
+    each = wire.OffsetFetchResponsePartitions(
+        partition_index=0, committed_offset=offset, metadata="m", error_code=partition_code
+    )
+    topic = wire.OffsetFetchResponseTopics(name="t", partitions=[each])
+    group = wire.OffsetFetchResponseGroup(group_id="g", topics=[topic], error_code=code)
+    return wire.OffsetFetchResponse(groups=[group])
+
+
+def test_a_coordinator_that_is_another_by_now_and_a_commit_that_is_due_are_waited_for() -> None:
+    async def main() -> None:
+        gone, loads = ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        unstable = fetched(0, partition_code=ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        admin = Admin(cluster_of(fetched(gone), fetched(loads), unstable, fetched(0, 7)))
+        assert await admin.group_places("g", require_stable=True) == {T0: OffsetAndMetadata(7, "m")}
+        answers = [
+            DeleteGroupsResponse(results=[DeletableGroupResult(group_id="g", error_code=code)])
+            for code in (gone, 0)
+        ]
+        await Admin(cluster_of(*answers)).delete_groups(["g"])
+        refused = fetched(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        with pytest.raises(NotAuthorized):
+            await Admin(cluster_of(refused)).group_offsets("g")
 
     asyncio.run(main())

@@ -247,6 +247,7 @@ def test_a_group_survives_what_its_coordinator_says(mock: MockedClients) -> None
 
 async def ask_for_what_is_ours() -> None:
     async with mocked(t=1) as log:
+        assert not await log.admin().is_streamlog()
         assert not await log.admin().can_publish()
         with pytest.raises(LogError, match="Publish; brokers of streamlog alone know it"):
             await log.admin().publish("nightly")

@@ -46,6 +46,7 @@ async def committed(log: Log, place: TopicPartition, count: int) -> list[bytes |
 async def publish_twice(open_log: OpenLog) -> None:
     async with open_log(t=2) as log:
         admin = log.admin()
+        assert await admin.is_streamlog()
         assert await admin.can_publish()
         data = segment_of(*VALUES, LARGE, LARGE)
         await admin.stage("job", "a", data)

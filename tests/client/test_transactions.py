@@ -274,6 +274,26 @@ def test_a_commit_without_an_answer_is_the_end_of_the_producer() -> None:
     assert "gone" in str(one.failure)
 
 
+@pytest.mark.parametrize(
+    ("doubt", "told"),
+    [(None, "Nothing of an open one"), ("error", "not known"), ("code", "not known")],
+)
+def test_who_is_shut_out_while_it_commits_again_does_not_know(doubt: str | None, told: str) -> None:
+    one = begun(T0)
+    one.commit()
+    asked(one)
+    if doubt == "error":
+        one.on_error(ConnectionLost("gone"), 0)
+    elif doubt == "code":
+        one.on_answer(EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE), 0)
+    if doubt is not None:
+        asked(one, 1_000)
+    one.on_answer(EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED), 1_000)
+    assert isinstance(one.failure, ProducerFenced)
+    assert told in str(one.failure)
+    assert one.failure.in_doubt == (doubt is not None)
+
+
 @pytest.mark.parametrize("code", [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH])
 def test_a_fenced_producer_is_told_what_to_do(code: ErrorCode) -> None:
     one = begun()

@@ -25,8 +25,10 @@ NO_MARKS = {"mark.quiet.ms": "-1"}
 class Till:
     """An app over orders, with a repartition and windows that close."""
 
-    def __init__(self, directory: Path, scale: int = 1, factor: int = 3) -> None:
-        self.url = f"embedded:{directory / 'log'}"
+    def __init__(
+        self, directory: Path, scale: int = 1, factor: int = 3, *, url: str | None = None
+    ) -> None:
+        self.url = url or f"embedded:{directory / 'log'}"
         self.app = App(
             "till", log=self.url, state_dir=str(directory / "state"), commit_interval="20ms"
         )

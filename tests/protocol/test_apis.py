@@ -52,7 +52,7 @@ ADVERTISED = {
     "DescribeClientQuotas": (48, 0, 1, 1),
     "AlterClientQuotas": (49, 0, 1, 1),
     "FetchSnapshot": (59, 0, 0, 0),
-    "DescribeCluster": (60, 0, 1, 0),
+    "DescribeCluster": (60, 0, 2, 0),
     "DescribeProducers": (61, 0, 0, 0),
     "DescribeTransactions": (65, 0, 0, 0),
     "ListTransactions": (66, 0, 1, 0),

@@ -26,7 +26,7 @@ from streamlog.client.admin import NewTopic
 from streamlog.errors import ConfigError, CorruptData
 from streamlog.log import Log
 from tests.broker.storage.test_cleaning import MEMORY_BYTES, dirt, keyed
-from tests.spark_bridge.test_writing import served
+from tests.spark_bridge.test_writing import one, served
 
 COMPACTED = BrokerConfig(
     topic=TopicConfig(segment_bytes=1024, index_interval_bytes=128, cleanup_policy="compact")
@@ -84,7 +84,7 @@ def address(request: pytest.FixtureRequest, directory: Path) -> Iterator[dict[st
     if request.param == "path":
         yield {"path": str(directory)}
         return
-    with served(directory) as servers:
+    with served(one(directory)) as servers:
         yield {"kafka.bootstrap.servers": servers}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from streamlog.log import Log
 from streamlog.records.batch import Record
 from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.stored_log import StoredLog
+from tests.broker.three_brokers import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,17 +125,32 @@ def test_what_is_wrong_is_named(
         write(spark.range(3).selectExpr(*columns.split(", ")), directory, **options)
 
 
+@asynccontextmanager
+async def one(directory: Path) -> AsyncIterator[str]:
+    async with Log.open(f"embedded:{directory}") as log:
+        assert log.address is not None
+        yield "{}:{}".format(*log.address)
+
+
+@asynccontextmanager
+async def three() -> AsyncIterator[str]:
+    async with Cluster() as cluster:
+        await cluster.ready()
+        servers = ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes.values())
+        await create(f"kafka://{servers}")
+        yield servers
+
+
 @contextmanager
-def served(directory: Path) -> Iterator[str]:
-    """A broker on a loop of its own: Spark finds its sources in the thread that registered them."""
+def served(brokers: AbstractAsyncContextManager[str]) -> Iterator[str]:
+    """On a loop of their own: Spark finds its sources in the thread that registered them."""
     address: Future[str] = Future()
     loop = asyncio.new_event_loop()
     over = asyncio.Event()
 
     async def serve() -> None:
-        async with Log.open(f"embedded:{directory}") as log:
-            assert log.address is not None
-            address.set_result("{}:{}".format(*log.address))
+        async with brokers as servers:
+            address.set_result(servers)
             await over.wait()
 
     thread = Thread(target=loop.run_until_complete, args=(serve(),))
@@ -148,7 +164,7 @@ def served(directory: Path) -> Iterator[str]:
 
 
 def test_rows_go_to_a_running_broker(spark: SparkSession, directory: Path) -> None:
-    with served(directory) as servers:
+    with served(one(directory)) as servers:
         frame = spark.range(0, ROWS, 1, 2).selectExpr(*COLUMNS)
         writer = frame.write.format("streamlog").mode("append").option("topic", "out")
         writer.option("kafka.bootstrap.servers", servers).save()
@@ -156,3 +172,20 @@ def test_rows_go_to_a_running_broker(spark: SparkSession, directory: Path) -> No
         reader = reader.option("subscribe", "out").option("startingTimestamp", "1")
         assert reader.load().count() == ROWS
     assert not any((directory / "_staging").rglob("*/*"))
+
+
+def test_several_brokers_get_a_job_in_one_transaction_and_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    staging = tmp_path / "staging"
+    with served(three()) as servers:
+        frame = spark.range(0, ROWS, 1, 2).selectExpr(*COLUMNS)
+        options = {"topic": "out", "jobId": "nightly-7", "kafka.bootstrap.servers": servers}
+        for again in (frame, frame.repartition(3)):
+            writer = again.write.format("streamlog").mode("append").options(**options)
+            writer.option("stagingPath", str(staging)).save()
+        reader = spark.read.format("streamlog").option("kafka.bootstrap.servers", servers)
+        reader = reader.option("subscribe", "out").option("startingOffsets", "earliest")
+        assert reader.load().selectExpr("cast(value as string)").distinct().count() == ROWS
+        assert reader.load().count() == ROWS
+    assert not any(path.is_file() for path in staging.rglob("*"))

@@ -127,7 +127,7 @@ async def still(log: Log) -> dict[str, str]:
 
     Brokers of Kafka write no time marks, and know no such setting.
     """
-    return {"mark.quiet.ms": "-1"} if await log.admin().can_publish() else {}
+    return {"mark.quiet.ms": "-1"} if await log.admin().is_streamlog() else {}
 
 
 async def read_until(

@@ -139,23 +139,28 @@ class MetadataResponse(Message, versions="0-13", flexible_from=9):
     error_code: int = int16("13+")
 
 
-class DescribeClusterRequest(Message, versions="0-1", flexible_from=0):
-    """Look at the brokers (`endpoint_type` 1) or the controllers (2)."""
+class DescribeClusterRequest(Message, versions="0-2", flexible_from=0):
+    """Look at the brokers (`endpoint_type` 1) or the controllers (2).
+
+    `include_fenced_brokers`: those too that do not live just now (KIP-1073).
+    """
 
     include_cluster_authorized_operations: bool = boolean("0+")
     endpoint_type: int = int8("1+", default=1)
+    include_fenced_brokers: bool = boolean("2+")
 
 
 class DescribeClusterBroker(Struct):
-    """Where a broker can be reached."""
+    """Where a broker can be reached, and whether it is taken for dead (KIP-1073)."""
 
     broker_id: int = int32("0+")
     host: str = string("0+")
     port: int = int32("0+")
     rack: str | None = string("0+", nullable="0+", default=None)
+    is_fenced: bool = boolean("2+")
 
 
-class DescribeClusterResponse(Message, versions="0-1", flexible_from=0):
+class DescribeClusterResponse(Message, versions="0-2", flexible_from=0):
     """The cluster."""
 
     throttle_time_ms: int = int32("0+")
