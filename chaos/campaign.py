@@ -259,6 +259,12 @@ async def _logging(path: Path) -> AsyncIterator[None]:
 def _noticed(room: Room, before: Counter[str]) -> list[str]:
     """What clients were told of a trouble that they are not to notice."""
     errors = {name: many - before[name] for name, many in room.counts.items() if ": " in name}
-    unsure = sum(send.outcome is not Outcome.OK for send in room.history.sends)
+    # Whoever aborts a transaction takes back what is still to be sent; errors are counted above.
+    ended = room.history.transactions
+    aborted = {each.name for each in ended if each.outcome is Outcome.FAILED}
+    unsure = sum(
+        send.outcome is not Outcome.OK and send.transaction not in aborted
+        for send in room.history.sends
+    )
     told = [f"noticed: {name}, {many} times" for name, many in errors.items() if many]
     return told + ([f"noticed: {unsure} records were not acknowledged"] if unsure else [])

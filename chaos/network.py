@@ -153,6 +153,8 @@ class Bridge:
     def close(self) -> None:
         """Take it down; who is in there is dead."""
         for node_id in self._nodes:
+            # Before its namespace, whose links go some time after it: the name may be taken next.
+            _ip("link", "del", f"veth{node_id}")
             _ip("netns", "del", f"broker{node_id}")
         _ip("link", "del", BRIDGE)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import monotonic
+from typing import Any, TypeVar
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
+from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from conformance.client import (
@@ -26,10 +28,13 @@ from conformance.client import (
 )
 
 POLL_MS = 100
+PAUSE_S = 0.1
 CLASSIC_GROUP_STATE, CLASSIC_GROUP_MEMBERS = 2, 5
 """Where a description has them: it is a tuple here."""
 OF_TOPIC = 1
 """The source of a setting that was made for the topic."""
+
+T = TypeVar("T")
 
 
 class _Writer(Writer):
@@ -158,55 +163,69 @@ class _Administrator(Administrator):
 
         self._admin = loop.run(start())
 
+    def _answer(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """It asks one broker, once. If that is away just now, another attempt is up to who asks."""
+        deadline_s = monotonic() + PATIENCE_S
+
+        async def attempts() -> T:
+            while True:
+                try:
+                    return await ask()
+                except KafkaError as error:
+                    if not error.retriable or monotonic() > deadline_s:
+                        raise
+                await asyncio.sleep(PAUSE_S)
+
+        return self._loop.run(attempts())
+
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         topic = NewTopic(name, partitions, REPLICAS, topic_configs=dict(configs))
-        self._loop.run(self._admin.create_topics([topic]))
+        self._answer(lambda: self._admin.create_topics([topic]))
 
     def partitions(self) -> dict[str, int]:
-        async def described() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = await self._admin.describe_topics()
-            return found
-
-        return {each["topic"]: len(each["partitions"]) for each in self._loop.run(described())}
+        found: list[dict[str, Any]] = self._answer(self._admin.describe_topics)
+        return {each["topic"]: len(each["partitions"]) for each in found}
 
     def add_partitions(self, name: str, count: int) -> None:
-        self._loop.run(self._admin.create_partitions({name: NewPartitions(count)}))
+        self._answer(lambda: self._admin.create_partitions({name: NewPartitions(count)}))
 
     def delete_topic(self, name: str) -> None:
-        self._loop.run(self._admin.delete_topics([name]))
+        self._answer(lambda: self._admin.delete_topics([name]))
 
     def configs(self, topic: str) -> dict[str, str | None]:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        (answer,) = self._loop.run(self._admin.describe_configs([resource]))
+        (answer,) = self._answer(lambda: self._admin.describe_configs([resource]))
         return {entry[0]: entry[1] for entry in answer.resources[0][4]}
 
     def set_config(self, topic: str, name: str, value: str) -> None:
         """Its request replaces all settings of a topic, so those that were made go with it."""
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        (answer,) = self._loop.run(self._admin.describe_configs([resource]))
+        (answer,) = self._answer(lambda: self._admin.describe_configs([resource]))
         made = {entry[0]: entry[1] for entry in answer.resources[0][4] if entry[3] == OF_TOPIC}
         changed = ConfigResource(ConfigResourceType.TOPIC, topic, made | {name: value})
-        for done in self._loop.run(self._admin.alter_configs([changed])):
+        for done in self._answer(lambda: self._admin.alter_configs([changed])):
             for error_code, message, *_ in done.resources:
                 assert error_code == 0, f"error {error_code}: {message}"
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = TopicPartition(topic, partition)
         asked = {place: RecordsToDelete(before_offset=before)}
-        begins: int = self._loop.run(self._admin.delete_records(asked))[place]
+        begins: int = self._answer(lambda: self._admin.delete_records(asked))[place]
         return begins
 
     def groups(self) -> set[str]:
-        return {each[0] for each in self._loop.run(self._admin.list_consumer_groups())}
+        return {each[0] for each in self._answer(self._admin.list_consumer_groups)}
 
     def members(self, group: str) -> tuple[str, int]:
-        (answer,) = self._loop.run(self._admin.describe_consumer_groups([group]))
+        (answer,) = self._answer(lambda: self._admin.describe_consumer_groups([group]))
         (found,) = answer.groups
         return found[CLASSIC_GROUP_STATE].lower(), len(found[CLASSIC_GROUP_MEMBERS])
 
     def group_offsets(self, group: str, topic: str, partitions: int) -> dict[int, int]:
         places = [TopicPartition(topic, number) for number in range(partitions)]
-        found = self._loop.run(self._admin.list_consumer_group_offsets(group, partitions=places))
+        found = self._answer(
+            lambda: self._admin.list_consumer_group_offsets(group, partitions=places)
+        )
         return {place.partition: each.offset for place, each in found.items() if each.offset >= 0}
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ with warnings.catch_warnings():
         NewPartitions,
         NewTopic,
     )
-    from kafka.errors import KafkaConnectionError, NodeNotReadyError
+    from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
     from kafka.structs import OffsetAndMetadata
 
 R = TypeVar("R")
@@ -99,9 +99,10 @@ class _Reader(Reader):
         self._consumer.subscribe([topic])
 
     def poll(self) -> list[Got]:
+        """It raises while whom it asks for its coordinator is away, or the coordinator is."""
         return [
             Got(each.offset, Sent(each.partition, each.key, each.value, each.timestamp, headers))
-            for records in self._consumer.poll(POLL_MS).values()
+            for records in again(lambda: self._consumer.poll(POLL_MS)).values()
             for each in records
             for headers in [tuple(each.headers)]
         ]
@@ -132,15 +133,17 @@ class _Reader(Reader):
 
 
 def again(ask: Callable[[], R]) -> R:
-    """Ask until a broker that is restarted is back; the library's admin leaves that to its user."""
+    """Ask until a broker that is restarted is back, where the library leaves that to its user."""
     until_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             return ask()
-        except (KafkaConnectionError, NodeNotReadyError) as error:
+        except (NodeNotReadyError, UnknownBrokerIdError):
+            if time.monotonic() > until_s:
+                raise
+        except KafkaConnectionError as error:
             # Of any other lost connection it is not known whether the request has taken effect.
-            is_sent = "ECONNREFUSED" not in str(error) and not isinstance(error, NodeNotReadyError)
-            if is_sent or time.monotonic() > until_s:
+            if "ECONNREFUSED" not in str(error) or time.monotonic() > until_s:
                 raise
         time.sleep(PAUSE_S)
 

@@ -13,8 +13,8 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, count, islice
@@ -23,10 +23,11 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.engine import events
-from benchmarks.engine.events import START_MS, Loaded, Row
+from benchmarks.engine.events import PLAIN, START_MS, Loaded, Row, Size
 from benchmarks.harness import cpu_of
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
+from streamlog.client.consumer import Consumer
 from streamlog.log import Log
 from streamlog.records.batch import Record
 
@@ -89,6 +90,25 @@ class Cost:
         return self.cpu_s * 1e9 / self.records
 
 
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Those of one run."""
+
+    entry: str
+    output: str
+    partitions: int
+
+    @property
+    def entries(self) -> list[TopicPartition]:
+        """What is read."""
+        return [TopicPartition(self.entry, number) for number in range(self.partitions)]
+
+    @property
+    def outputs(self) -> list[TopicPartition]:
+        """What is written."""
+        return [TopicPartition(self.output, number) for number in range(self.partitions)]
+
+
 class Contest:
     """A log with the table of users, on which one participant after the other does its jobs."""
 
@@ -103,15 +123,16 @@ class Contest:
         await self._log.admin().create_topics([NewTopic(TABLE.topic, 1)])
         await self._load(TABLE, events.users())
 
-    async def run(self, participant: Participant, cost: Cost) -> Cost:
+    async def run(self, participant: Participant, cost: Cost, size: Size = PLAIN) -> Cost:
         """Let it do the job on that many events; the cost, filled in.
 
         Raises:
             Failed: nothing came out, it ended, or rows are wrong.
         """
         name = f"{cost.job}-{next(self._numbers)}"
-        topics = TopicPartition(f"events-{name}", 0), TopicPartition(f"output-{name}", 0)
-        await self._log.admin().create_topics([NewTopic(each.topic, 1) for each in topics])
+        topics = Topics(f"events-{name}", f"output-{name}", size.partitions)
+        created = [NewTopic(topic, size.partitions) for topic in (topics.entry, topics.output)]
+        await self._log.admin().create_topics(created)
         directory = self._directory / name
         (directory / "state").mkdir(parents=True)
         participant.prepare(directory / "state")
@@ -119,39 +140,41 @@ class Contest:
             "ENGINE_BROKER": self._address,
             "ENGINE_ID": f"engine-{name}",
             "ENGINE_JOB": f"{cost.job} {cost.variant}".strip(),
-            "ENGINE_INPUT": topics[0].topic,
-            "ENGINE_OUTPUT": topics[1].topic,
+            "ENGINE_INPUT": topics.entry,
+            "ENGINE_OUTPUT": topics.output,
             "ENGINE_TABLE": TABLE.topic,
             "ENGINE_STATE": str(directory / "state"),
             "ENGINE_COMMIT_MS": str(COMMIT_MS),
             "ENGINE_WINDOW_MS": str(events.WINDOW_MS),
+            "ENGINE_GRACE_MS": str(size.grace_ms),
         }
         try:
             with _running(participant, settings, directory / "said") as process:
-                return await self._measured(process, participant.row, cost, topics)
+                return await self._measured(process, participant.row, cost, topics, size)
         finally:
-            await self._log.admin().delete_topics([each.topic for each in topics])
+            await self._log.admin().delete_topics([topics.entry, topics.output])
 
     async def _measured(
         self,
         process: _Process,
         row: Callable[[Record], Row],
         cost: Cost,
-        topics: tuple[TopicPartition, TopicPartition],
+        topics: Topics,
+        size: Size,
     ) -> Cost:
-        entry, output = topics
-        await self._warm_up(process, entry, output)
+        await self._warm_up(process, topics)
         process.send(signal.SIGSTOP)
-        begin = await self._end(output)
-        loaded = map(events.event, range(cost.records))
-        await self._load(entry, chain(loaded, [events.closing_event(cost.records)]))
-        expected = _expected(cost.job, cost.records)
+        output = topics.outputs
+        begin = await self._ends(output)
+        for number, entry in enumerate(topics.entries):
+            await self._load(entry, _share(cost.records, number, size))
+        expected = _expected(cost.job, cost.records, size)
         cpu_s, began_s = process.cpu_s(), perf_counter()
         process.send(signal.SIGCONT)
         if cost.job in NEWEST:
-            rows = await self._newest(process, output, begin, row, expected)
+            rows = await self._newest(process, begin, row, expected)
         else:
-            rows = await self._rows(process, output, begin, row, sum(expected.values()))
+            rows = await self._rows(process, begin, row, sum(expected.values()))
         wall_s = perf_counter() - began_s
         await asyncio.sleep(1.5 * COMMIT_MS / 1000)
         cost = replace(cost, cpu_s=process.cpu_s() - cpu_s, wall_s=wall_s)
@@ -159,45 +182,45 @@ class Contest:
             raise Failed(_difference(rows, expected))
         return cost
 
-    async def _warm_up(
-        self, process: _Process, entry: TopicPartition, output: TopicPartition
-    ) -> None:
+    async def _warm_up(self, process: _Process, topics: Topics) -> None:
         """Events until rows come out, and then until no more do."""
         began_s = perf_counter()
         numbers = count()
-        while await self._end(output) == 0:
+        ends: dict[TopicPartition, int] = {}
+        while not any(ends.values()):
             process.check(perf_counter() - began_s)
-            await self._load(entry, map(events.warm_up_event, islice(numbers, WARM_UP_EVENTS)))
+            warming = [events.warm_up_event(number) for number in islice(numbers, WARM_UP_EVENTS)]
+            for entry in topics.entries:
+                await self._load(entry, warming)
             await asyncio.sleep(WARM_UP_EVERY_S)
-        before = -1
-        while (end := await self._end(output)) != before:
-            before = end
+            ends = await self._ends(topics.outputs)
+        before: dict[TopicPartition, int] = {}
+        while (ends := await self._ends(topics.outputs)) != before:
+            before = ends
             await asyncio.sleep(QUIET_S)
 
     async def _rows(
         self,
         process: _Process,
-        output: TopicPartition,
-        begin: int,
+        begin: dict[TopicPartition, int],
         row: Callable[[Record], Row],
         wanted: int,
     ) -> Counter[Row]:
         """The rows that belong to events behind the start; those of warming up are left out."""
         moved_s = perf_counter()
-        end = begin
+        end = sum(begin.values())
+        enough = end + wanted
         # Only the end is asked for while it works: reading along would take its processor.
-        while (now := await self._end(output)) < begin + wanted:
+        while (now := sum((await self._ends(list(begin))).values())) < enough:
             moved_s = perf_counter() if now > end else moved_s
             end = now
             process.check(perf_counter() - moved_s)
             await asyncio.sleep(LOOK_S)
         found: Counter[Row] = Counter()
-        async with self._log.consumer(auto_offset_reset="none") as consumer:
-            consumer.assign([output])
-            consumer.seek(output, begin)
+        async with self._reading(begin) as consumer:
             while found.total() < wanted:
                 polled = await consumer.poll(timeout_ms=1_000)
-                rows = map(row, polled.get(output, ()))
+                rows = map(row, chain.from_iterable(polled.values()))
                 found.update(each for each in rows if _is_counted(each))
                 moved_s = perf_counter() if polled else moved_s
                 process.check(perf_counter() - moved_s)
@@ -206,29 +229,34 @@ class Contest:
     async def _newest(
         self,
         process: _Process,
-        output: TopicPartition,
-        begin: int,
+        begin: dict[TopicPartition, int],
         row: Callable[[Record], Row],
         expected: Counter[Row],
     ) -> Counter[Row]:
         """The last row of each key, as soon as all are there: how many come is left open."""
         moved_s = perf_counter()
         newest: dict[Row, Row] = {}
-        async with self._log.consumer(auto_offset_reset="none") as consumer:
-            consumer.assign([output])
-            consumer.seek(output, begin)
+        async with self._reading(begin) as consumer:
             while Counter(newest.values()) != expected:
                 polled = await consumer.poll(timeout_ms=1_000)
-                rows = map(row, polled.get(output, ()))
+                rows = map(row, chain.from_iterable(polled.values()))
                 newest.update((each[:2], each) for each in rows if _is_counted(each))
                 moved_s = perf_counter() if polled else moved_s
                 process.check(perf_counter() - moved_s)
                 await asyncio.sleep(COMMIT_MS / 1000)
         return Counter(newest.values())
 
-    async def _end(self, topic: TopicPartition) -> int:
+    @asynccontextmanager
+    async def _reading(self, begin: dict[TopicPartition, int]) -> AsyncIterator[Consumer]:
         async with self._log.consumer(auto_offset_reset="none") as consumer:
-            return (await consumer.end_offsets([topic]))[topic]
+            consumer.assign(list(begin))
+            for place, offset in begin.items():
+                consumer.seek(place, offset)
+            yield consumer
+
+    async def _ends(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        async with self._log.consumer(auto_offset_reset="none") as consumer:
+            return dict(await consumer.end_offsets(places))
 
     async def _load(self, topic: TopicPartition, records: Iterable[Loaded]) -> None:
         remaining = iter(records)
@@ -284,8 +312,18 @@ def _running(participant: Participant, settings: dict[str, str], said: Path) -> 
             popen.wait()
 
 
+def _share(records: int, partition: int, size: Size) -> Iterator[Loaded]:
+    """The events of one partition, and the one that closes its last window."""
+    for number in range(records):
+        if events.partition_of(number, size) == partition:
+            yield events.event(number, size)
+    yield events.closing_event(records)
+
+
 @lru_cache(maxsize=16)
-def _expected(job: str, records: int) -> Counter[Row]:
+def _expected(job: str, records: int, size: Size) -> Counter[Row]:
+    if size != PLAIN:
+        return Counter(events.updates(records, size))
     return Counter(events.EXPECTED[job](records))
 
 

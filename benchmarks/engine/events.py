@@ -9,6 +9,7 @@ not depend on the order of additions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -32,9 +33,27 @@ Row: TypeAlias = tuple[str | int, ...]
 _encode = msgspec.json.Encoder().encode
 
 
-def user_of(number: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much there is of everything."""
+
+    users: int = USERS
+    windows: int = 1
+    """That events fall into in turn, so that all of them are open at a time."""
+    partitions: int = 1
+
+    @property
+    def grace_ms(self) -> int:
+        """For which windows are kept open."""
+        return (self.windows - 1) * WINDOW_MS
+
+
+PLAIN = Size()
+
+
+def user_of(number: int, users: int = USERS) -> int:
     """Scattered over all users, the same in every run."""
-    return number * 2_654_435_761 % 2**32 * USERS >> 32
+    return number * 2_654_435_761 % 2**32 * users >> 32
 
 
 def amount_of(number: int) -> int:
@@ -42,14 +61,20 @@ def amount_of(number: int) -> int:
     return number * 7_919 % 1_000
 
 
-def ts_of(number: int) -> int:
+def ts_of(number: int, windows: int = 1) -> int:
     """Event time."""
-    return START_MS + number // EVENTS_PER_MS
+    return START_MS + number // EVENTS_PER_MS + number % windows * WINDOW_MS
 
 
-def event(number: int) -> Loaded:
+def event(number: int, size: Size = PLAIN) -> Loaded:
     """The event with this number."""
-    return _event(f"user-{user_of(number):05d}", amount_of(number), ts_of(number))
+    user, at_ms = user_of(number, size.users), ts_of(number, size.windows)
+    return _event(f"user-{user:05d}", amount_of(number), at_ms)
+
+
+def partition_of(number: int, size: Size) -> int:
+    """Where the event with this number goes: all of a user to one partition."""
+    return user_of(number, size.users) % size.partitions
 
 
 def closing_event(records: int) -> Loaded:
@@ -84,12 +109,13 @@ def filtered_and_mapped(records: int) -> list[Row]:
     ]
 
 
-def updates(records: int) -> list[Row]:
+def updates(records: int, size: Size = PLAIN) -> list[Row]:
     """J2: after each event, how many there are of its user and window, and their sum."""
     totals: dict[tuple[int, int], tuple[int, int]] = {}
     rows: list[Row] = []
     for number in range(records):
-        key = user_of(number), ts_of(number) // WINDOW_MS * WINDOW_MS
+        at_ms = ts_of(number, size.windows)
+        key = user_of(number, size.users), at_ms // WINDOW_MS * WINDOW_MS
         count, total = totals.get(key, (0, 0))
         totals[key] = count + 1, total + amount_of(number)
         rows.append((f"user-{key[0]:05d}", key[1], *totals[key]))

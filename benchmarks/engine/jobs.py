@@ -68,6 +68,7 @@ app = App(
 )
 _input = os.environ.get("ENGINE_INPUT", "events")
 _output = os.environ.get("ENGINE_OUTPUT", "output")
+_window = tumbling(f"{WINDOW_MS}ms", grace=os.environ.get("ENGINE_GRACE_MS", "0") + "ms")
 
 
 def _events() -> Stream[str, Event]:
@@ -95,7 +96,7 @@ def filter_and_map_plain() -> None:
 
 
 def _totals(when: Emit) -> Table[Windowed[str], Total]:
-    windowed = _events().group_by_key().windowed(tumbling(f"{WINDOW_MS}ms")).emit(when)
+    windowed = _events().group_by_key().windowed(_window).emit(when)
     return windowed.agg(Total, name="totals", events=agg.count(), amount=agg.sum("amount"))
 
 
@@ -136,7 +137,7 @@ def _add(state: Fields, event: Fields) -> Fields:
 
 def every_update_plain() -> None:
     """J2, a function of the user's that folds dicts."""
-    windowed = _plain_events().group_by_key().windowed(tumbling(f"{WINDOW_MS}ms"))
+    windowed = _plain_events().group_by_key().windowed(_window)
     totals = windowed.emit(Emit.UPDATE).aggregate(
         lambda: {"events": 0, "amount": 0}, _add, name="totals"
     )

@@ -2,7 +2,7 @@
 
 Everybody gets one partition, commits every half second, and writes rows in the form that comes
 naturally: a window stands in the key of ours, in the value of the others'. Guarantees are the
-defaults: at least once everywhere.
+defaults: exactly once here, at least once in all others.
 """
 
 from __future__ import annotations

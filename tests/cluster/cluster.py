@@ -34,6 +34,7 @@ from streamlog.protocol.messages.cluster import (
 )
 from streamlog.protocol.schema import Message
 from streamlog.transport.connection import TcpTransport
+from streamlog.transport.security import Security
 from tests.cluster.ports import reserved_ports
 
 ROOT = Path(__file__).parent.parent.parent
@@ -109,12 +110,15 @@ class Cluster:
         settings: Mapping[str, str] | None = None,
         *,
         inner: str = "",
+        outer: str = "PLAINTEXT",
+        security: Security | None = None,
     ) -> None:
         """Nothing runs yet; `settings` are those of every broker, beside `SETTINGS`.
 
-        With `inner` brokers come to each other by a second listener, of this name.
+        With `inner` brokers come to each other by a second listener, of this name; that of clients
+        is called `outer`. With `security` they are asked by the inner one, and so.
         """
-        self._inner = inner
+        self._inner, self._outer, self._security = inner, outer, security
         self.cluster_id = new_id()
         self._directory = directory
         self._count = brokers
@@ -155,6 +159,12 @@ class Cluster:
         return f"kafka://{self.bootstrap}"
 
     @property
+    def inner_url(self) -> str:
+        """The log, by the listener of brokers."""
+        places = (f"127.0.0.1:{node.inner_port}" for node in self.nodes.values())
+        return f"kafka://{','.join(places)}"
+
+    @property
     def voters(self) -> str:
         """Who decides."""
         return ",".join(
@@ -167,7 +177,7 @@ class Cluster:
         given = {
             "node.id": str(number),
             "log.dirs": str(node.data),
-            "listeners": f"PLAINTEXT://{node.address}" + self._inner_listener(node),
+            "listeners": f"{self._outer}://{node.address}" + self._inner_listener(node),
             **SETTINGS,
             **({} if self._count == 1 else self._quorum()),
             **self._settings,
@@ -274,8 +284,13 @@ class Cluster:
 
     async def ask(self, number: int, request: Message, kind: type[M]) -> M:
         """Ask one broker. Raises what the connection raises."""
+        node = self.nodes[number]
         transport = await TcpTransport.connect(
-            "127.0.0.1", self.nodes[number].port, client_id="tester", timeout_ms=ASK_MS
+            "127.0.0.1",
+            node.port if self._security is None else node.inner_port,
+            client_id="tester",
+            timeout_ms=ASK_MS,
+            security=self._security,
         )
         try:
             answer = await transport.call(request, timeout_ms=ASK_MS)

@@ -26,7 +26,7 @@ def allowed(setting: Setting) -> str:
         case Kind.PASSWORD:
             return "text, shown to nobody"
         case Kind.LIST:
-            return " and/or ".join(setting.choices)
+            return " and/or ".join(setting.choices) if setting.form is None else setting.form.told
     unit = f" {setting.unit}" if setting.unit else ""
     return f"{number(setting.least)} to {number(setting.most)}{unit}"
 
@@ -41,6 +41,8 @@ def row(setting: Setting) -> str:
     names = f"`{setting.name}`"
     if setting.broker_name:
         names += f" | `{setting.broker_name}`"
+    elif setting.name in TOPIC_SETTINGS and setting.name not in BROKER_SETTINGS:
+        names += " |"
     fixed = "" if setting.is_dynamic else " Not while the broker runs."
     meaning = setting.documentation + fixed
     return f"| {names} | {default(setting)} | {allowed(setting)} | {meaning} |"

@@ -58,7 +58,9 @@ def records_of(path: Path) -> list[Change]:
             value = None if value_bytes < 0 else data[at : at + value_bytes]
             at += max(value_bytes, 0)
             records.append((key, value))
-    path.write_bytes(data[:at])
+    if at < len(data):
+        # Not written anew: whoever is killed in the middle of that would lose all of it.
+        os.truncate(path, at)
     return records
 
 

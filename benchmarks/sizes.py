@@ -1,0 +1,46 @@
+"""What a record costs a worker, log to log, where there is ten times as much of something.
+
+The job is J2 of the engine's contest: counts and sums per key and window, a row for every update,
+state on disk with a changelog, exactly once. It runs as it is, and with 10 times the keys, with 10
+windows open at a time instead of one, and with 10 partitions instead of one; every row is compared
+with the oracle's. `commits` shows the same of a task alone, where ten times the keys mean ten times
+the rows that a commit writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from benchmarks.engine.contest import Contest, Cost
+from benchmarks.engine.events import PLAIN, USERS, Size
+from benchmarks.engine.participants import OURS, ours
+from benchmarks.harness import Reading, broker
+from streamlog.log import Log
+
+TIMES = 10
+TIMES_BAR = 1.3
+SIZES = {
+    "keys": Size(users=TIMES * USERS),
+    "windows": Size(windows=TIMES),
+    "partitions": Size(partitions=TIMES),
+}
+
+
+async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
+    """The plain job first, then what the others cost in terms of that."""
+    with broker(directory / "log", flush="os") as (_, url):
+        async with Log.open(url) as log:
+            contest = Contest(log, url.removeprefix("kafka://"), directory / "runs")
+            await contest.prepare()
+
+            async def cost_ns(size: Size) -> float:
+                cost = Cost("j2", "built-in", OURS, records)
+                return (await contest.run(ours("j2"), cost, size)).cpu_ns
+
+            plain_ns = await cost_ns(PLAIN)
+            yield Reading("J2, log to log", plain_ns, "ns", digits=0)
+            for what, size in SIZES.items():
+                times = await cost_ns(size) / plain_ns
+                name = f"J2, log to log, at {TIMES} x the {what}"
+                yield Reading(name, times, "times", bar=TIMES_BAR, digits=2)

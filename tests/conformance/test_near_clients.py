@@ -1,0 +1,109 @@
+"""Clients that others wrote say where they stand, and read from a follower there (KIP-392)."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+import aiokafka
+import confluent_kafka
+
+from streamlog.client.admin import NewTopic
+from streamlog.client.replica_admin import PartitionDescription
+from streamlog.log import Log
+from tests.broker.three_brokers import Cluster, lived
+
+with warnings.catch_warnings():
+    # It reads its own files in a way that Python has deprecated.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+RACKS = "abc"
+COUNT = 500
+WAIT_S = 20
+
+
+def three_racks() -> Cluster:
+    cluster = Cluster(**{"replica.selector.class": "rack"})
+    for number, node in cluster.nodes.items():
+        node.config = replace(node.config, rack=RACKS[number - 1])
+    return cluster
+
+
+def by_librdkafka(address: str, rack: str) -> int:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": "g", "client.rack": rack}
+    )
+    consumer.assign([confluent_kafka.TopicPartition("t", 0, 0)])
+    found = 0
+    while found < COUNT:
+        message = consumer.poll(WAIT_S)
+        assert message is not None, f"nothing came after {found} records"
+        assert message.error() is None
+        found += 1
+    consumer.close()
+    return found
+
+
+def by_kafka_python(address: str, rack: str) -> int:
+    consumer = kafka.KafkaConsumer(bootstrap_servers=address, client_rack=rack)
+    place = kafka.TopicPartition("t", 0)
+    consumer.assign([place])
+    consumer.seek(place, 0)
+    found = 0
+    while found < COUNT:
+        records = consumer.poll(timeout_ms=WAIT_S * 1000).get(place, [])
+        assert records, f"nothing came after {found} records"
+        found += len(records)
+    consumer.close()
+    return found
+
+
+def by_aiokafka(address: str, rack: str) -> int:
+    async def main() -> int:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=address, client_rack=rack)
+        await consumer.start()
+        place = aiokafka.TopicPartition("t", 0)
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        found = 0
+        while found < COUNT:
+            records = (await consumer.getmany(timeout_ms=WAIT_S * 1000)).get(place, [])
+            assert records, f"nothing came after {found} records"
+            found += len(records)
+        await consumer.stop()
+        return found
+
+    return asyncio.run(main())
+
+
+CLIENTS: tuple[Callable[[str, str], int], ...] = (by_librdkafka, by_kafka_python, by_aiokafka)
+
+
+async def written(address: str) -> tuple[PartitionDescription, int]:
+    """Where the topic is, and how many bytes were written to it at least."""
+    async with Log.open(f"kafka://{address}") as log:
+        await log.admin().create_topics([NewTopic("t", 1, 3)])
+        async with log.producer() as producer:
+            for _ in range(COUNT):
+                await producer.send("t", bytes(100))
+        places = await log.admin().describe_partitions()
+    return next(each for each in places if each.topic == "t"), COUNT * 100
+
+
+def test_a_follower_in_the_rack_of_a_client_gives_it_all_records() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.ready()
+        address = f"127.0.0.1:{cluster.nodes[1].port}"
+        place, size_bytes = await written(address)
+        near = next(each for each in place.replicas if each != place.leader)
+        broker = cluster.nodes[near].broker
+        assert broker is not None
+        for read in CLIENTS:
+            before = broker.copy_bytes_read
+            assert await asyncio.to_thread(read, address, RACKS[near - 1]) == COUNT
+            assert broker.copy_bytes_read - before >= size_bytes, read.__name__
+
+    lived(three_racks, story)
