@@ -84,6 +84,10 @@ class ReplicaFetcher:
         self._candidates.add(replica)
         self._wake.set()
 
+    def look_again(self) -> None:
+        """Somebody may follow another one now, so that nobody waits for its disk here any more."""
+        self._wake.set()
+
     async def run(self) -> None:
         """Fetch for ever."""
         pause_s = RETRY_S
@@ -91,7 +95,7 @@ class ReplicaFetcher:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                if any(each.is_syncing for each in self._answered):
+                if any(each.is_syncing_for(self.leader) for each in self._answered):
                     continue  # Or they would wait for what the others are kept waiting for.
                 asked = self._next()
                 if not asked:

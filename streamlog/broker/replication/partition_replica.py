@@ -163,11 +163,13 @@ class PartitionReplica:
         """Whether somebody waits for a commit."""
         return bool(self._waiting)
 
-    @property
-    def is_syncing(self) -> bool:
-        """Whether it follows, and has something on its way to the disk."""
-        return self.machine.follower is not None and (
-            self.facts.counted_offset < self.facts.end_offset
+    def is_syncing_for(self, leader: int) -> bool:
+        """Whether it follows this broker, and has something on its way to the disk."""
+        follower = self.machine.follower
+        return (
+            follower is not None
+            and follower.leader == leader
+            and self.facts.counted_offset < self.facts.end_offset
         )
 
     @property

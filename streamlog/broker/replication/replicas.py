@@ -126,6 +126,7 @@ class Replicas:
         if replica is None:
             replica = self._replicas[place] = partition.replicate(self.node)
         replica.apply(state, metadata_offset=metadata_offset, now_ms=self._clock.now_ms())
+        self._look_again()
         partition.on_role()
 
     def drop(self, topic: str, index: int) -> None:
@@ -133,7 +134,13 @@ class Replicas:
         replica = self._replicas.pop((topic, index), None)
         if replica is not None:
             replica.close()
+            self._look_again()
             self.on_progress_told(topic, index)
+
+    def _look_again(self) -> None:
+        """A replica may have left a fetcher that waits for it."""
+        for fetcher in self._fetchers.values():
+            fetcher.look_again()
 
     async def run(self) -> None:
         """Fetch, propose and look who lags, until cancelled."""

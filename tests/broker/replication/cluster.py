@@ -34,6 +34,8 @@ TOPIC_ID = bytes(range(16))
 LAG_MS = 300
 NOBODY = 99
 """A broker that there is not."""
+OTHER = 1
+"""The topic's other partition, which is replicated only where a test says so."""
 T = TypeVar("T")
 
 
@@ -115,14 +117,17 @@ class ReplicatingNode:
         records = (
             TopicRecord(name="t", topic_id=TOPIC_ID),
             *configs,
-            PartitionRecord(
-                partition_id=0,
-                topic_id=TOPIC_ID,
-                replicas=[own, NOBODY],
-                isr=[NOBODY],
-                leader=NOBODY,
-                leader_epoch=0,
-                partition_epoch=0,
+            *(
+                PartitionRecord(
+                    partition_id=number,
+                    topic_id=TOPIC_ID,
+                    replicas=[own, NOBODY],
+                    isr=[NOBODY],
+                    leader=NOBODY,
+                    leader_epoch=0,
+                    partition_epoch=0,
+                )
+                for number in (0, OTHER)
             ),
         )
         self.broker._member.quorum.write(  # type: ignore[attr-defined]
@@ -152,12 +157,17 @@ class ReplicatingNode:
     def partition(self) -> Partition:
         return self.broker._partitions.host("t", 0)
 
-    def apply(self, state: PartitionState, offset: int) -> None:
-        self.replicas.apply(self.partition, state, offset)
-        if self.partition.is_leader:
-            self.broker._partitions.lead("t", 0)
+    @property
+    def other(self) -> Partition:
+        return self.broker._partitions.host("t", OTHER)
+
+    def apply(self, state: PartitionState, offset: int, number: int = 0) -> None:
+        partition = self.broker._partitions.host("t", number)
+        self.replicas.apply(partition, state, offset)
+        if partition.is_leader:
+            self.broker._partitions.lead("t", number)
         else:
-            self.broker._partitions.resign("t", 0)
+            self.broker._partitions.resign("t", number)
 
     @property
     def end(self) -> int:
@@ -166,8 +176,10 @@ class ReplicatingNode:
     def content(self) -> bytes:
         return bytes(self.partition.log.read(0, max_bytes=1 << 20)) if self.end else b""
 
-    def produce(self, *values: bytes, acks: int = -1) -> asyncio.Future[PartitionProduceResponse]:
-        request = produce_request(batch(*values), acks=acks)
+    def produce(
+        self, *values: bytes, acks: int = -1, number: int = 0
+    ) -> asyncio.Future[PartitionProduceResponse]:
+        request = produce_request(batch(*values), index=number, acks=acks)
 
         async def answered() -> PartitionProduceResponse:
             response = await self.broker.handle(request, context(request))
@@ -254,6 +266,16 @@ class Cluster:
             if node.up and node.id not in self.cut_off:
                 node.replicas.set_brokers(alive)
                 node.apply(state, self.offset)
+
+    def lead_other(self, leader: int) -> None:
+        """Replicate the other partition everywhere, all in sync."""
+        self.offset += 1
+        numbers = tuple(range(len(self.nodes)))
+        state = PartitionState(
+            leader=leader, leader_epoch=0, partition_epoch=0, replicas=numbers, isr=numbers
+        )
+        for node in self.nodes:
+            node.apply(state, self.offset, OTHER)
 
     async def connect(self, source: ReplicatingNode, node_id: int) -> _Wire:
         ends = (source, self.nodes[node_id])

@@ -32,7 +32,7 @@ from streamlog.protocol.messages.data import (
     PartitionData,
 )
 from tests.broker.node import ask, at, fetch_request
-from tests.broker.replication.cluster import TOPIC_ID, Cluster, ReplicatingNode
+from tests.broker.replication.cluster import OTHER, TOPIC_ID, Cluster, ReplicatingNode
 from tests.broker.storage.batches import overwrite
 
 
@@ -92,6 +92,24 @@ async def test_acks_all_waits_for_the_disks_of_the_followers(cluster: Cluster) -
     for thread in follower.threads:
         thread.release()
     assert (await answer).error_code == 0
+
+
+@story
+async def test_nobody_waits_for_the_disk_of_a_partition_that_another_one_leads_now(
+    cluster: Cluster,
+) -> None:
+    former, latter, follower = cluster.nodes
+    cluster.lead_other(0)
+    for thread in follower.threads:
+        thread.held = True
+    former.produce(b"on its way to the disk", acks=1)
+    await cluster.until(lambda: follower.end == 1)
+    cluster.elect(1)
+    await former.produce(b"of the other partition", acks=1, number=OTHER)
+    await cluster.until(lambda: follower.other.log.log_end_offset == 1)
+    for thread in follower.threads:
+        thread.release()
+    await latter.produce(b"all is well")
 
 
 @story
