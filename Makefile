@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos properties equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos soak properties equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -63,6 +63,10 @@ simulate-coverage: $(VENV)/.dev ## which lines of the state machines simulated l
 chaos: $(VENV)/.dev ## three brokers as processes under load, and what goes wrong with processes, disks, clocks and networks (KINDS="kill pause", COUNT=n of each, LIMIT=seconds of each, BUDGET=nightly, SEED=n); JSON in build/chaos.json
 	@mkdir -p build
 	@$(BIN)/python -m chaos $(KINDS) $(if $(COUNT),--count $(COUNT)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(SEED),--seed $(SEED)) --report build/chaos.json $(ARGS)
+
+soak: $(VENV)/.dev ## three brokers that live through HOURS=2 of trouble, and must not grow by it; JSON in build/soak.json
+	@mkdir -p build
+	@$(BIN)/python -m chaos.soak $(if $(HOURS),--hours $(HOURS)) --report build/soak.json $(ARGS)
 
 properties: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)

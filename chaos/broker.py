@@ -98,6 +98,17 @@ class BrokerProcess:
         return self._process is not None and self._process.returncode is None
 
     @property
+    def pid(self) -> int:
+        """Of its process.
+
+        Raises:
+            RuntimeError: it has none.
+        """
+        if self._process is None:
+            raise RuntimeError(f"broker {self.node_id} was never started")
+        return self._process.pid
+
+    @property
     def log_text(self) -> str:
         """What it has logged, in all its lives."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""

@@ -137,23 +137,36 @@ class Round:
     async def run(self, directory: Path, lasts_s: float, brokers: int) -> bool:
         """From the first start to the last look; whether anything was violated."""
         async with (
-            _logging(directory / "clients.log"),
+            logging_to(directory / "clients.log"),
             running(directory, brokers=brokers, lossy=self._kind.is_lossy) as cluster,
         ):
-            room = Room(log=cluster.log, chance=self._chance, now_ms=self._clock.now_ms)
-            try:
-                async with asyncio.timeout(lasts_s + END_S):
-                    await self._lived(cluster, room, lasts_s)
-            except TimeoutError:
-                self._violated(f"stuck: it has come to no end {END_S} s after the trouble")
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is part of the verdict
-                self._violated("".join(traceback.format_exception(error)))
-            self._sum_up(room)
-            if self._bad and not self._verdict.logs:
-                self._verdict.logs = "\n".join(
-                    f"--- broker {each.node_id}\n{each.log_text[-LOG_TOLD:]}"
-                    for each in cluster.brokers.values()
-                )
+            await self.live(cluster, lasts_s)
+        return self._bad
+
+    async def live(self, cluster: Cluster, lasts_s: float, *, is_last: bool = True) -> bool:
+        """The load, the trouble and the look at it; whether anything was violated.
+
+        Args:
+            cluster: it runs, and has no topic of the load.
+            lasts_s: no fault begins later than that.
+            is_last: stop the brokers then, and hold what they have against each other.
+        """
+        room = Room(log=cluster.log, chance=self._chance, now_ms=self._clock.now_ms)
+        try:
+            async with asyncio.timeout(lasts_s + END_S):
+                await self._lived(cluster, room, lasts_s)
+                if is_last:
+                    await self._compare(cluster)
+        except TimeoutError:
+            self._violated(f"stuck: it has come to no end {END_S} s after the trouble")
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is part of the verdict
+            self._violated("".join(traceback.format_exception(error)))
+        self._sum_up(room)
+        if self._bad and not self._verdict.logs:
+            self._verdict.logs = "\n".join(
+                f"--- broker {each.node_id}\n{each.log_text[-LOG_TOLD:]}"
+                for each in cluster.brokers.values()
+            )
         return self._bad
 
     async def _lived(self, cluster: Cluster, room: Room, lasts_s: float) -> None:
@@ -183,7 +196,6 @@ class Round:
         self._tell("all is read")
         self._violated(*map(str, check(room.history)))
         self._violated(*await cluster.all_in_sync(WHOLE_S))
-        await self._compare(cluster)
 
     async def _trouble(self, cluster: Cluster, room: Room, until_ms: int) -> None:
         for _ in range(ROUND_FAULTS):
@@ -241,7 +253,7 @@ class Round:
 
 
 @asynccontextmanager
-async def _logging(path: Path) -> AsyncIterator[None]:
+async def logging_to(path: Path) -> AsyncIterator[None]:
     """What clients say of all that is done to them goes to a file."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -18,7 +18,14 @@ BULK: Final = "bulk"
 BULK_BYTES: Final = 10_000
 BULK_PER_S: Final = 85
 """50 MB a minute."""
-BULK_CONFIGS: Final = {"retention.bytes": "50000000", "segment.bytes": "10000000"}
+BULK_PARTITIONS: Final = 3
+RETENTION_BYTES: Final = 50_000_000
+SEGMENT_BYTES: Final = 10_000_000
+BULK_CONFIGS: Final = {
+    "retention.bytes": str(RETENTION_BYTES),
+    "segment.bytes": str(SEGMENT_BYTES),
+    "file.delete.delay.ms": "1000",
+}
 TRANSACTIONAL: Final = ("b1", "b2", "b3", "b4")
 
 
@@ -35,13 +42,14 @@ def busy_transactions(room: Room) -> list[Program]:
 
 async def _bulk(room: Room) -> None:
     with suppress(TopicExists):
-        await room.log.admin().create_topics([NewTopic(BULK, 3, -1, dict(BULK_CONFIGS))])
+        wanted = NewTopic(BULK, BULK_PARTITIONS, -1, dict(BULK_CONFIGS))
+        await room.log.admin().create_topics([wanted])
     value = bytes(range(250)) * (BULK_BYTES // 250)
     while room.goes_on:
         try:
             async with room.log.producer() as producer:
                 for number in itertools.count():
-                    await producer.send(BULK, value, partition=number % 3)
+                    await producer.send(BULK, value, partition=number % BULK_PARTITIONS)
                     room.counts["bulk"] += 1
                     await asyncio.sleep(1 / BULK_PER_S)
                     if not room.goes_on:

@@ -1,0 +1,57 @@
+"""What a process holds, and whether it grows."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos.soak import PARTITION_BYTES_MAX, grown
+from chaos.vitals import Vitals, growth_per_hour
+
+HOUR_S = 3_600.0
+
+
+def vitals(at_s: float, resident_bytes: int, files: int = 50, partition_bytes: int = 0) -> Vitals:
+    return Vitals(
+        at_s=at_s,
+        resident_bytes=resident_bytes,
+        open_files=files,
+        partition_bytes=partition_bytes,
+    )
+
+
+def test_growth_is_a_share_of_the_mean_an_hour() -> None:
+    taken = [vitals(at_s, 100_000_000 + round(at_s) * 1_000) for at_s in (0, 600, 1_200)]
+    growth = growth_per_hour(taken, lambda each: each.resident_bytes)
+    assert growth == pytest.approx(3_600_000 / 100_600_000)
+
+
+def test_what_does_not_grow_is_well() -> None:
+    taken = [vitals(at_s, 100_000_000 + at_s % 7) for at_s in range(0, 3_600, 200)]
+    assert grown(taken, HOUR_S) == []
+
+
+def test_what_happens_while_it_becomes_warm_does_not_count() -> None:
+    taken = [vitals(0, 1), *(vitals(at_s, 100_000_000) for at_s in range(800, 3_600, 200))]
+    assert grown(taken, HOUR_S) == []
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        (vitals(3_600, 110_000_000), "its memory grows by "),
+        (vitals(3_600, 100_000_000, files=90), "it has 40 open files more than at the begin"),
+        (
+            vitals(3_600, 100_000_000, partition_bytes=PARTITION_BYTES_MAX + 1),
+            f"a partition has {PARTITION_BYTES_MAX + 1} bytes",
+        ),
+    ],
+)
+def test_what_grows_is_told(last: Vitals, told: str) -> None:
+    taken = [vitals(1_000, 100_000_000), vitals(2_000, 100_000_000), last]
+    (wrong,) = grown(taken, HOUR_S)
+    assert wrong.startswith(told)
+
+
+def test_too_short_a_look_proves_nothing() -> None:
+    (wrong,) = grown([vitals(3_600, 1)], HOUR_S)
+    assert "let it last for longer" in wrong
