@@ -612,6 +612,8 @@ class World:
         rejoin_id = self.rng.randint(1, 1 << 40)
         if node.node_id in self.voters:
             self.lost[node.node_id] = disk.synced_end
+        else:
+            rejoin_id = 0  # it has confirmed nothing that it could have forgotten
         if self.rng.random() < 0.5:
             state = QuorumState(rejoin_id=rejoin_id)
             node.disk = Disk(state=state)

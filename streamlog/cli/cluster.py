@@ -1,7 +1,7 @@
 """`streamlog cluster`: brokers of one log, and where its partitions are.
 
-`init` (`cluster_init`) makes data directories, `status` (`cluster_status`) shows how they are; the
-others are shells around `Admin`.
+`init` (`cluster_init`) makes data directories, `grow` (`cluster_grow`) more for one that is alone,
+`status` (`cluster_status`) shows how they are; the others are shells around `Admin`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.assignors import TopicPartition
+from streamlog.cli.cluster_grow import cluster_grow
 from streamlog.cli.cluster_init import cluster_init
 from streamlog.cli.cluster_status import cluster_status, numbers_of
 from streamlog.cli.session import LogOption, Session, ask
@@ -24,6 +25,9 @@ cluster = typer.Typer(help="Brokers, and where partitions are.", no_args_is_help
 
 
 cluster.command("init")(cluster_init)
+
+
+cluster.command("grow")(cluster_grow)
 
 
 cluster.command("status")(cluster_status)

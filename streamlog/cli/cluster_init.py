@@ -140,7 +140,7 @@ def seats_here(directory: Path, count: int, listen: str, more: Mapping[str, str]
             f"--nodes {count} from port {port} on: 1 to {NODES_MAX} nodes, each with a port"
         )
     voting = VOTERS_USUAL if count >= VOTERS_USUAL else 1
-    places = {number: f"{_host(host)}:{port + number - 1}" for number in range(1, count + 1)}
+    places = {number: f"{host_of(host)}:{port + number - 1}" for number in range(1, count + 1)}
     voters = ",".join(f"{number}@{places[number]}" for number in list(places)[:voting])
     seats = []
     for number, place in places.items():
@@ -173,18 +173,22 @@ def seat(
         UsageError, ConfigError: a setting makes no sense.
     """
     quorum = {"controller.quorum.voters": voters} if voters else {}
-    place = listen or _place_of(number, voters) or LISTEN_DEFAULT
+    place = listen or place_of(number, voters) or LISTEN_DEFAULT
     host, port = parse_address(place)
     settings = {
         "node.id": str(number),
         "log.dirs": str(data.absolute()),
-        "listeners": f"PLAINTEXT://{_host(host)}:{port}",
+        "listeners": f"PLAINTEXT://{host_of(host)}:{port}",
         **quorum,
         **more,
     }
     BrokerConfig().overridden(settings)
-    beside = data.with_name(f"{data.name}.properties")
-    return Seat(number=number, data=data, config=config or beside, settings=settings)
+    return Seat(number=number, data=data, config=config or beside(data), settings=settings)
+
+
+def beside(data: Path) -> Path:
+    """Where the settings of a directory are, if nobody says otherwise."""
+    return data.with_name(f"{data.name}.properties")
 
 
 def make(seats: Sequence[Seat], cluster_id: str | None, *, rejoins: bool = False) -> str:
@@ -215,11 +219,12 @@ def make(seats: Sequence[Seat], cluster_id: str | None, *, rejoins: bool = False
     return cluster_id or ""
 
 
-def _place_of(number: int, voters: str) -> str | None:
+def place_of(number: int, voters: str) -> str | None:
     """Where a voter is reached."""
     address = QuorumConfig(voters=voters).addresses().get(number)
-    return None if address is None else f"{_host(address[0])}:{address[1]}"
+    return None if address is None else f"{host_of(address[0])}:{address[1]}"
 
 
-def _host(host: str) -> str:
+def host_of(host: str) -> str:
+    """As it stands before a port."""
     return f"[{host}]" if ":" in host else host

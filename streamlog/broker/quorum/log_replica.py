@@ -169,13 +169,14 @@ class LogReplica:
         place = self._place
         files = QuorumFiles(place.files, place.directory)
         try:
-            files.belong_to(place.voters)
+            files.belong_to(place.voters, place.node_id)
             if place.is_sole or (files.damage is None and not (self._rejoins and files.is_new)):
                 files.settle()
             else:
                 reason = files.damage or "it is new, and takes the place of one that was lost"
                 _log.warning("node %s rejoins the quorum: %s", place.node_id, reason)
-                files.rejoin(1 + place.draw(2**62))
+                is_voter = place.node_id in place.voters  # others have confirmed nothing
+                files.rejoin(1 + place.draw(raft.REJOIN_IDS) if is_voter else 0)
         except BaseException:
             files.close()
             raise

@@ -69,24 +69,27 @@ class QuorumFiles:
         chain.extend(self.log.chain())
         return chain
 
-    def belong_to(self, voters: tuple[int, ...]) -> None:
-        """Be the log of these voters, who are fixed.
+    def belong_to(self, voters: tuple[int, ...], node_id: int) -> None:
+        """Be the log of these voters, who are fixed, at node `node_id`.
 
         Voters without the log could elect each other, and then cut off what those before have
-        committed: of one that was alone, all of it.
+        committed: of one that was alone, all of it. It grows by `growth`; a node that has never
+        voted, and does not now, goes along.
 
         Raises:
             ConfigError: it is that of others.
         """
         before = self.state.voters
-        if before and set(before) != set(voters):
+        goes_along = node_id not in {*before, *voters} and set(before) < set(voters)
+        if before and set(before) != set(voters) and not goes_along:
             raise ConfigError(
                 f"the metadata log in {self.directory}, which ends at offset"
                 f" {self.log.end_offset}, is that of {_named(before)}, and"
                 f" controller.quorum.voters makes it that of {_named(voters)}: voters do not"
                 " change, or those without the log could elect each other and drop it. Set"
                 " controller.quorum.voters to what it was (empty for a node that was alone); more"
-                f" nodes join with process.roles={BROKER_ROLE}"
+                f" nodes join with process.roles={BROKER_ROLE}, and a node that is alone takes"
+                " other voters in by `streamlog cluster grow`"
             )
         self.state = replace(self.state, voters=voters)
 

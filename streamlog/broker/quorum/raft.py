@@ -342,8 +342,13 @@ class Raft(RaftState):
         return replace(self._told(), diverging=(epoch, end_offset))
 
     def _note_rejoining(self, progress: Progress, request: FetchRequest) -> None:
-        """A voter that has lost its disk is let in again by an entry written after it asked."""
-        if progress.rejoin_id == request.rejoin_id:
+        """A voter that has lost its disk is let in again by an entry written after it asked.
+
+        Nobody else is: who takes itself for a voter and is none here (a cluster that is about to
+        grow) would then decide things with others like it, and without this leader.
+        """
+        is_voter = self.leadership is not None and request.replica_id in self.leadership.voters
+        if progress.rejoin_id == request.rejoin_id or not is_voter:
             return
         progress.rejoin_id = request.rejoin_id
         if request.rejoin_id:

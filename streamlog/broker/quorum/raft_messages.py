@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+REJOIN_IDS = 2**62
+"""So many losses are told from each other; 0 stands for none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:

@@ -173,8 +173,9 @@ class RaftState:
 
     @property
     def is_rejoining(self) -> bool:
-        """Whether it has lost what it may have confirmed, and was not let in again yet."""
-        return bool(self.state.rejoin_id) and not self._rules.rejoin_at_once
+        """Whether it votes, and has lost what it may have confirmed, and was not let in again."""
+        is_out = bool(self.state.rejoin_id) and not self._rules.rejoin_at_once
+        return is_out and self.is_voter
 
     @property
     def is_leader(self) -> bool:

@@ -29,7 +29,8 @@ PIECES_MAX = 1024
 View = mmap.mmap | bytearray
 """The bytes of a mapping."""
 _VANISHED = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
-_TEMPORARY = ".tmp"
+TEMPORARY = ".tmp"
+"""Behind the name of a file that is being written, until it has that name."""
 
 
 class File(Protocol):
@@ -168,14 +169,14 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
     Raises:
         OSError: the content is the old one or, if only the last step failed, the new one.
     """
-    file = files.open(path + _TEMPORARY, writable=True)
+    file = files.open(path + TEMPORARY, writable=True)
     try:
         file.truncate(0)
         write_whole(file, data, 0)
         file.sync()
     finally:
         file.close()
-    files.rename(path + _TEMPORARY, path)
+    files.rename(path + TEMPORARY, path)
     files.sync_directory(parent_of(path))
 
 
