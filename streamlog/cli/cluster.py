@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import typer
@@ -18,8 +18,12 @@ from streamlog.cli.cluster_init import cluster_init
 from streamlog.cli.cluster_status import cluster_status, numbers_of
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out
+from streamlog.client.replica_admin import PartitionDescription
 from streamlog.errors import LogError, UsageError
 from streamlog.protocol.error_codes import ErrorCode
+
+EVERY = "*"
+"""Any partition."""
 
 cluster = typer.Typer(help="Brokers, and where partitions are.", no_args_is_help=True)
 
@@ -72,7 +76,8 @@ def cluster_reassign(
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC-PARTITION=BROKER,BROKER...]...",
-            help="The first broker is to lead; nothing behind '=' gives a move up.",
+            help="The first broker is to lead; nothing behind '=' gives a move up. 'TOPIC-*=' is"
+            " for all partitions of a topic, '*=' for all there are: their leaders take turns.",
         ),
     ] = None,
     *,
@@ -96,7 +101,9 @@ def cluster_reassign(
 ) -> None:
     """Move partitions to other brokers; without any, show those that are on their way."""
     session: Session = context.obj
-    wanted = dict(map(parse_move, moves or ()))
+    wanted = wanted_moves(
+        moves or (), lambda: ask(session, log, lambda admin: admin.describe_partitions())
+    )
     if verify and (wanted or throttle is not None):
         raise UsageError("--verify looks at moves that were begun: give it alone")
     if throttle is not None:
@@ -156,6 +163,51 @@ def parse_partition(text: str) -> TopicPartition:
     if not topic or not number.isdecimal():
         raise UsageError(f"{text!r} is no partition: write it as TOPIC-PARTITION, such as orders-3")
     return TopicPartition(topic, int(number))
+
+
+def wanted_moves(
+    texts: Iterable[str], described: Callable[[], Iterable[PartitionDescription]]
+) -> dict[TopicPartition, list[int] | None]:
+    """What is to be moved where; `described` tells of all partitions, and is asked if need be.
+
+    Raises:
+        UsageError: one of the texts is no move, or there is no partition such as it names.
+    """
+    wanted: dict[TopicPartition, list[int] | None] = {}
+    for text in texts:
+        where, _, _ = text.partition("=")
+        if where.endswith(EVERY):
+            wanted |= spread(text, described())
+        else:
+            partition, brokers = parse_move(text)
+            wanted[partition] = brokers
+    return wanted
+
+
+def spread(text: str, known: Iterable[PartitionDescription]) -> dict[TopicPartition, list[int]]:
+    """`orders-*=1,2,3`, or `*=1,2,3`: each of them leads as many partitions as the others.
+
+    Raises:
+        UsageError: it is neither, or there is no such partition.
+    """
+    where, _, brokers = text.partition("=")
+    numbers = [int(each) for each in brokers.split(",") if each.isdecimal()]
+    topic = where.removesuffix(EVERY)
+    if brokers != ",".join(map(str, numbers)) or not numbers or not ("-" + topic).endswith("-"):
+        raise UsageError(
+            f"{text!r} is no move: write it as 'TOPIC-*=BROKER,BROKER...', or '*=BROKER,BROKER...'"
+        )
+    found = [
+        TopicPartition(each.topic, each.partition)
+        for each in known
+        if not topic or each.topic == topic.removesuffix("-")
+    ]
+    if not found:
+        raise UsageError(f"{text!r}: there are no such partitions")
+    count = len(numbers)
+    return {
+        each: numbers[turn % count :] + numbers[: turn % count] for turn, each in enumerate(found)
+    }
 
 
 def parse_move(text: str) -> tuple[TopicPartition, list[int] | None]:

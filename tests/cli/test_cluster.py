@@ -9,7 +9,8 @@ import pytest
 
 from streamlog.assignors import TopicPartition
 from streamlog.broker.broker import Broker
-from streamlog.cli.cluster import cluster, parse_move, parse_partition
+from streamlog.cli.cluster import cluster, parse_move, parse_partition, spread
+from streamlog.client.replica_admin import PartitionDescription
 from streamlog.errors import LogError, UsageError
 from tests.broker.node import create
 from tests.cli.console import Invoke, console, row
@@ -74,3 +75,25 @@ def test_a_throttle_is_for_what_is_copied_and_is_looked_after_alone(told: Invoke
     told("reassign", "--verify")
     with pytest.raises(UsageError, match="give it alone"):
         told("reassign", "orders-0=1", "--verify")
+
+
+def test_all_partitions_are_spread_over_brokers() -> None:
+    known = [PartitionDescription(t, n, 1, 0, (1,), (1,), ()) for t in ("a", "b-c") for n in (0, 1)]
+    assert spread("*=1,2,3", known) == {
+        TopicPartition("a", 0): [1, 2, 3],
+        TopicPartition("a", 1): [2, 3, 1],
+        TopicPartition("b-c", 0): [3, 1, 2],
+        TopicPartition("b-c", 1): [1, 2, 3],
+    }
+    assert spread("b-c-*=2", known) == {TopicPartition("b-c", n): [2] for n in (0, 1)}
+    for text in ("*=", "a*=1", "*", "a-*=1,x", "*=1,"):
+        with pytest.raises(UsageError, match="is no move"):
+            spread(text, known)
+    with pytest.raises(UsageError, match="no such partitions"):
+        spread("b-*=1", known)
+
+
+def test_all_partitions_of_a_topic_are_moved(told: Invoke) -> None:
+    said = told("reassign", "orders-*=1")
+    assert "orders-0 is on its way" in said
+    assert "orders-1 is on its way" in said

@@ -188,6 +188,32 @@ def test_who_is_started_before_it_is_done_takes_nothing_away() -> None:
     lived(story)
 
 
+def test_a_broker_that_does_not_vote_goes_along() -> None:
+    async def life(loop: SimulatedLoop) -> None:
+        cluster = Cluster(loop, observers=(4,))
+        files = alone()
+        cluster.voters = (1,)
+        cluster.nodes[1].files = files
+        for number in (1, 4):
+            cluster.nodes[number].start()
+        assert await cluster.put("log.segment.bytes", "2000000")
+        await asyncio.sleep(1)
+        for number in (4, 1):
+            await cluster.nodes[number].stop()
+        grow(files)
+        cluster.voters = (1, 2, 3)
+        placed(cluster, files)
+        cluster.start()
+        assert await cluster.put("log.segment.bytes", "3000000")
+        await cluster.agreed((await cluster.elected()).applied_offset)
+        assert {value_of(each) for each in cluster.members} == {"3000000"}
+        assert cluster.failures == []
+        for node in cluster.nodes.values():
+            await node.stop()
+
+    assert live(life, 1).errors == ()
+
+
 def test_of_five_two_vote_at_once() -> None:
     files = alone()
     grow(files, FIVE)

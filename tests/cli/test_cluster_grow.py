@@ -1,0 +1,220 @@
+"""`streamlog cluster grow`: directories and settings of three, of those of one."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.quorum.growth import Growth
+from streamlog.cli.cluster import cluster
+from streamlog.errors import (
+    ConfigError,
+    LogDirectoryLocked,
+    LogDirectoryLost,
+    StreamlogError,
+    UsageError,
+)
+from streamlog.properties import read_properties
+from tests.broker.node import create
+
+HERE = "127.0.0.1"
+VOTERS = f"1@{HERE}:9092,2@{HERE}:9093,3@{HERE}:9094"
+Grow = Callable[..., str]
+
+
+def opened(config: Path) -> Broker:
+    given = read_properties(str(config))
+    return Broker.open(given["log.dirs"], config=BrokerConfig().overridden(given))
+
+
+def started_once(config: Path) -> None:
+    async def story() -> None:
+        async with opened(config) as broker:
+            create(broker, "orders", 2)
+
+    asyncio.run(story())
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """The settings of a node that is alone, and was started before."""
+    data = tmp_path / "broker-1"
+    CliRunner().invoke(
+        cluster, ["init", "--node", "1", "--data", str(data)], catch_exceptions=False
+    )
+    config = tmp_path / "broker-1.properties"
+    started_once(config)
+    return config
+
+
+@pytest.fixture
+def grow(tmp_path: Path) -> Grow:
+    def told(*arguments: str, voters: str = VOTERS, data: str = "broker-1") -> str:
+        at = ["grow", "--data", str(tmp_path / data), "--voters", voters, *arguments]
+        return CliRunner().invoke(cluster, at, catch_exceptions=False).output
+
+    return told
+
+
+def test_directories_and_settings_of_three_are_beside_each_other(
+    tmp_path: Path, one: Path, grow: Grow
+) -> None:
+    said = grow()
+    assert f"its voters are {VOTERS}" in said
+    assert f"node 1: streamlog broker --config {one}" in said
+    assert "nodes 1 and 2 have to be there" in said
+    for number in (1, 2, 3):
+        config = tmp_path / f"broker-{number}.properties"
+        assert f"streamlog broker --config {config}" in said
+        given = read_properties(str(config))
+        assert given["node.id"] == str(number)
+        assert given["log.dirs"] == str(tmp_path / f"broker-{number}")
+        assert given["listeners"] == f"PLAINTEXT://{HERE}:{9091 + number}"
+        assert given["controller.quorum.voters"] == VOTERS
+    with pytest.raises(UsageError, match="already: there is nothing to do"):
+        grow()
+
+
+def test_what_holds_for_all_is_taken_over(tmp_path: Path, one: Path, grow: Grow) -> None:
+    (tmp_path / "secret").write_text("hush")
+    text = one.read_text().replace("PLAINTEXT://", "INNER://") + (
+        "# a remark\n"
+        "listener.security.protocol.map=INNER:PLAINTEXT\n"
+        "broker.rack=a\n"
+        f"web.listener={HERE}:8000\n"
+        "flush=os\n"
+        f"sasl.inter.broker.password=${{file:{tmp_path}/secret}}\n"
+        "default.replication.factor=1\n"
+    )
+    one.write_text(text)
+    one.chmod(0o600)
+    grow("--set", "default.replication.factor=3", "--to", str(tmp_path / "to"))
+    config = tmp_path / "to" / "broker-2.properties"
+    given = read_properties(str(config))
+    assert given["listeners"] == f"INNER://{HERE}:9093"
+    assert (given["flush"], given["default.replication.factor"]) == ("os", "3")
+    assert not {"broker.rack", "web.listener"} & {*given}
+    assert "hush" not in config.read_text(), "a secret stays where it is kept"
+    assert given["sasl.inter.broker.password"] == "hush"
+    assert stat.S_IMODE(config.stat().st_mode) == 0o600
+    assert one.read_text() == f"{text}controller.quorum.voters={VOTERS}\n"
+    assert stat.S_IMODE(one.stat().st_mode) == 0o600
+
+
+def test_a_node_without_settings_is_given_some(tmp_path: Path, grow: Grow) -> None:
+    data = tmp_path / "broker-1"
+
+    async def story() -> None:
+        async with Broker.open(str(data)):
+            pass
+
+    asyncio.run(story())
+    with pytest.raises(UsageError, match="elsewhere is not there"):
+        grow("--config", str(tmp_path / "elsewhere"))
+    grow()
+    given = read_properties(str(tmp_path / "broker-1.properties"))
+    assert given["listeners"] == f"PLAINTEXT://{HERE}:9092"
+
+
+def test_it_goes_on_where_it_was_cut_off(
+    tmp_path: Path, one: Path, grow: Grow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once before the voters are others, once behind that."""
+
+    class Cut(Exception):
+        pass
+
+    def cut(*_: object) -> None:
+        raise Cut
+
+    before = one.read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(Growth, "commit", cut)
+        with pytest.raises(Cut):
+            grow()
+    assert one.read_text() == before
+    started_again = opened(one)
+    assert {*started_again.directory.topics} == {"orders"}
+    started_again.directory.close()
+    with monkeypatch.context() as patch:
+        patch.setattr("streamlog.cli.cluster_grow.OwnSettings.write", cut)
+        with pytest.raises(Cut):
+            grow()
+    assert one.read_text() == before
+    with pytest.raises(ConfigError, match="voters do not change"):
+        opened(one)
+    assert "its voters are" in grow()
+    assert read_properties(str(one))["controller.quorum.voters"] == VOTERS
+
+
+def test_it_is_for_a_broker_that_is_stopped(one: Path, grow: Grow) -> None:
+    async def story() -> None:
+        async with opened(one):
+            with pytest.raises(LogDirectoryLocked, match="stop the broker first"):
+                grow()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "voters", "message"),
+    [
+        ((), VOTERS.replace("1@", "4@"), "it has to be one of the voters"),
+        ((), f"1@{HERE}:9092,2@{HERE}:9093", "2 voters: let there be three"),
+        ((), "1", "write each controller as node.id@host:port"),
+        ((), VOTERS.replace("9092", "9999"), "it does not listen there"),
+        ((), VOTERS.replace(HERE, "a.example.org"), "it does not listen there"),
+        (("--set", "no.such=1"), VOTERS, "no.such"),
+    ],
+    ids=range(6),
+)
+def test_nothing_is_done_of_what_makes_no_sense(
+    one: Path,
+    grow: Grow,
+    arguments: tuple[str, ...],
+    voters: str,
+    message: str,
+) -> None:
+    before = one.read_text()
+    names = {*one.parent.iterdir()}
+    with pytest.raises(StreamlogError, match=message):
+        grow(*arguments, voters=voters)
+    assert {*one.parent.iterdir()} == names
+    assert one.read_text() == before
+    opened(one).directory.close()
+
+
+def test_what_is_there_already_is_left_alone(tmp_path: Path, one: Path, grow: Grow) -> None:
+    with pytest.raises(LogDirectoryLost, match="is no data directory of a node"):
+        grow(data="elsewhere")
+    other = tmp_path / "broker-3.properties"
+    other.write_text("flush=os\n")
+    with pytest.raises(UsageError, match=r"broker-3\.properties is there already"):
+        grow()
+    other.unlink()
+    (tmp_path / "broker-2").mkdir()
+    with pytest.raises(UsageError, match="broker-2 is there already"):
+        grow()
+    (tmp_path / "broker-2").rmdir()
+    grow()
+
+
+def test_who_has_several_listeners_says_those_of_others(
+    tmp_path: Path, one: Path, grow: Grow
+) -> None:
+    text = one.read_text().replace(f"{HERE}:9092", f"{HERE}:9092,OUTER://{HERE}:9095")
+    names = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OUTER:PLAINTEXT\n"
+    one.write_text(text + names)
+    with pytest.raises(UsageError, match="say with --set listeners="):
+        grow()
+    listeners = "PLAINTEXT://:9092,OUTER://:9095"
+    grow("--set", f"listeners={listeners}", "--set", "log.dirs=/var/lib/streamlog")
+    given = read_properties(str(tmp_path / "broker-2.properties"))
+    assert (given["listeners"], given["log.dirs"]) == (listeners, "/var/lib/streamlog")
