@@ -109,6 +109,7 @@ SWITCHES: Final = (
     _raft("commit_old_epoch", None, "test_entries_of_earlier_epochs_are_not_committed_by_count"),
     _raft("no_begin_fence", None, "test_a_leader_that_nobody_tells_of_a_later_epoch_leads_on"),
     _raft("trust_leader_hint", None, "test_nobody_is_believed_about_a_third"),
+    _raft("lets_anybody_in", None, "test_who_is_no_voter_is_not_let_in"),
     _raft("no_flush_generation", None, "test_a_sync_that_began_before_a_cut_proves_nothing"),
     _controller("elects_in_sync", 1),
     _controller("clears_elr", 0),

@@ -90,6 +90,7 @@ def test_what_holds_for_all_is_taken_over(tmp_path: Path, one: Path, grow: Grow)
         "broker.rack=a\n"
         f"web.listener={HERE}:8000\n"
         "flush=os\n"
+        "sasl.inter.broker.username=broker\n"
         f"sasl.inter.broker.password=${{file:{tmp_path}/secret}}\n"
         "default.replication.factor=1\n"
     )

@@ -3,17 +3,19 @@
     1. the directory of each new voter is made aside, synced, and given its name
     2. the one there is takes them for voters: its `quorum-state` is replaced, in one step
 
-A new voter brings nothing along: it fetches what was decided, as a voter does that has lost its
-disk. What keeps new ones from electing each other without it is how many of them vote at once:
-one fewer than a majority. The others *rejoin*: they vote when a leader that has them for voters
-has let them in, and so when they have all that was decided. Hence every majority has among it the
-voter there was before, or one that knows what that one knew; before step 2 there is none at all,
-as that one leads alone and lets nobody in, and the next attempt finds what this one has made.
+A new voter has a copy of the log. Copies alone would do harm: of three, two new ones could elect
+each other while the one there was, cut off before step 2, goes on alone. So one fewer than a
+majority of them vote at once; the others *rejoin*, as a voter does that has lost its disk: they
+vote when a leader that has them for voters has let them in, and so when they have all that was
+decided. Hence every majority has among it the voter there was before, or one that knows what that
+one knew. Before step 2 there is no majority at all: that one leads alone and lets nobody in, and
+the next attempt finds what this one has made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
@@ -24,6 +26,7 @@ from streamlog.broker.quorum.quorum_files import FOLDER, QuorumFiles
 from streamlog.broker.quorum.raft_messages import EMPTY, REJOIN_IDS, QuorumState
 from streamlog.broker.quorum.raft_state import Draw
 from streamlog.broker.quorum.state_file import read_state
+from streamlog.broker.quorum.wire import SNAPSHOT_BYTES_MAX
 from streamlog.broker.storage.catalog import LOCK, Catalog, Identity, describe_holder, new_id
 from streamlog.broker.storage.files import (
     File,
@@ -137,10 +140,12 @@ class Growth:
         Raises:
             LogDirectoryError: the disk refused.
         """
+        if self._quorum is None:
+            return
         for number, home in sorted(self._homes.items()):
             try:
                 if number not in self._made:
-                    self._make(number, home)
+                    self._make(number, home, self._quorum)
                 self._files.sync_directory(parent_of(home))
             except OSError as error:
                 raise directory_error(error, home) from error
@@ -240,9 +245,10 @@ class Growth:
 
     # ---- a new voter ----
 
-    def _make(self, number: int, home: str) -> None:
+    def _make(self, number: int, home: str, source: QuorumFiles) -> None:
         """Make its directory; aside, so that what has its name is whole."""
         files, aside = self._files, home + PARTIAL_SUFFIX
+        self._clear(aside)
         make_durable_directory(files, aside)
         identity = Identity(
             cluster_id=self.identity.cluster_id, node_id=number, directory_id=new_id()
@@ -251,11 +257,33 @@ class Growth:
         rejoin_id = 1 + self._draw(REJOIN_IDS) if number in self.rejoining else 0
         quorum = QuorumFiles(files, aside)
         try:
-            quorum.settle()
-            quorum.persist(QuorumState(voters=self.voters, rejoin_id=rejoin_id))
+            copy_log(source, quorum)
+            quorum.persist(
+                QuorumState(epoch=source.state.epoch, voters=self.voters, rejoin_id=rejoin_id)
+            )
         finally:
             quorum.close()
         files.rename(aside, home)
+
+    def _clear(self, aside: str) -> None:
+        """Remove what an attempt has left that was cut off; two empty directories may stay."""
+        for folder in (f"{aside}/{FOLDER}", aside):
+            with suppress(FileNotFoundError):
+                for name in self._files.list(folder):
+                    if name != FOLDER:
+                        self._files.remove(f"{folder}/{name}")
+
+
+def copy_log(source: QuorumFiles, target: QuorumFiles) -> None:
+    """Give a member that is new another one's log, durably."""
+    snapshot, position = source.snapshot, 0
+    if snapshot != EMPTY:
+        while (found := source.snapshots.read(snapshot, position, SNAPSHOT_BYTES_MAX)) and found[0]:
+            target.receive(snapshot, position, found[0])
+            position += len(found[0])
+        target.install(snapshot)
+    target.append(source.log.read(source.log.start_offset, max_bytes=2**62))
+    target.sync(source.log.end_offset)
 
 
 def metadata_of(quorum: QuorumFiles) -> ClusterMetadata:

@@ -15,6 +15,7 @@ breaks it in `Rules`; the simulation finds every one of them:
 - A sync that began before a cut proves nothing about what was written after it.
 - Whoever leads may be told by itself alone: two members that believe each other about a leader
   that has resigned would go on doing so for ever.
+- A leader lets in again those that are voters by its own settings, and nobody else (`growth`).
 - A leader is told of a later epoch when it claims an older one, or a member that has campaigned
   alone, and whom nobody would elect, would stay out for ever.
 
@@ -347,8 +348,8 @@ class Raft(RaftState):
         Nobody else is: who takes itself for a voter and is none here (a cluster that is about to
         grow) would then decide things with others like it, and without this leader.
         """
-        is_voter = self.leadership is not None and request.replica_id in self.leadership.voters
-        if progress.rejoin_id == request.rejoin_id or not is_voter:
+        is_let_in = request.replica_id in self.voters or self._rules.lets_anybody_in
+        if progress.rejoin_id == request.rejoin_id or not is_let_in:
             return
         progress.rejoin_id = request.rejoin_id
         if request.rejoin_id:

@@ -83,6 +83,8 @@ class Rules:
     """Entries are taken from an answer that was not waited for."""
     rejoin_at_once: bool = False
     """A voter whose disk was wiped votes and counts as if nothing had happened."""
+    lets_anybody_in: bool = False
+    """A leader lets in who takes itself for a voter, and is none for the leader."""
 
 
 CORRECT = Rules()

@@ -47,13 +47,14 @@ def sole(files: MemoryFiles) -> QuorumMember:
     return QuorumMember.open(files, "data", realm, voters=[1], clock=ManualClock())
 
 
-def alone(value: str = "1000000") -> MemoryFiles:
+def alone(value: str = "1000000", *, has_snapshot: bool = True) -> MemoryFiles:
     """The disk of a voter that was alone, and is stopped."""
     files = MemoryFiles()
     format_directory("data", node_id=1, cluster_id="cluster", files=files)
     member = sole(files)
-    member.submit(setting(value), 1)
-    member.write_snapshot()
+    member.submit(setting("900000"), 1)
+    if has_snapshot:
+        member.write_snapshot()
     member.submit(setting(value), 1)
     member.close()
     files.sync_directory("")
@@ -97,6 +98,19 @@ def rejoining(files: MemoryFiles, homes: Mapping[int, str] = HOMES) -> dict[int,
             assert state.voters == tuple(homes)
             found[number] = bool(state.rejoin_id)
     return found
+
+
+def check_copies(files: MemoryFiles) -> None:
+    """That all have the same snapshot and the same entries behind it."""
+    first, *others = (QuorumFiles(files, HOMES[number]) for number in (1, 2, 3))
+    assert first.log.end_offset > first.snapshot.end_offset
+    entries = first.log.read(first.log.start_offset, max_bytes=1 << 30)
+    for each in others:
+        assert each.damage is None
+        assert (each.snapshot, each.values) == (first.snapshot, first.values)
+        assert each.log.read(each.log.start_offset, max_bytes=1 << 30) == entries
+        each.close()
+    first.close()
 
 
 def lived(story: Callable[[Cluster], Awaitable[None]]) -> None:
@@ -149,7 +163,7 @@ def test_new_ones_decide_nothing_without_the_one_there_was() -> None:
         newcomers = [cluster.nodes[number].start() for number in (2, 3)]
         await asyncio.sleep(LONG_S)
         assert [each.is_active for each in newcomers] == [False, False]
-        assert [each.applied_offset for each in newcomers] == [0, 0]
+        assert [each.controller_id for each in newcomers] == [None, None]
         cluster.nodes[1].start()
         await cluster.agreed((await cluster.elected()).applied_offset)
         assert {value_of(each) for each in cluster.members} == {"1000000"}
@@ -225,11 +239,14 @@ def test_of_five_two_vote_at_once() -> None:
 # ---- cut off ----
 
 
+@pytest.mark.parametrize("has_snapshot", [True, False], ids=["snapshot", "log alone"])
 @pytest.mark.parametrize("keep_bytes", [None, 0, 50], ids=["kill", "power cut", "torn"])
-def test_at_every_step_there_is_one_or_there_are_three(keep_bytes: int | None) -> None:
+def test_at_every_step_there_is_one_or_there_are_three(
+    keep_bytes: int | None, has_snapshot: bool
+) -> None:
     done_at: set[bool] = set()
     for left in range(1000):
-        files = alone()
+        files = alone(has_snapshot=has_snapshot)
         try:
             grow(MortalFiles(files, left))
         except Killed:
@@ -249,6 +266,7 @@ def test_at_every_step_there_is_one_or_there_are_three(keep_bytes: int | None) -
         grow(files)
         files.crash()
         assert rejoining(files) == {2: False, 3: True}
+        check_copies(files)
         with opened(files) as growth:
             assert growth.is_done
     assert left > 30

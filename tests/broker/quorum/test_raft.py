@@ -20,6 +20,7 @@ from streamlog.broker.quorum.raft_messages import (
     QuorumState,
     Refusal,
     Reply,
+    ReplyEntries,
     Send,
     SnapshotId,
     Truncate,
@@ -266,6 +267,23 @@ def test_a_wiped_voter_is_in_again_after_an_entry_that_the_others_commit() -> No
         cluster.tick(0, cluster.now_ms + 500)
     assert not raft.is_rejoining
     assert cluster.members[1].state.voted_id == 0, "no vote in an epoch in which it may have voted"
+
+
+@pytest.mark.parametrize("anybody", [False, True])
+def test_who_is_no_voter_is_not_let_in(anybody: bool) -> None:
+    """It takes itself for one: let in, it would decide with others like it and without this one."""
+    cluster = Cluster(1, rules=Rules(lets_anybody_in=anybody))
+    cluster.settle()
+    leader = cluster.raft(0)
+    asked = FetchRequest(
+        epoch=1, replica_id=7, offset=0, last_epoch=0, high_watermark=0, rejoin_id=77
+    )
+    effects = leader.on_fetch(asked, 900, 0)
+    for flush in [each for each in effects if isinstance(each, Flush)]:
+        leader.on_flushed(flush.generation, flush.end_offset, 0)
+    effects = leader.on_fetch(replace(asked, offset=leader.end_offset, last_epoch=1), 901, 0)
+    told = [each.response.rejoined for each in effects if isinstance(each, ReplyEntries)]
+    assert told == [anybody]
 
 
 def test_only_what_is_committed_can_be_trimmed() -> None:
