@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ import typer
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener, listeners_of
 from streamlog.broker.security_config import PLAINTEXT
-from streamlog.cli.running import serve, set_within
+from streamlog.cli.running import give_back_freed_memory, serve, set_within
 from streamlog.cli.session import WebOption
 from streamlog.cli.supervised import my_slot, until_left_alone
 from streamlog.errors import ConfigError, UsageError
@@ -33,6 +34,8 @@ LISTEN_DEFAULT = "127.0.0.1:9092"
 PORT_MAX = 65_535
 LOOK_MS = 1_000
 """How often a broker that nobody writes to looks whether its directory is still there."""
+LOOKS_TO_GIVE_BACK = 60
+"""From one time that freed memory goes back to the system to the next one."""
 
 
 class Flush(StrEnum):
@@ -111,8 +114,12 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
             # What is there now stays: a full collection that walks it holds every client up.
             gc.collect()
             gc.freeze()
-            while not await set_within(stop, LOOK_MS):
+            for look in itertools.count(1):
+                if await set_within(stop, LOOK_MS):
+                    break
                 opened.directory.check()
+                if look % LOOKS_TO_GIVE_BACK == 0:
+                    await asyncio.to_thread(give_back_freed_memory)
 
     slot = my_slot()
     if slot is None:

@@ -64,3 +64,29 @@ def test_a_worker_keeps_freed_memory_unless_the_environment_says_otherwise() -> 
     pages = 50 * 5_000_000 // 4096
     assert _faults() < pages // 10
     assert _faults(MALLOC_TRIM_THRESHOLD_="100000", MALLOC_MMAP_THRESHOLD_="100000") > pages // 2
+
+
+GIVE_BACK = """
+from pathlib import Path
+from streamlog.cli.running import give_back_freed_memory
+
+def resident_kib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+kept = [bytearray(20_000) for _ in range(4_000)]
+del kept[:-1:2], kept[:-1:3], kept[:-1:4]
+while len(kept) > 200:
+    del kept[:-1:2]
+before = resident_kib()
+give_back_freed_memory()
+print(before - resident_kib())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a function of glibc")
+def test_what_lies_free_between_what_does_not_goes_back_to_the_system() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GIVE_BACK], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 20_000
