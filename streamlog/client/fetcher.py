@@ -172,7 +172,10 @@ class Fetcher:
             OffsetOutOfRange: the reset policy is "none" and a partition has no place to begin.
         """
         async with self._resolving:
-            await self._resolve_committed(self._unresolved(partitions))
+            # Again for those that were assigned anew while it was asked for the others: they don't
+            # begin by the reset policy as long as it isn't known that their group has no place.
+            while asked := self._unresolved(partitions, {Start.COMMITTED}):
+                await self._resolve_committed(asked)
             await self._resolve_by_time(self._unresolved(partitions))
 
     async def _round(self) -> int | None:
@@ -447,23 +450,20 @@ class Fetcher:
             self._tell(error)
 
     def _unresolved(
-        self, wanted: Collection[TopicPartition] | None
+        self,
+        wanted: Collection[TopicPartition] | None,
+        starts: Collection[Start] = frozenset(Start),
     ) -> dict[TopicPartition, PartitionState]:
         return {
             partition: state
             for partition, state in self._positions.items()
             if state.position is None
+            and state.start in starts
             and (not state.is_held if wanted is None else partition in wanted)
         }
 
     async def _resolve_committed(self, states: Mapping[TopicPartition, PartitionState]) -> None:
-        unknown = {
-            partition: state.era
-            for partition, state in states.items()
-            if state.start is Start.COMMITTED
-        }
-        if not unknown:
-            return
+        unknown = {partition: state.era for partition, state in states.items()}
         committed = await self._committed(unknown) if self._committed is not None else {}
         for partition, era in unknown.items():
             state = self._positions.get(partition)

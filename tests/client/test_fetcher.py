@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import cast
 
 import pytest
@@ -12,6 +12,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
 from streamlog.client.cluster import Cluster
 from streamlog.client.fetcher import AT_LEADER_MS, ERROR_BACKOFF_MS, Fetcher, FetchSettings
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.positions import Positions
 from streamlog.clock import Clock, ManualClock, SystemClock
 from streamlog.errors import ConnectionLost
@@ -83,6 +84,45 @@ def test_a_buffer_that_gets_room_while_a_request_is_on_its_way_is_not_waited_for
         ]
         assert asked == [([0], 0), ([0, 1], settings.fetch_max_wait_ms)]
         await asyncio.wait([running])
+
+    asyncio.run(main())
+
+
+class Group:
+    """A group that has committed offset 5, and a rebalance while it is asked for the first time."""
+
+    def __init__(self, positions: Positions) -> None:
+        self.asked = 0
+        self._positions = positions
+
+    async def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.asked == 1:
+            self._positions.assign(())
+            self._positions.assign(partitions)
+        return dict.fromkeys(partitions, OffsetAndMetadata(5))
+
+
+def test_who_is_assigned_anew_while_it_is_asked_where_to_begin_begins_there() -> None:
+    """Not at the earliest record: everything would be done again."""
+
+    async def main() -> None:
+        positions = Positions()
+        positions.assign([AT_ITS_END])
+        group = Group(positions)
+        fetcher = Fetcher(
+            cast("Cluster", Questions()),
+            positions,
+            FetchSettings(auto_offset_reset="earliest"),
+            cast("Background", Held()),
+            tell=lambda _: None,
+        )
+        fetcher.begin_at_committed(group.committed)
+        await fetcher.resolve()
+        assert (positions.state(AT_ITS_END).position, group.asked) == (5, 2)
 
     asyncio.run(main())
 
