@@ -39,6 +39,7 @@ FILES_GROWTH_MAX: Final = 5 * BULK_PARTITIONS
 """A partition may have one segment more than when it was looked at before: its files."""
 PARTITION_BYTES_MAX: Final = RETENTION_BYTES + 2 * SEGMENT_BYTES
 """Retention leaves at least what it keeps, and one segment is being written."""
+LOOKS_MIN: Final = 3
 WARM_SHARE: Final = 0.2
 """Of the time, at the begin, in which memory may still grow."""
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType({"log.retention.check.interval.ms": "5000"})
@@ -117,9 +118,9 @@ class Soak:
 def grown(taken: Sequence[Vitals], lasts_s: float) -> list[str]:
     """What a process holds more of than it should, after it has become warm."""
     warm = [each for each in taken if each.at_s >= WARM_SHARE * lasts_s]
-    if len(warm) < 2:
+    if len(warm) < LOOKS_MIN:
         return [f"it was looked at {len(warm)} times once it was warm: let it last for longer"]
-    growth = growth_per_hour(warm, lambda each: each.resident_bytes)
+    growth = growth_per_hour(warm)
     files = warm[-1].open_files - warm[0].open_files
     most = max(each.partition_bytes for each in warm)
     wrong = []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -53,15 +52,28 @@ def look(broker: BrokerProcess, at_s: float, topic_id: bytes, partitions: int) -
     )
 
 
-def growth_per_hour(taken: Sequence[Vitals], of: Callable[[Vitals], float]) -> float:
-    """By how much it grows in an hour, as a share of its mean: the slope of the least squares.
+def growth_per_hour(taken: Sequence[Vitals]) -> float:
+    """By how much the memory that is never given back grows in an hour, as a share of it.
+
+    What was freed lately is still counted as the process's, some megabytes one time and none the
+    next (`cli.running.give_back_freed_memory`): so the least of the first third of the looks is
+    held against the least of the last third, over the time between their middles.
 
     Raises:
-        statistics.StatisticsError: there are less than two.
+        ValueError: there are fewer than three.
     """
-    values = [of(each) for each in taken]
-    slope, _ = statistics.linear_regression([each.at_s for each in taken], values)
-    return slope * HOUR_S / statistics.mean(values)
+    third = len(taken) // 3
+    if not third:
+        raise ValueError(f"{len(taken)} looks have no thirds")
+    first, last = taken[:third], taken[-third:]
+    passed_s = _middle_s(last) - _middle_s(first)
+    floor = min(each.resident_bytes for each in first)
+    grown = min(each.resident_bytes for each in last) - floor
+    return grown / floor * HOUR_S / passed_s
+
+
+def _middle_s(taken: Sequence[Vitals]) -> float:
+    return (taken[0].at_s + taken[-1].at_s) / 2
 
 
 def _bytes_in(folder: Path) -> int:

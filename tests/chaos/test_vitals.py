@@ -19,10 +19,18 @@ def vitals(at_s: float, resident_bytes: int, files: int = 50, partition_bytes: i
     )
 
 
-def test_growth_is_a_share_of_the_mean_an_hour() -> None:
-    taken = [vitals(at_s, 100_000_000 + round(at_s) * 1_000) for at_s in (0, 600, 1_200)]
-    growth = growth_per_hour(taken, lambda each: each.resident_bytes)
-    assert growth == pytest.approx(3_600_000 / 100_600_000)
+def test_growth_is_that_of_the_least_an_hour() -> None:
+    at_times = [0, 100, 200, 1_800, 3_600, 3_700, 3_800]
+    taken = [vitals(at_s, 100_000_000 + at_s * 1_000) for at_s in at_times]
+    freed_lately = [vitals(each.at_s, each.resident_bytes + 20_000_000) for each in taken[1::2]]
+    mixed = sorted(taken[::2] + freed_lately, key=lambda each: each.at_s)
+    # 0 and 3,800 are the least of their thirds, whose middles are 50 and 3,750.
+    assert growth_per_hour(mixed) == pytest.approx(3_800_000 / 100_000_000 * 3_600 / 3_700)
+
+
+def test_a_third_needs_three() -> None:
+    with pytest.raises(ValueError, match="2 looks have no thirds"):
+        growth_per_hour([vitals(0, 1), vitals(1, 1)])
 
 
 def test_what_does_not_grow_is_well() -> None:
