@@ -29,8 +29,9 @@ cdef class BatchBuilder:
     ) except -1
 
     @cython.locals(
-        count=cython.longlong, encoded=list, keys=list, newest_ms=cython.longlong,
-        room_bytes=cython.longlong, size_bytes=cython.Py_ssize_t, values=list,
+        count=cython.longlong, encoded=list, key_bytes=cython.longlong, keys=list,
+        newest_ms=cython.longlong, room_bytes=cython.longlong, size_bytes=cython.Py_ssize_t,
+        value_bytes=cython.longlong, values=list,
     )
     cpdef object extend(self, FieldColumns columns)
 
@@ -72,10 +73,8 @@ cdef list _all_encoded(list headers)
 @cython.locals(newest_ms=cython.longlong, stamp=cython.longlong)
 cdef long long _newest_ms(list timestamps) except? -1
 
-@cython.locals(
-    headers=bytes, key=bytes, room_bytes=cython.longlong, value=bytes,
-)
-cdef long long _room_bytes(list keys, list values, list encoded) except -1
+@cython.locals(headers=bytes, room_bytes=cython.longlong)
+cdef long long _room_bytes(long long count, list encoded) except -1
 
 cdef long long _field_size(object content) except -1
 

@@ -166,11 +166,15 @@ class BatchBuilder:
             MessageTooLarge, UsageError: as `append`.
             TypeError: a key or a value is no bytes.
         """
-        keys, values = _all_bytes(columns.keys), _all_bytes(columns.values)
+        keys, values = columns.keys, columns.values
+        key_bytes, value_bytes = writing.plain_bytes(keys), writing.plain_bytes(values)
+        if key_bytes < 0 or value_bytes < 0:
+            keys, values = _all_bytes(keys), _all_bytes(values)
+            key_bytes, value_bytes = writing.plain_bytes(keys), writing.plain_bytes(values)
         encoded = None if columns.headers is None else _all_encoded(columns.headers)
         newest_ms = _newest_ms(columns.timestamps)
         count, size_bytes = self.record_count + len(keys), self.size_bytes
-        room_bytes = _room_bytes(keys, values, encoded)
+        room_bytes = key_bytes + value_bytes + _room_bytes(len(keys), encoded)
         if count > _COUNT_MAX or room_bytes > _BATCH_BYTES_MAX - size_bytes:
             raise MessageTooLarge(
                 f"a batch of {self.record_count} records and {size_bytes} bytes can't take"
@@ -322,10 +326,7 @@ def _append_field(out: bytearray, content: bytes | None) -> None:
 
 def _all_bytes(contents: list[bytes | None]) -> list[bytes | None]:
     """The same; what is another kind of buffer as bytes."""
-    for content in contents:
-        if content is not None and type(content) is not bytes:
-            return [each if each is None else b"".join((each,)) for each in contents]
-    return contents
+    return [each if each is None else b"".join((each,)) for each in contents]
 
 
 def _all_encoded(headers: list[Sequence[tuple[str, bytes | None]]]) -> list[bytes]:
@@ -359,15 +360,9 @@ def _newest_ms(timestamps: list[int]) -> int:
     return newest_ms
 
 
-def _room_bytes(
-    keys: list[bytes | None], values: list[bytes | None], encoded: list[bytes] | None
-) -> int:
-    """More than the records need: numbers as long as they can be."""
-    room_bytes = len(keys) * (_NUMBERS_BYTES_MAX + 1)
-    for key in keys:
-        room_bytes += 0 if key is None else len(key)
-    for value in values:
-        room_bytes += 0 if value is None else len(value)
+def _room_bytes(count: int, encoded: list[bytes] | None) -> int:
+    """More than records need beside keys and values: numbers as long as they can be."""
+    room_bytes = count * (_NUMBERS_BYTES_MAX + 1)
     for headers in encoded or ():
         room_bytes += len(headers)
     return room_bytes

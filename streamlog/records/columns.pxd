@@ -1,8 +1,9 @@
 # C types of columns.py.
 cimport cython
-from streamlog.records cimport packing
+from streamlog.records cimport packing, writing
 
 cdef Py_ssize_t _RECORD_BYTES, _HEADER_BYTES
+cdef int _AHEAD
 
 @cython.final
 cdef class RecordColumns:

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self
 
-from streamlog.records import packing
+from streamlog.records import packing, writing
 from streamlog.records.record import Record
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ HEADER_OVERHEAD_BYTES = 10
 
 _RECORD_BYTES = RECORD_OVERHEAD_BYTES  # C integers when compiled
 _HEADER_BYTES = HEADER_OVERHEAD_BYTES
+_AHEAD = writing.AHEAD
 
 
 class RecordColumns:
@@ -290,10 +291,11 @@ class FieldColumns:
                 for name, content in own or ():
                     own_bytes += _HEADER_BYTES + len(name)
                     own_bytes += len(content) if content else 0
-            key, value = self.keys[at], self.values[at]
+            if at % _AHEAD == 0:
+                writing.bring_near(self.keys, at)
+                writing.bring_near(self.values, at)
             size = _RECORD_BYTES + own_bytes
-            size += len(key) if key else 0
-            size += len(value) if value else 0
+            size += writing.content_bytes(self.keys[at]) + writing.content_bytes(self.values[at])
             if room_bytes >= 0 and total + size > room_bytes:
                 return at, total
             total += size
@@ -337,6 +339,10 @@ def called(fn: Callable[[Any], Any], column: Sequence[Any]) -> list[Any]:
 
 def total_bytes(column: Iterable[bytes | None]) -> int:
     """What the entries take together."""
+    if type(column) is list:
+        found = writing.plain_bytes(column)
+        if found >= 0:
+            return found
     found = 0
     for entry in column:
         if entry is not None:

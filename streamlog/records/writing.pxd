@@ -14,6 +14,23 @@ cdef extern from *:
         }
     #endif
     }
+    static CYTHON_INLINE long long streamlog_plain_bytes(PyObject *contents) {
+        Py_ssize_t count = PyList_GET_SIZE(contents), at;
+        long long size = 0;
+        for (at = 0; at < count; at++) {
+            PyObject *content = PyList_GET_ITEM(contents, at);
+            if (at % 32 == 0) streamlog_bring_near(contents, at + 32);
+            if (PyBytes_CheckExact(content)) size += PyBytes_GET_SIZE(content);
+            else if (content != Py_None) return -1;
+        }
+        return size;
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_content_bytes(PyObject *content) {
+        int is_some;
+        if (PyBytes_CheckExact(content)) return PyBytes_GET_SIZE(content);
+        is_some = content != Py_None ? PyObject_IsTrue(content) : 0;
+        return is_some > 0 ? PyObject_Size(content) : is_some;
+    }
     static CYTHON_INLINE Py_ssize_t streamlog_varint_bytes(long long value) {
         unsigned long long raw = ((unsigned long long)value << 1) ^ (unsigned long long)(value >> 63);
         Py_ssize_t size = 1;
@@ -57,6 +74,8 @@ cdef extern from *:
             + PyBytes_GET_SIZE(content);
     }
     """
+    Py_ssize_t content_bytes "streamlog_content_bytes" (object content) except -1
+    long long plain_bytes "streamlog_plain_bytes" (list contents)
     void bring_near "streamlog_bring_near" (list contents, Py_ssize_t start)
     Py_ssize_t varint_bytes "streamlog_varint_bytes" (long long value)
     Py_ssize_t put_varint "streamlog_put_varint" (

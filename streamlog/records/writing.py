@@ -28,6 +28,22 @@ def bring_near(contents: list[bytes | None], start: int) -> None:
     """The next of what is to be written may lie far from the processor: compiled, that is told."""
 
 
+def plain_bytes(contents: list[bytes | None]) -> int:
+    """What the contents take together; -1 if one of them is neither `bytes` nor None."""
+    size_bytes = 0
+    for content in contents:
+        if type(content) is bytes:
+            size_bytes += len(content)
+        elif content is not None:
+            return -1
+    return size_bytes
+
+
+def content_bytes(content: bytes | None) -> int:
+    """What a content takes; also of another kind of buffer."""
+    return len(content) if content else 0
+
+
 def put_varint(data: bytearray, position: int, value: int) -> int:
     """Write a number of 64 bits at most; returns the position behind it."""
     raw = value << 1 if value >= 0 else -(value + 1) << 1 | 1
