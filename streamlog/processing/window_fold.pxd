@@ -4,7 +4,7 @@ from streamlog.tables.folding cimport Columns, Row
 from streamlog.tables cimport warming
 
 cdef long long _TIME_MS_MAX
-cdef int _AHEAD, _DONE, _LATE, _GATE, _SOURCE
+cdef int _AHEAD, _KNOWN, _DONE, _LATE, _GATE, _SOURCE
 
 @cython.final
 cdef class Window:
@@ -52,6 +52,7 @@ cdef class WindowFold:
     cdef object _span_of
     cdef bint _is_atomic
     cdef list _near
+    cdef list _near_windows
     cdef Py_ssize_t _near_at
     cdef long long _grace_ms
     cdef bint _on_update
@@ -111,15 +112,17 @@ cdef class WindowFold:
 
     cdef int _changed(self, Window window, Row row, long long timestamp_ms) except -1
 
-    @cython.locals(at=cython.Py_ssize_t, dicts=list, row=Row)
+    @cython.locals(place=cython.Py_ssize_t)
+    cdef Window _window_near(self, Py_ssize_t at)
+
+    @cython.locals(at=cython.Py_ssize_t, dicts=list, each=Window, row=Row)
     cdef Row _row_near(self, Window window, Arrived arrived)
 
     @cython.locals(
-        at=cython.Py_ssize_t, end_ms=cython.longlong, found=list, into_ms=cython.longlong,
-        other=Window, rows=dict, size_ms=cython.longlong, start_ms=cython.longlong,
+        at=cython.Py_ssize_t, found=list, known=list, number=cython.longlong, other=Window,
         timestamp_ms=cython.longlong, timestamps=list,
     )
-    cdef list _rows_ahead(self, Window window, Arrived arrived)
+    cdef list _windows_ahead(self, Window window, Arrived arrived)
 
     @cython.locals(found=Row)
     cdef Row _row(self, Window window, object raw)
@@ -132,7 +135,9 @@ cdef class WindowFold:
 
     cdef object _result_of(self, Row row)
 
-    @cython.locals(row=Row)
+    cpdef object result(self, Row row)
+
+    @cython.locals(columns=Columns, row=Row)
     cdef Row _new_row(self, Window window, object raw)
 
     cdef int _touch(self, Window window, Row row, long long time_ms) except -1

@@ -33,6 +33,7 @@ _TIME_MS_MAX = 1 << 50
 """Far beyond the year 9999: no sum of two overflows."""
 _DONE, _LATE, _GATE, _SOURCE = DONE, LATE, GATE, SOURCE
 _AHEAD = warming.AHEAD
+_KNOWN = 16
 
 
 class Window:
@@ -122,6 +123,7 @@ class WindowFold:
         "_load_row",
         "_near",
         "_near_at",
+        "_near_windows",
         "_offset_ms",
         "_on_commit",
         "_on_update",
@@ -172,7 +174,8 @@ class WindowFold:
         self._result = result
         self._initial = initial
         columns: Any = getattr(add, "__self__", None)
-        self._columns = columns if isinstance(columns, Columns) else None
+        is_theirs = getattr(initial, "__self__", None) is columns
+        self._columns = columns if isinstance(columns, Columns) and is_theirs else None
         self._open_window = open_window
         self._load_row = load_row
         self._size_ms = size_ms
@@ -182,6 +185,7 @@ class WindowFold:
         self._offset_ms = offset_ms
         self._start_ms = self._end_ms = 0
         self._near: list[Row | None] | None = None
+        self._near_windows: list[Window | None] = []
         self._near_at = 0
         self._grace_ms = grace_ms
         self._on_update = on_update
@@ -233,9 +237,12 @@ class WindowFold:
             timestamp_ms = timestamps[at]
             own_ms = max(own_ms, times[at])
             if timestamp_ms < start_ms or timestamp_ms >= end_ms:
-                window = None
-                self._find(timestamp_ms)
-                start_ms, end_ms = self._start_ms, self._end_ms
+                window = self._window_near(at)
+                if window is None:
+                    self._find(timestamp_ms)
+                    start_ms, end_ms = self._start_ms, self._end_ms
+                else:
+                    start_ms, end_ms = window.start_ms, window.end_ms
             if end_ms <= max(own_ms, now_ms) - grace_ms:
                 return _LATE
             if window is None:
@@ -357,7 +364,7 @@ class WindowFold:
     ) -> None:
         old_value = self._result_of(row) if self._tells_old_values else None
         if self._columns is not None:
-            self._columns.add(row.state, value)
+            self._columns.fold(row, value)
         else:
             row.state = self._add(row.state, value)
         self._changed(window, row, timestamp_ms)
@@ -375,11 +382,19 @@ class WindowFold:
         if self._on_update or not row.touched:
             old_values.append(old_value)
 
+    def _window_near(self, at: int) -> Window | None:
+        """The window of a record, if that has been looked up with its row."""
+        place = at - self._near_at
+        if self._near is None or place >= len(self._near_windows):
+            return None
+        return self._near_windows[place]
+
     def _row_near(self, window: Window, arrived: Arrived) -> Row:
         """The row of the record in hand, looked up with those of the next few."""
         at = self.at
         if at >= arrived.cold:
-            dicts = self._rows_ahead(window, arrived)
+            self._near_windows = self._windows_ahead(window, arrived)
+            dicts = [None if each is None else each.rows for each in self._near_windows]
             self._near = warming.warmed(dicts, arrived.raws, at)
             self._near_at = at
             arrived.cold = at + len(dicts)
@@ -387,24 +402,29 @@ class WindowFold:
         row = None if self._near is None else self._near[at - self._near_at]
         return self._row(window, arrived.raws[at]) if row is None else row
 
-    def _rows_ahead(self, window: Window, arrived: Arrived) -> list[dict[bytes, Row] | None]:
+    def _windows_ahead(self, window: Window, arrived: Arrived) -> list[Window | None]:
         """Where the next few records have their rows, by what windows there are by now.
 
         The record in hand has it in this window.
         """
-        timestamps, rows, size_ms = arrived.timestamps, window.rows, self._size_ms
-        start_ms, end_ms = window.start_ms, window.end_ms
-        found: list[dict[bytes, Row] | None] = []
+        timestamps = arrived.timestamps
+        found: list[Window | None] = []
+        # Those that were found last, each where its time would have it.
+        known: list[Window] = [window] * _KNOWN
         for at in range(self.at, min(self.at + _AHEAD, len(timestamps))):
             timestamp_ms = timestamps[at]
-            if start_ms <= timestamp_ms < end_ms:
-                found.append(rows)
+            if window.start_ms <= timestamp_ms < window.end_ms:
+                found.append(window)
                 continue
             other: Any = None
             if self._span_of is None and 0 <= timestamp_ms <= _TIME_MS_MAX:
-                into_ms = (timestamp_ms - self._offset_ms) % size_ms
-                other = self.windows.get(timestamp_ms - into_ms + size_ms)
-            found.append(None if other is None else other.rows)
+                number = (timestamp_ms - self._offset_ms) // self._size_ms
+                other = known[number % _KNOWN]
+                if not other.start_ms <= timestamp_ms < other.end_ms:
+                    other = self.windows.get((number + 1) * self._size_ms + self._offset_ms)
+                if other is not None:
+                    known[number % _KNOWN] = other
+            found.append(other)
         return found
 
     def _row(self, window: Window, raw: bytes) -> Row:
@@ -414,12 +434,18 @@ class WindowFold:
     def _result_of(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
         if row.timestamp_ms < 0:
             return None  # Nothing is in it yet.
-        return self._result(row.state) if self._columns is None else self._columns.result(row.state)
+        return self.result(row)
+
+    def result(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
+        """What a row stands for."""
+        return self._result(row.state) if self._columns is None else self._columns.result_of(row)
 
     def _new_row(self, window: Window, raw: bytes) -> Row:
         if not window.is_whole:
             return self._load_row(window, raw)
-        row = window.rows[raw] = Row(self._initial(), -1, raw)
+        columns = self._columns
+        row = Row(self._initial(), -1, raw) if columns is None else columns.row(raw)
+        window.rows[raw] = row
         return row
 
     def _touch(self, window: Window, row: Row, time_ms: int) -> None:
@@ -434,10 +460,7 @@ class WindowFold:
     def _note(self, updates: Updates, window: Window, row: Row, arrived: Arrived) -> None:
         """The row goes on as it is behind the record in hand."""
         at = self.at
-        if self._columns is not None:
-            result = self._columns.result(row.state)
-        else:
-            result = self._result(row.state)
+        result = self.result(row)
         if updates.ats is None and at != updates.count:
             updates.ats = list(range(updates.count))
         if updates.ats is not None:

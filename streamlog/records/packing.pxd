@@ -1,6 +1,7 @@
 # What packing.py does, in C.
 cdef extern from *:
     """
+    #include <limits.h>
     #include <math.h>
     static CYTHON_INLINE PyObject *streamlog_joined(PyObject *first, PyObject *second) {
         Py_ssize_t size;
@@ -85,6 +86,19 @@ cdef extern from *:
         }
         return PyBytes_FromStringAndSize((const char *)data, to - data);
     }
+    static CYTHON_INLINE PyObject *streamlog_stamped_longs(
+        long long time_ms, const long long *numbers, int count
+    ) {
+        unsigned char data[8 + 1 + 15 * 9], *to;
+        int at;
+        to = streamlog_put_big_endian(data, (unsigned long long)time_ms, 8);
+        *to++ = (unsigned char)(0x90 | count);
+        for (at = 0; at < count; at++) to = streamlog_put_number(to, numbers[at]);
+        return PyBytes_FromStringAndSize((const char *)data, to - data);
+    }
+    static CYTHON_INLINE int streamlog_is_long_sum(long long first, long long second) {
+        return second >= 0 ? first <= LLONG_MAX - second : first >= LLONG_MIN - second;
+    }
     static CYTHON_INLINE int streamlog_is_ascii(PyObject *data) {
         const unsigned char *at, *end;
         if (!PyBytes_Check(data)) return 0;
@@ -108,6 +122,10 @@ cdef extern from *:
     object joined "streamlog_joined" (object first, object second)
     object stamped "streamlog_stamped" (long long time_ms, object data)
     object stamped_numbers "streamlog_stamped_numbers" (long long time_ms, object state)
+    object stamped_longs "streamlog_stamped_longs" (
+        long long time_ms, const long long *numbers, int count
+    )
+    bint is_long_sum "streamlog_is_long_sum" (long long first, long long second)
     bint is_ascii "streamlog_is_ascii" (object data)
     bint is_ascii_text "streamlog_is_ascii_text" (object text)
     bint is_long "streamlog_is_long" (object number)

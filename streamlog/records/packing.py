@@ -48,6 +48,11 @@ def stamped_numbers(time_ms: int, state: object) -> bytes | None:
     return _STAMP.pack(time_ms) + _packed(state)
 
 
+def stamped_longs(time_ms: int, numbers: list[int], count: int) -> bytes:
+    """As `stamped_numbers`, of the first few of numbers within 64 bits."""
+    return _STAMP.pack(time_ms) + _packed(numbers[:count])
+
+
 def is_ascii(data: bytes) -> bool:
     """Whether all bytes are below 128."""
     return data.isascii()
@@ -61,6 +66,11 @@ def is_ascii_text(text: str) -> bool:
 def is_long(number: int) -> bool:
     """Whether it fits into 64 bits, its sign included."""
     return -_LONG_END <= number < _LONG_END
+
+
+def is_long_sum(first: int, second: int) -> bool:
+    """Whether the sum of two such fits as well."""
+    return is_long(first + second)
 
 
 def is_finite(number: float) -> bool:

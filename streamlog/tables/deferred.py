@@ -12,6 +12,7 @@ transaction has not committed (`transaction`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import islice
@@ -20,7 +21,7 @@ from typing import Final, Literal, TypeAlias
 
 from streamlog.records.columns import total_bytes
 from streamlog.tables.changelog import OFFSET_KEY, WRITE_KEYS_MAX
-from streamlog.tables.folding import put_all
+from streamlog.tables.folding import in_order, put_all
 from streamlog.tables.scans import Scans
 from streamlog.tables.sorted_keys import SortedKeys
 from streamlog.tables.store import Change, Changes, KeyValueStore
@@ -129,15 +130,15 @@ class DeferredStore:
 
     def flush(self) -> None:
         """Write all that waits to the store beneath."""
-        ordered = sorted(self._waiting.items(), key=itemgetter(0))
-        last = [change for change in ordered if change[0] < _RESERVED]
-        offset = [change for change in last if change[0] == OFFSET_KEY]
-        last = [change for change in last if change[0] != OFFSET_KEY] + offset
-        rows = iter(ordered[len(last) :])
-        while head := list(islice(rows, WRITE_KEYS_MAX)):
-            self._store.write(head)
+        keys, values = in_order(self._waiting)
+        last = bisect_left(keys, _RESERVED)
+        for start in range(last, len(keys), WRITE_KEYS_MAX):
+            stop = start + WRITE_KEYS_MAX
+            self._store.write(Changes(keys[start:stop], values[start:stop]))
         if last:
-            self._store.write(last)
+            reserved = list(zip(keys[:last], values[:last], strict=True))
+            reserved.sort(key=lambda change: change[0] == OFFSET_KEY)
+            self._store.write(reserved)
         self._forget()
 
     def close(self) -> None:

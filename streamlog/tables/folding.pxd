@@ -1,28 +1,37 @@
 # C types of folding.py.
 cimport cython
 from streamlog.records cimport packing
-from streamlog.tables cimport warming
+from streamlog.tables cimport collector, ordering, warming
 
-cdef int _AHEAD, _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
+cdef int _AHEAD, _WIDTH_MAX, _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
 
-# No cycle goes through a row: a state knows nothing of it. So the collector need not look at rows.
+# What a fold looks at comes first, and of that `kept` (`warming.pxd`).
 @cython.final
-@cython.no_gc
 cdef class Row:
-    cdef public object state
+    cdef object kept
     cdef public long long timestamp_ms
-    cdef public bytes raw
-    cdef public bytes key
+    cdef int width
     cdef public bint dirty
     cdef public bint touched
+    cdef long long numbers[4]
+    cdef public bytes raw
+    cdef public bytes key
     cdef public long long number
     cdef public long long time_ms
+
+@cython.locals(at=cython.Py_ssize_t)
+cdef object _narrow(Row row)
+
+cdef bint _are_long(list state) except -1
 
 @cython.locals(at=cython.Py_ssize_t, found=list, row=Row)
 cpdef list written(list rows, object dumps)
 
 @cython.locals(at=cython.Py_ssize_t)
 cpdef int put_all(dict rows, list keys, list values) except -1
+
+@cython.locals(keys=list, values=list)
+cpdef tuple in_order(dict rows)
 
 @cython.locals(at=cython.Py_ssize_t, key=bytes, row=Row)
 cpdef int write_down(
@@ -37,7 +46,12 @@ cdef class Column:
     cdef readonly object fold
 
     cpdef object initial(self)
-    cpdef object folded(self, object state, object value)
+    cdef object taken(self, object value)
+    cpdef object folded(self, object state, object found)
+
+    @cython.locals(more=cython.longlong, state=cython.longlong)
+    cdef bint folds(self, Row row, Py_ssize_t at, object found) except -1
+
     cpdef object merged(self, object state, object later)
     cdef object _extreme(self, object state, object found)
     cpdef object result(self, object state)
@@ -47,6 +61,17 @@ cdef class Columns:
     cdef tuple _columns
     cdef object _into
     cdef tuple _names
+    cdef bint _are_numbers
+    cdef bint _are_sums
+
+    @cython.locals(row=Row)
+    cdef Row row(self, bytes raw)
+
+    @cython.locals(at=cython.Py_ssize_t, column=Column)
+    cdef int fold(self, Row row, object value) except -1
+
+    @cython.locals(width=cython.int, numbers="long long*")
+    cpdef object result_of(self, Row row)
 
     @cython.locals(column=Column)
     cpdef list initial(self)

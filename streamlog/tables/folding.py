@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog.records import packing
-from streamlog.tables import warming
+from streamlog.tables import collector, ordering, warming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ __all__ = [
     "Columns",
     "Fold",
     "Row",
+    "in_order",
     "put_all",
     "write_down",
     "written",
@@ -33,6 +34,7 @@ _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD = range(6)
 KINDS = ("count", "sum", "min", "max", "mean")
 """The columns that are folded here."""
 _AHEAD = warming.AHEAD
+_WIDTH_MAX = 4
 
 
 class Fold(Protocol):
@@ -55,12 +57,32 @@ class Fold(Protocol):
 
 
 class Row:
-    """The state of one key (and window): what has been folded, and the largest timestamp."""
+    """The state of one key (and window): what has been folded, and the largest timestamp.
 
-    __slots__ = ("dirty", "key", "number", "raw", "state", "time_ms", "timestamp_ms", "touched")
+    A state of a few whole numbers is kept as these, beside each other, and not as a list of
+    objects: less memory to wait for, and less for the collector to walk.
+    """
+
+    __slots__ = (
+        "dirty",
+        "kept",
+        "key",
+        "number",
+        "numbers",
+        "raw",
+        "time_ms",
+        "timestamp_ms",
+        "touched",
+        "width",
+    )
 
     def __init__(self, state: object, timestamp_ms: int, raw: bytes = b"") -> None:
-        self.state: Any = state
+        self.kept: Any = state
+        """The state, unless it is in `numbers`."""
+        self.numbers = [0, 0, 0, 0]
+        """The state, if that is whole numbers of 64 bits, as many as `width`."""
+        self.width = 0
+        """0: the state is something else."""
         self.timestamp_ms = timestamp_ms
         self.raw = raw
         """Its key."""
@@ -73,6 +95,39 @@ class Row:
         self.number = 0
         """There: which record has changed it last, and how far stream time had come by then."""
         self.time_ms = 0
+        collector.leave_out(self)  # A state knows nothing of its row.
+
+    @property
+    def state(self) -> Any:  # noqa: ANN401 - the aggregation's
+        """What has been folded; of whole numbers a list of its own, to be set if it changes."""
+        if self.width == 0:
+            return self.kept
+        return [self.numbers[at] for at in range(self.width)]
+
+    @state.setter
+    def state(self, state: Any) -> None:  # noqa: ANN401 - as above
+        self.kept = state
+        self.width = 0
+
+
+def _narrow(row: Row) -> None:
+    """Keep a list of whole numbers as these, if they are few and none is too large."""
+    state = row.kept
+    if type(state) is not list or not _are_long(state):
+        return
+    for at in range(len(state)):
+        row.numbers[at] = state[at]
+    row.width = len(state)
+    row.kept = None
+
+
+def _are_long(state: list[Any]) -> bool:
+    if len(state) > _WIDTH_MAX:
+        return False
+    for number in state:  # noqa: SIM110 - compiled, this is C
+        if type(number) is not int or not packing.is_long(number):
+            return False
+    return True
 
 
 def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
@@ -93,6 +148,13 @@ def put_all(rows: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
         rows[keys[at]] = values[at]
 
 
+def in_order(rows: dict[bytes, Any]) -> tuple[list[bytes], list[Any]]:
+    """The keys of a dictionary in their order, and the value of each."""
+    keys, values = list(rows), list(rows.values())
+    ordering.sort_by_key(keys, values)
+    return keys, values
+
+
 def write_down(
     rows: list[Row],
     head: bytes,
@@ -111,7 +173,11 @@ def write_down(
     for at, row in enumerate(rows):
         if at % _AHEAD == 0:
             warming.warm_rows(rows, at)
-        value = packing.stamped_numbers(row.timestamp_ms, row.state) if packs else None
+        value = None
+        if packs and row.width:
+            value = packing.stamped_longs(row.timestamp_ms, row.numbers, row.width)
+        elif packs:
+            value = packing.stamped_numbers(row.timestamp_ms, row.state)
         if value is None:
             value = packing.stamped(row.timestamp_ms, dumps(row.state))
         values.append(value)
@@ -147,11 +213,16 @@ class Column:
             return 0, 0
         return None if self.kind in (_MIN, _MAX) else 0
 
-    def folded(self, state: Any, value: Any) -> Any:  # noqa: ANN401 - numbers of the user's
-        """The state with one more value."""
+    def taken(self, value: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+        """What it folds of a value."""
+        if self.kind == _COUNT:
+            return None
+        return getattr(value, self.attribute) if self.attribute is not None else self.get(value)
+
+    def folded(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
+        """The state with one more that was `taken`."""
         if self.kind == _COUNT:
             return state + 1
-        found = getattr(value, self.attribute) if self.attribute is not None else self.get(value)
         if self.kind == _SUM:
             return state + found
         if self.kind == _MEAN:
@@ -159,6 +230,24 @@ class Column:
         if self.kind == _FOLD:
             return self.fold.add(state, found)
         return self._extreme(state, found)
+
+    def folds(self, row: Row, at: int, found: Any) -> bool:  # noqa: ANN401 - as above
+        """Fold what was `taken` into this number of the row; False if that can't have it."""
+        if self.kind == _COUNT:
+            row.numbers[at] += 1
+            return True
+        if type(found) is not int or not packing.is_long(found):
+            return False
+        state, more = row.numbers[at], found
+        if self.kind == _SUM:
+            if not packing.is_long_sum(state, more):
+                return False
+            row.numbers[at] = state + more
+        elif self.kind == _MIN:
+            row.numbers[at] = min(state, more)
+        else:
+            row.numbers[at] = max(state, more)
+        return True
 
     def merged(self, state: Any, later: Any) -> Any:  # noqa: ANN401 - as above
         """The state of what both have had; neither is used any more."""
@@ -187,7 +276,7 @@ class Column:
 class Columns:
     """Columns that are folded together, and the row that they make."""
 
-    __slots__ = ("_columns", "_into", "_names")
+    __slots__ = ("_are_numbers", "_are_sums", "_columns", "_into", "_names")
 
     def __init__(
         self, columns: Sequence[Column], into: Callable[..., Any], names: Sequence[str] | None
@@ -196,6 +285,31 @@ class Columns:
         self._columns = tuple(columns)
         self._into = into
         self._names = None if names is None else tuple(names)
+        kinds = {column.kind for column in columns}
+        self._are_numbers = len(columns) <= _WIDTH_MAX and kinds <= {_COUNT, _SUM, _MIN, _MAX}
+        """States are whole numbers where what they fold is."""
+        self._are_sums = self._are_numbers and kinds <= {_COUNT, _SUM}
+        """And of no values as well."""
+
+    def row(self, raw: bytes) -> Row:
+        """A row of no values."""
+        if not self._are_sums:
+            return Row(self.initial(), -1, raw)
+        row = Row(None, -1, raw)
+        row.width = len(self._columns)
+        return row
+
+    def fold(self, row: Row, value: Any) -> None:  # noqa: ANN401 - the stream's values
+        """One more value in each column of the row."""
+        for at, column in enumerate(self._columns):
+            found = column.taken(value)
+            if row.width:
+                if column.folds(row, at, found):
+                    continue
+                row.state = row.state
+            row.kept[at] = column.folded(row.kept[at], found)
+        if row.width == 0 and self._are_numbers:
+            _narrow(row)
 
     def initial(self) -> list[Any]:
         """The states of no values."""
@@ -204,7 +318,7 @@ class Columns:
     def add(self, state: list[Any], value: Any) -> list[Any]:  # noqa: ANN401 - the stream's values
         """The same list, with one more value in each column."""
         for at, column in enumerate(self._columns):
-            state[at] = column.folded(state[at], value)
+            state[at] = column.folded(state[at], column.taken(value))
         return state
 
     def merge(self, state: list[Any], later: list[Any]) -> list[Any]:
@@ -212,6 +326,19 @@ class Columns:
         for at, column in enumerate(self._columns):
             state[at] = column.merged(state[at], later[at])
         return state
+
+    def result_of(self, row: Row) -> Any:  # noqa: ANN401 - an `into`
+        """The row's `result`."""
+        width, numbers = row.width, row.numbers
+        if width and self._names is None:
+            # What these columns stand for is the number itself.
+            if width == 1:
+                return self._into(numbers[0])
+            if width == 2:  # noqa: PLR2004 - as many as are named
+                return self._into(numbers[0], numbers[1])
+            if width == 3:  # noqa: PLR2004 - as many as are named
+                return self._into(numbers[0], numbers[1], numbers[2])
+        return self.result(row.state)
 
     def result(self, state: list[Any]) -> Any:  # noqa: ANN401 - an `into`
         """The row; nothing in it changes with the state."""

@@ -1,4 +1,4 @@
-# What warming.py stands for, in C. `state` is the first field of a Row (folding.pxd).
+# What warming.py stands for, in C. `kept` is the first field of a Row (folding.pxd).
 cdef extern from *:
     """
     #define STREAMLOG_AHEAD 32
@@ -9,7 +9,7 @@ cdef extern from *:
     #endif
     typedef struct {
         PyObject_HEAD
-        PyObject *state;
+        PyObject *kept;
     } streamlog_row_head;
 
     /* Where a dictionary would look for these keys first. Its layout is nobody's to know, and here
@@ -66,7 +66,7 @@ cdef extern from *:
     static CYTHON_INLINE void streamlog_warm_states(PyObject **found, Py_ssize_t count) {
         Py_ssize_t at, each;
         for (at = 0; at < count; at++) {
-            found[at] = ((streamlog_row_head *)found[at])->state;
+            found[at] = ((streamlog_row_head *)found[at])->kept;
             STREAMLOG_PREFETCH(found[at]);
         }
         for (at = 0; at < count; at++) {

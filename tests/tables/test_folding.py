@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.processing.window_fold import Arrived, Updates, Window, WindowFold
 from streamlog.tables.folding import Column, Columns, Row, put_all, write_down, written
 
 
@@ -97,3 +101,73 @@ def test_a_row_has_the_results_of_its_columns(count: int, by_name: bool) -> None
     results = [5.0, 2, 4.0, 2.5, 1.0][:count]
     expected = dict(zip(names, results, strict=True)) if by_name else tuple(results)
     assert columns.result(state) == expected
+
+
+LARGE = st.integers(-(2**64), 2**64) | st.integers(-9, 9) | st.sampled_from([2**63 - 1, -(2**63)])
+TAKEN = LARGE | st.booleans() | st.floats(allow_nan=False)
+
+
+class Into(NamedTuple):
+    """What columns come to, of whatever number there are."""
+
+    results: tuple[object, ...]
+
+    @classmethod
+    def of(cls, *results: object) -> Into:
+        return cls(results)
+
+
+@given(
+    st.lists(st.sampled_from(["count", "sum", "min", "max", "mean"]), min_size=1, max_size=6),
+    st.lists(LARGE, min_size=1, max_size=8) | st.lists(TAKEN, min_size=1, max_size=8),
+)
+def test_a_row_that_is_folded_into_is_as_its_states_would_be(
+    kinds: list[str], values: list[object]
+) -> None:
+    columns = Columns(
+        [Column(kind, None if kind == "count" else lambda value: value) for kind in kinds],
+        Into.of,
+        None,
+    )
+    state = columns.initial()
+    for value in values:
+        state = columns.add(state, value)
+    for initial in (columns.initial, columns.initial().copy):
+        row = folded(columns, initial, values)
+        assert [(type(each), each) for each in row.state] == [(type(each), each) for each in state]
+        assert columns.result_of(row) == columns.result(state)
+        pack = msgspec.msgpack.Encoder().encode
+        with suppress(OverflowError):
+            expected = struct.pack(">q", 1) + pack(state)
+            found: list[bytes | None] = []
+            write_down([row], b"", pack, [], found, packs=True)
+            assert found == [expected]
+
+
+def folded(columns: Columns, initial: Callable[[], list[object]], values: list[object]) -> Row:
+    """A row of a window that has taken in the values; its first state is what `initial` gives."""
+
+    def opened(start_ms: int, end_ms: int) -> Window:
+        window = fold.windows[end_ms] = Window(start_ms, end_ms, is_whole=True)
+        return window
+
+    fold = WindowFold(
+        columns.add,
+        columns.result,
+        initial,
+        open_window=opened,
+        load_row=lambda _, raw: Row(initial(), -1, raw),
+        size_ms=1_000,
+        grace_ms=0,
+    )
+    raws, times = [b"k"] * len(values), [1] * len(values)
+    fold.run(0, Arrived(raws, values, times, times, None), (1, 1, 1), Updates())
+    return fold.windows[1_000].rows[b"k"]
+
+
+def test_a_state_that_is_set_is_the_state() -> None:
+    columns = Columns([Column("count", None), Column("sum", abs)], tuple, None)
+    row = folded(columns, columns.initial, [2, 3])
+    assert row.state == [2, 5]
+    row.state = [2, 5.5]
+    assert row.state == [2, 5.5]
