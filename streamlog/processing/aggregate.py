@@ -96,9 +96,10 @@ class RowFormat:
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
             del keys[before:], values[before:]
             values += [self.dumps(row) for row in rows]
-            keys += [head + row.raw for row in rows]
             for row in rows:
+                row.key = head + row.raw
                 row.dirty = False
+            keys += [row.key for row in rows if row.key is not None]
 
     def loads(self, data: bytes | None, raw: bytes = b"") -> Row:
         """The row of a key in the bytes; a new one if there are none."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -152,6 +153,8 @@ class WindowedAggregateStep(Step):
         self._early = self._early_rows(node, context.partition)
         self._windows = self._fold.windows
         self._ends: list[int] = []
+        self._gone: list[bytes] = []
+        """Rows that have expired, and are in the store until the next flush."""
         self._closed_ms = UNKNOWN_MS
         self._sequence = 0
 
@@ -308,15 +311,15 @@ class WindowedAggregateStep(Step):
             Origin.of_rows(feed, [row.number for row, _ in rows], times),
             range(len(rows)),
             WindowedKeys(self._node.key, [r.raw for r, _ in rows], [window for _, window in rows]),
-            [self._result(row.state) for row, _ in rows],
+            [self._fold.result(row) for row, _ in rows],
             [row.timestamp_ms for row, _ in rows],
         )
 
     def flush(self) -> None:
         """Write changed rows into the store."""
-        count = 0
-        keys: list[bytes] = []
-        values: list[bytes | None] = []
+        count, gone = 0, len(self._gone)
+        keys, self._gone = self._gone, []
+        values: list[bytes | None] = [None] * gone
         for window in self._windows.values():
             rows = window.dirty
             head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
@@ -326,7 +329,7 @@ class WindowedAggregateStep(Step):
             window.dirty = []
             count += len(window.rows)
         self._store.write(Changes(keys, values))
-        self._sizes.add(keys, values)
+        self._sizes.add(keys[gone:], values[gone:])
         if self._sizes.bytes_of(count) > ROWS_BYTES_MAX and not self.has_waiting:
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows
@@ -532,7 +535,7 @@ class WindowedAggregateStep(Step):
         if window is None:
             return
         for raw, row in sorted(rows.items(), key=itemgetter(0)):
-            closed.add(raw, window, self._result(row.state), row.timestamp_ms)
+            closed.add(raw, window, self._fold.result(row), row.timestamp_ms)
 
     def _expire(self, end_ms: int) -> None:
         """Remove the rows of windows that end at `end_ms` or before."""
@@ -540,8 +543,12 @@ class WindowedAggregateStep(Step):
         if not expired:
             return
         del self._ends[: len(expired)]
-        for end in expired:
-            self._windows.pop(end, None)
+        windows = [self._windows.pop(end, None) for end in expired]
+        if all(window is not None and window.is_whole for window in windows):
+            # All rows that the store may have are known: it need not be looked through for them.
+            rows = chain.from_iterable(window.rows.values() for window in windows if window)
+            self._gone += [row.key for row in rows if row.key is not None]
+            return
         # Not from the beginning: a scan there would step over all rows ever removed.
         low, high = window_bound(expired[0]), window_bound(end_ms + 1)
         self._store.delete_range(self._prefix + low, self._prefix + high)
