@@ -366,7 +366,7 @@ class WindowFold:
         if self._columns is not None:
             self._columns.fold(row, value)
         else:
-            row.state = self._add(row.state, value)
+            row.kept = self._add(row.kept, value)  # Only columns keep numbers.
         self._changed(window, row, timestamp_ms)
         if self._tells_old_values:
             self._note_old(row, old_value, updates)
@@ -438,7 +438,7 @@ class WindowFold:
 
     def result(self, row: Row) -> Any:  # noqa: ANN401 - the aggregation's
         """What a row stands for."""
-        return self._result(row.state) if self._columns is None else self._columns.result_of(row)
+        return self._result(row.kept) if self._columns is None else self._columns.result_of(row)
 
     def _new_row(self, window: Window, raw: bytes) -> Row:
         if not window.is_whole:

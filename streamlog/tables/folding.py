@@ -177,9 +177,10 @@ def write_down(
         if packs and row.width:
             value = packing.stamped_longs(row.timestamp_ms, row.numbers, row.width)
         elif packs:
-            value = packing.stamped_numbers(row.timestamp_ms, row.state)
+            value = packing.stamped_numbers(row.timestamp_ms, row.kept)
         if value is None:
-            value = packing.stamped(row.timestamp_ms, dumps(row.state))
+            state = row.state if row.width else row.kept
+            value = packing.stamped(row.timestamp_ms, dumps(state))
         values.append(value)
         key = row.key
         if key is None:
@@ -338,7 +339,7 @@ class Columns:
                 return self._into(numbers[0], numbers[1])
             if width == 3:  # noqa: PLR2004 - as many as are named
                 return self._into(numbers[0], numbers[1], numbers[2])
-        return self.result(row.state)
+        return self.result(row.state if width else row.kept)
 
     def result(self, state: list[Any]) -> Any:  # noqa: ANN401 - an `into`
         """The row; nothing in it changes with the state."""
