@@ -116,6 +116,12 @@ def cluster_reassign(
             for topic in ask(session, log, lambda admin: admin.remove_throttles()):
                 typer.echo(f"{topic} is not throttled any more")
         return
+    _move(session, log, wanted)
+
+
+def _move(
+    session: Session, log: str | None, wanted: Mapping[TopicPartition, list[int] | None]
+) -> None:
     done = ask(session, log, lambda admin: admin.alter_partition_reassignments(wanted))
     for where, error in done.items():
         if error is None:

@@ -269,9 +269,12 @@ class Growth:
         """Remove what an attempt has left that was cut off; two empty directories may stay."""
         for folder in (f"{aside}/{FOLDER}", aside):
             with suppress(FileNotFoundError):
-                for name in self._files.list(folder):
-                    if name != FOLDER:
-                        self._files.remove(f"{folder}/{name}")
+                self._remove_files(folder)
+
+    def _remove_files(self, folder: str) -> None:
+        for name in self._files.list(folder):
+            if name != FOLDER:
+                self._files.remove(f"{folder}/{name}")
 
 
 def copy_log(source: QuorumFiles, target: QuorumFiles) -> None:
