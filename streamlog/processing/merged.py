@@ -194,10 +194,13 @@ class MergedInput(Input):
         """Turn and rank that no record still to come is before, as far as its sources are known."""
         found = [each.waiting[0][:2] for each in self._sources if each.waiting]
         found += [bound for bound, _ in self._bounds()]
-        time_ms, rank = min(found, default=(UNKNOWN_MS, self.rank))
-        return max(
-            (self.turn_ms, self.rank), (time_ms, LAST_RANK if rank == LAST_RANK else self.rank)
-        )
+        lowest = min(found, default=(UNKNOWN_MS, self.rank))
+        return max((self.turn_ms, self.rank), self._among_inputs(lowest))
+
+    def _among_inputs(self, bound: Turn) -> Turn:
+        """What a source lets the others of this input go to, as what this input lets others."""
+        time_ms, rank = bound
+        return time_ms, LAST_RANK if rank == LAST_RANK else self.rank
 
     def bound(self) -> Turn | None:
         """So far others may go while nothing of this is at hand; None: there is no bound."""
@@ -213,6 +216,7 @@ class MergedInput(Input):
 
         Without one: for what of its own is held back, be it records or what marks tell of time.
         """
+        bounds = self._bounds()
         if turn is None:
             if self.head() is not None and not self._waiting_bytes:
                 return []
@@ -220,7 +224,10 @@ class MergedInput(Input):
             turn = min(waiting, default=(self.newest_ms, -1))
         elif self.floor() >= turn:
             return []
-        held = [(bound, each) for bound, each in self._bounds() if bound < turn]
+        else:
+            # Sources have ranks of their own: by these one at the same time would hold nobody.
+            bounds = [(self._among_inputs(bound), each) for bound, each in bounds]
+        held = [(bound, each) for bound, each in bounds if bound < turn]
         return [] if any(each.is_busy for _, each in held) else [each.source for _, each in held]
 
     def confirm(self, doubt: Doubt) -> None:

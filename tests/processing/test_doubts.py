@@ -326,6 +326,24 @@ def test_a_source_that_is_merged_is_doubted_for_records_and_for_time() -> None:
     assert found.doubts() == []
 
 
+def test_sources_are_doubted_at_the_very_time_of_another_input_whatever_their_rank() -> None:
+    doubting = Doubting(is_on=True)
+    entry, _ = merged()
+    other = Input(SPECS[1], 0, 1)
+    entry.doubting = other.doubting = doubting
+    entry.arrive(log_of(*(mark_of(rank, 10, 0) for rank in range(3))))
+    doubting.now_ms += 2 * SKEW_MS
+    found = RecordQueue([entry, other], record_at_a_time=False, doubting=doubting)
+    other.start_at(0)
+    arrive(other, 0, 10)
+    assert offsets_of(found) == []
+    doubts = found.doubts()
+    assert [doubt.source for doubt in doubts] == [("a", 0), ("a", 1), ("b", 0)]
+    for doubt in doubts:
+        entry.confirm(doubt)
+    assert offsets_of(found) == [("y", 0)]
+
+
 def test_what_was_confirmed_is_let_pass_at_its_very_time() -> None:
     end = End()
     assert end.bound((7, 0), 0) == (7, 0)
