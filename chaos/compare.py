@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamlog.broker.storage.catalog import Catalog
-from streamlog.broker.storage.findings import Finding
+from streamlog.broker.storage.findings import Finding, Kind
 from streamlog.broker.storage.folders import partition_folder
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.os_files import OsFiles
+from streamlog.broker.storage.segment import DELETED_SUFFIX
 from streamlog.broker.storage.stored import Placed
 from streamlog.records.batch import Record
 
@@ -46,12 +47,18 @@ def held_against(directories: Mapping[int, Path]) -> list[str]:
     for node_id, directory in directories.items():
         with Inspection.open(str(directory)) as inspection:
             report = inspection.verify()
-            found += [f"broker {node_id}: {_told(each)}" for each in report.findings]
+            unsound = [each for each in report.findings if not _is_to_be_removed(each)]
+            found += [f"broker {node_id}: {_told(each)}" for each in unsound]
         for place, has in _held(directory):
             held[place][node_id] = has
     for place, by_node in sorted(held.items()):
         found += _differences(place, by_node)
     return found
+
+
+def _is_to_be_removed(finding: Finding) -> bool:
+    """Whether it was replaced lately (`file.delete.delay.ms`), by a compaction or a retention."""
+    return finding.kind is Kind.LEFTOVER and finding.path.endswith(DELETED_SUFFIX)
 
 
 def _held(directory: Path) -> Iterator[tuple[Place, Held]]:

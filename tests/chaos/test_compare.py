@@ -41,6 +41,13 @@ def test_equal_directories_are_equal(written: Path, tmp_path: Path) -> None:
     assert held_against({1: written, 2: tmp_path / "2"}) == []
 
 
+def test_what_was_replaced_lately_is_nothing_unsound(written: Path, tmp_path: Path) -> None:
+    shutil.copytree(written, tmp_path / "2")
+    (segment,) = (tmp_path / "2").glob("p-*/*.log")
+    shutil.copy(segment, f"{segment}.deleted")
+    assert held_against({1: written, 2: tmp_path / "2"}) == []
+
+
 def test_a_missing_record_is_told(written: Path, tmp_path: Path) -> None:
     shutil.copytree(written, tmp_path / "2")
     (segment,) = (tmp_path / "2").glob("p-*/*.log")
