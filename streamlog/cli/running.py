@@ -69,8 +69,8 @@ def give_back_freed_memory() -> None:
     """Let the system have what is freed, and lies between what is not: for a broker, at times.
 
     Batches of all sizes come and go in several threads, and what troubles a cluster makes them
-    pile up for a while. glibc keeps what it took then: a broker's memory was a third of it after
-    half an hour of such. With another library nothing is done.
+    pile up for a while. glibc keeps what it took then: a quarter of a broker's memory after half
+    an hour of such (`make soak`). With another library nothing is done.
     """
     import ctypes  # noqa: PLC0415 - the other commands start faster
 
