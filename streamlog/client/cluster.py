@@ -206,7 +206,9 @@ class Cluster:
         Raises:
             LogError: retriable: of some it can't be said just now.
         """
-        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        asked = (
+            None if topics is None else [MetadataRequestTopic(name=name) for name in sorted(topics)]
+        )
         response = await self._metadata(asked)
         found: dict[str, TopicMetadata] = {}
         for topic in response.topics:
