@@ -163,11 +163,13 @@ class Contest:
         size: Size,
     ) -> Cost:
         await self._warm_up(process, topics)
+        # Made before: who stands still for longer than a session is not in its group any more.
+        shares = _shares(cost.records, size)
         process.send(signal.SIGSTOP)
         output = topics.outputs
         begin = await self._ends(output)
-        for number, entry in enumerate(topics.entries):
-            await self._load(entry, _share(cost.records, number, size))
+        for entry, share in zip(topics.entries, shares, strict=True):
+            await self._load(entry, share)
         expected = _expected(cost.job, cost.records, size)
         cpu_s, began_s = process.cpu_s(), perf_counter()
         process.send(signal.SIGCONT)
@@ -312,12 +314,14 @@ def _running(participant: Participant, settings: dict[str, str], said: Path) -> 
             popen.wait()
 
 
-def _share(records: int, partition: int, size: Size) -> Iterator[Loaded]:
-    """The events of one partition, and the one that closes its last window."""
+def _shares(records: int, size: Size) -> list[list[Loaded]]:
+    """The events of each partition, and the one that closes its last window."""
+    shares: list[list[Loaded]] = [[] for _ in range(size.partitions)]
     for number in range(records):
-        if events.partition_of(number, size) == partition:
-            yield events.event(number, size)
-    yield events.closing_event(records)
+        shares[events.partition_of(number, size)].append(events.event(number, size))
+    for share in shares:
+        share.append(events.closing_event(records))
+    return shares
 
 
 @lru_cache(maxsize=16)
