@@ -24,7 +24,7 @@ UNLIMITED_S = 1e9
 
 
 async def _all(given: argparse.Namespace) -> list[Verdict]:
-    verdicts = []
+    verdicts: list[Verdict] = []
     for name in given.kinds or KINDS:
         kind = KINDS[name]
         if kind.needs_network and not world.is_inside():
@@ -38,6 +38,7 @@ async def _all(given: argparse.Namespace) -> list[Verdict]:
             brokers=given.brokers,
             limit_s=given.limit,
             keep=given.keep,
+            on_round=lambda so_far: _report(given, [*verdicts, so_far]),
         )
         print(verdict.line(), flush=True)
         if verdict.violations:
@@ -45,6 +46,14 @@ async def _all(given: argparse.Namespace) -> list[Verdict]:
             print(verdict.logs, flush=True)
         verdicts.append(verdict)
     return verdicts
+
+
+def _report(given: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
+    """After every round: what is stopped early has shown something as well."""
+    if given.report is not None:
+        facts = conditions({"seed": given.seed})
+        told = {"brokers": given.brokers, "kinds": [each.as_json() for each in verdicts]}
+        given.report.write_text(json.dumps({**facts, **told}, indent=2) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,10 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         world.enter("chaos", sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.ERROR)  # Clients warn of everything that is done to them.
     verdicts = asyncio.run(_all(given))
-    if given.report is not None:
-        facts = conditions({"seed": given.seed})
-        told = {"brokers": given.brokers, "kinds": [each.as_json() for each in verdicts]}
-        given.report.write_text(json.dumps({**facts, **told}, indent=2) + "\n")
     return int(any(each.violations for each in verdicts))
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,8 @@ class Verdict:
     """What many rounds of a kind of fault have come to."""
 
     kind: Kind
+    wanted: int = 0
+    """Of what the kind counts."""
     faults: int = 0
     rounds: int = 0
     seconds: float = 0.0
@@ -73,6 +75,7 @@ class Verdict:
         """For a file."""
         return {
             "kind": self.kind.name,
+            **({"wanted": f"{self.wanted} {self.kind.counts}"} if self.wanted else {}),
             "faults": self.faults,
             "rounds": self.rounds,
             "seconds": round(self.seconds, 1),
@@ -91,7 +94,14 @@ class Verdict:
 
 
 async def campaign(
-    kind: Kind, count: int, *, seed: int, brokers: int, limit_s: float, keep: Path | None = None
+    kind: Kind,
+    count: int,
+    *,
+    seed: int,
+    brokers: int,
+    limit_s: float,
+    keep: Path | None = None,
+    on_round: Callable[[Verdict], None] = lambda _: None,
 ) -> Verdict:
     """A kind of fault until it has happened as often as is wanted, or the time is up.
 
@@ -102,8 +112,9 @@ async def campaign(
         brokers: how many there are.
         limit_s: no fault begins later than that.
         keep: a directory for the files of rounds in which something was violated.
+        on_round: told after each round what they have come to so far.
     """
-    verdict, clock = Verdict(kind), SystemClock()
+    verdict, clock = Verdict(kind, wanted=count), SystemClock()
     began_ms = clock.now_ms()
     while verdict.done < count and len(verdict.seeds) < BAD_ROUNDS_MAX:
         passed_s = (clock.now_ms() - began_ms) / 1000
@@ -117,7 +128,8 @@ async def campaign(
         if bad:
             verdict.seeds.append(seed + verdict.rounds)
         verdict.rounds += 1
-    verdict.seconds = (clock.now_ms() - began_ms) / 1000
+        verdict.seconds = (clock.now_ms() - began_ms) / 1000
+        on_round(verdict)
     return verdict
 
 
@@ -204,7 +216,10 @@ class Round:
             self._times_ms.append(room.now_ms())
             self._verdict.faults += 1
             self._tell(f"fault {self._verdict.faults}")
+            before = Counter(self._verdict.counts)
             await self._kind.fault(cluster, self._chance, self._verdict.counts)
+            if befallen := self._verdict.counts - before:
+                self._tell(f"it was {', '.join(befallen)}")
             await asyncio.sleep(self._chance.expovariate(1 / BETWEEN_S))
             if self._chance.random() < WHOLE_SHARE:
                 self._violated(*await cluster.all_in_sync(WHOLE_S))
