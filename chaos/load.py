@@ -11,6 +11,7 @@ from typing import Final
 from simulation.load.mix import ATOMIC, Program, places
 from simulation.load.room import Room
 from simulation.load.writers import write_transactions
+from streamlog.client.sender import RecordMetadata
 from streamlog.client.topic_admin import NewTopic
 from streamlog.errors import StreamlogError, TopicExists
 
@@ -49,10 +50,17 @@ async def _bulk(room: Room) -> None:
         try:
             async with room.log.producer() as producer:
                 for number in itertools.count():
-                    await producer.send(BULK, value, partition=number % BULK_PARTITIONS)
+                    delivery = await producer.send(BULK, value, partition=number % BULK_PARTITIONS)
+                    delivery.add_done_callback(_looked_at)
                     room.counts["bulk"] += 1
                     await asyncio.sleep(1 / BULK_PER_S)
                     if not room.goes_on:
                         break
         except StreamlogError as error:
             await room.after_error("bulk", error)
+
+
+def _looked_at(delivery: asyncio.Future[RecordMetadata]) -> None:
+    """What has become of it is not written down; nor is it to be complained that nobody looked."""
+    if not delivery.cancelled():
+        delivery.exception()

@@ -158,7 +158,7 @@ def test_it_goes_on_where_it_was_cut_off(
 def test_it_is_for_a_broker_that_is_stopped(one: Path, grow: Grow) -> None:
     async def story() -> None:
         async with opened(one):
-            with pytest.raises(LogDirectoryLocked, match="stop the broker first"):
+            with pytest.raises(LogDirectoryLocked, match="stop it first"):
                 grow()
 
     asyncio.run(story())

@@ -101,7 +101,7 @@ class Growth:
         except OSError as error:
             raise directory_error(error, path) from error
         if lock is None:
-            raise LogDirectoryLocked(f"stop the broker first: {describe_holder(files, path)}")
+            raise LogDirectoryLocked(f"{describe_holder(files, path)}: stop it first")
         growth = cls(files, path, homes, identity=identity, lock=lock, draw=draw)
         try:
             growth._begin()

@@ -455,5 +455,5 @@ def describe_holder(files: Files, path: str) -> str:
     if listener is None:
         where = "which does not listen (yet)"
     else:
-        where = f"which listens on {listener[0]}:{listener[1]}: connect to that"
+        where = f"which listens on {listener[0]}:{listener[1]}"
     return f"{path} is in use by process {process}, {where}"

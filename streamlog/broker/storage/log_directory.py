@@ -141,7 +141,7 @@ class LogDirectory:
                 " write there"
             ) from error
         if lock is None:
-            raise LogDirectoryLocked(describe_holder(files, path))
+            raise LogDirectoryLocked(f"{describe_holder(files, path)}: connect to that, or stop it")
         directory = cls(files, path, config=config, lock=lock)
         try:
             with directory._disk():
