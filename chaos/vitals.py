@@ -55,9 +55,9 @@ def look(broker: BrokerProcess, at_s: float, topic_id: bytes, partitions: int) -
 def growth_per_hour(taken: Sequence[Vitals]) -> float:
     """By how much the memory that is never given back grows in an hour, as a share of it.
 
-    What was freed lately is still counted as the process's, some megabytes one time and none the
-    next (`cli.running.give_back_freed_memory`): so the least of the first third of the looks is
-    held against the least of the last third, over the time between their middles.
+    What waits for Python's collector or lies between what is in use is still counted as the
+    process's, some megabytes one time and none the next: so the least of the first third of the
+    looks is held against the least of the last third, over the time between their middles.
 
     Raises:
         ValueError: there are fewer than three.
