@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos soak properties equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos soak properties fuzz equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -70,6 +70,10 @@ soak: $(VENV)/.dev ## three brokers that live through HOURS=2 of trouble, and mu
 
 properties: $(VENV)/.dev ## the property tests with ten times the examples, and 100,000 frames of garbage (SEED=n to repeat one run)
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --timeout 1200 -m 'not spark' $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
+
+fuzz: $(VENV)/.dev ## ten million spoilt requests, responses and record batches: read, or refused with an error of ours, and soon (INPUTS=n, SEED=n)
+	@mkdir -p build
+	@$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),10000000) $(if $(SEED),--seed $(SEED)) --report build/fuzz.json $(ARGS)
 
 equality: $(VENV)/.dev ## 500 random programs: the test driver, one worker, and three that are killed, paused, joined and left, write the same (ARGS='--seed n --runs 1' repeats one)
 	@$(BIN)/python -m tests.equality $(ARGS)

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from streamlog.protocol.apis import APIS, Api
-from streamlog.protocol.frame import encode_request
+from streamlog.protocol.frame import encode_request, encode_response
 from streamlog.protocol.messages.admin import CreateTopicsRequest
-from streamlog.protocol.schema import Field, Message, StructType
+from streamlog.protocol.schema import Field, Message, StructType, one_buffer
+from streamlog.records.builder import encode_columns
+from streamlog.records.columns import FieldColumns
+from streamlog.records.compression import Compression
 from tests.broker.node import batch
 
 PARTITIONS_MAX = 50
@@ -29,7 +32,7 @@ class Garbage:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._corpus = [
+        self.corpus = [
             (api, version)
             for api in APIS.values()
             for version in range(api.min_version, api.max_version + 1)
@@ -64,18 +67,42 @@ class Garbage:
         return self._random.randint(1, most)
 
     def _shuffled(self) -> list[tuple[Api, int]]:
-        return self._random.sample(self._corpus, len(self._corpus))
+        return self._random.sample(self.corpus, len(self.corpus))
 
     def _mutated(self, api: Api, version: int) -> bytes:
-        message = self._message(api.request, version)
-        whole = b"".join(encode_request(api, version, self._random.randrange(2**31), "c", message))
-        frame = bytearray(whole[4:])
+        return self.spoilt(self.request(api, version))
+
+    def spoilt(self, sound: bytes) -> bytes:
+        """The same, as it is at times, and mostly not quite."""
+        frame = bytearray(sound)
         for _ in range(self._random.choice(MUTATIONS)):
             if frame:
                 self._random.choice(self._ways)(frame)
         return bytes(frame)
 
     # ---- real ones ----
+
+    def request(self, api: Api, version: int) -> bytes:
+        """A frame without its size."""
+        message = self._message(api.request, version)
+        number = self._random.randrange(2**31)
+        return b"".join(encode_request(api, version, number, "c", message))[4:]
+
+    def response(self, api: Api, version: int) -> bytes:
+        """A frame without its size."""
+        message = self._message(api.response, version)
+        pieces = encode_response(api, version, self._random.randrange(2**31), message)
+        return b"".join(map(one_buffer, pieces))[4:]
+
+    def records(self) -> bytes:
+        """A batch of any codec, with keys, values and headers."""
+        draw = self._random
+        columns = FieldColumns()
+        for _ in range(draw.randint(1, 20)):
+            headers = [("h", None), (draw.choice(TEXTS), draw.randbytes(3))][: draw.randint(0, 2)]
+            key, value = (draw.choice((None, b"", draw.randbytes(40))) for _ in range(2))
+            columns.append(draw.randrange(10_000), key, value, headers)
+        return encode_columns(columns, codec=draw.choice((*Compression,)))
 
     def _message(self, declared: Any, version: int) -> Any:
         present = [field for field in declared.__fields__ if version in field.versions]

@@ -6,7 +6,6 @@ A few thousand frames here, a hundred thousand under `make properties`.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import multiprocessing
 import os
@@ -29,6 +28,7 @@ from streamlog.protocol.messages.cluster import ApiVersionsRequest
 from streamlog.protocol.messages.coordination import JoinGroupRequest, SyncGroupRequest
 from streamlog.protocol.messages.data import FetchRequest, ProduceRequest
 from tests.broker.garbage import Garbage, is_honest
+from tests.broker.memory import resident_bytes
 from tests.broker.node import create
 
 THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
@@ -39,7 +39,6 @@ PATIENCE_S = 60
 WAITS_S = 0.02
 """For an answer to a request that may wait for what will never come."""
 GROWTH_BYTES_MAX = 32 * 1024 * 1024
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MAY_WAIT = (FetchRequest, JoinGroupRequest, SyncGroupRequest)
 
 
@@ -142,11 +141,6 @@ class Story:
             async with asyncio.timeout(PATIENCE_S):
                 await reader.read()
         self.ended = True
-
-
-def resident_bytes() -> int:
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 async def still_serves(server: BrokerServer) -> None:

@@ -325,7 +325,7 @@ def test_it_is_for_one_that_is_stopped() -> None:
     files = alone()
     lock = files.lock(f"data/{LOCK}")
     assert lock is not None
-    with pytest.raises(LogDirectoryLocked, match="data is in use by process .*: stop it first"):
+    with pytest.raises(LogDirectoryLocked, match=r"data is in use by process .*: stop it first"):
         opened(files)
     lock.close()
     grow(files)
