@@ -34,8 +34,6 @@ ROUND_FAULTS: Final = 25
 ROUND_S: Final = 150.0
 """After so long a round begins no other fault: its history is checked in memory."""
 WARM_S: Final = 2.0
-BETWEEN_S: Final = 1.5
-"""From one fault to the next, on average: what the last one has begun may be under way."""
 WHOLE_SHARE: Final = 0.2
 """Of faults are waited out until every replica is in sync."""
 WHOLE_S: Final = 60.0
@@ -220,7 +218,7 @@ class Round:
             await self._kind.fault(cluster, self._chance, self._verdict.counts)
             if befallen := self._verdict.counts - before:
                 self._tell(f"it was {', '.join(befallen)}")
-            await asyncio.sleep(self._chance.expovariate(1 / BETWEEN_S))
+            await asyncio.sleep(self._chance.expovariate(1 / self._kind.between_s))
             if self._chance.random() < WHOLE_SHARE:
                 self._violated(*await cluster.all_in_sync(WHOLE_S))
 

@@ -55,6 +55,8 @@ class Kind:
     """Whether clients may be told of it, by an error or a lost answer."""
     counts: str = "faults"
     """What the numbers count."""
+    between_s: float = 1.5
+    """From one fault to the next, on average: what the last one has begun may be under way."""
     more: Callable[[Room], list[Program]] | None = None
     """Clients beside those of every load."""
 
@@ -100,6 +102,7 @@ def _kinds() -> Mapping[str, Kind]:
             short=200,
             nightly=100_000,
             counts="transactions",
+            between_s=5.0,
             more=busy_transactions,
         ),
     ]

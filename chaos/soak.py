@@ -44,7 +44,7 @@ WARM_SHARE: Final = 0.2
 """Of the time, at the begin, in which memory may still grow."""
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType({"log.retention.check.interval.ms": "5000"})
 CALM_S: Final = 75.0
-"""From a load's end to the look: retention has done its work, and what was freed is given back, which
+"""From a load's end to the look: retention has done its work, and freed memory is given back, which
 a broker does every minute."""
 GENTLE: Final[Mapping[str, Fault]] = MappingProxyType(
     {
