@@ -80,6 +80,14 @@ def test_a_topic_of_another_app_is_refused() -> None:
         App("a").stream()
 
 
+def test_the_name_of_a_topic_is_no_topic() -> None:
+    app = App("a")
+    words = app.topic("words", key=str, value=int)
+    for use in (app.stream, app.agent, app.stream(words).to):
+        with pytest.raises(TopologyError, match=r"'words' is no topic: declare it .* app\.topic\("):
+            use("words")
+
+
 def test_the_same_topic_is_one_source() -> None:
     app = App("a")
     words = app.topic("words", key=str, value=int)

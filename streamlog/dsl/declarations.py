@@ -17,7 +17,7 @@ from streamlog.dsl.place import AppBuilder, Place
 from streamlog.dsl.shapes import Shape
 from streamlog.dsl.stream import Stream
 from streamlog.dsl.table import Table
-from streamlog.dsl.topic import Outlet, Topic
+from streamlog.dsl.topic import Outlet, Topic, refuse_other
 from streamlog.dsl.topic_table import topic_table
 from streamlog.dsl.windowed_keys import topic_key
 from streamlog.dsl.writable import writable_table
@@ -304,6 +304,7 @@ class Declarations(Duties):
         return {**letters, **topology.dead_letters, **self._topics}
 
     def _own(self, topic: Topic[Any, Any]) -> TopicSpec:
+        refuse_other(topic)
         if self._topics.get(topic.name) is not topic.spec:
             raise TopologyError(
                 f"topic {topic.name!r} does not belong to app {self.id!r}: declare it here too, "

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, is_typeddict
 
 from streamlog.dsl.fields import bare, is_union, may_be_none
 from streamlog.dsl.place import Place
-from streamlog.dsl.topic import Topic
+from streamlog.dsl.topic import Topic, refuse_other
 from streamlog.errors import TopologyError
 from streamlog.serdes import declared_by, type_name
 
@@ -42,7 +42,8 @@ def takes(declared: object, given: object) -> bool:
 
 
 def check_topic(place: Place, topic: Topic[Any, Any]) -> None:
-    """Refuse a topic whose types are others than those of the stream."""
+    """Refuse a topic whose types are others than those of the stream, and what is none."""
+    refuse_other(topic)
     for what, here, there in (
         ("keys", place.key, topic.spec.key),
         ("values", place.value, topic.spec.value),

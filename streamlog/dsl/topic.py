@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from streamlog.dsl.access import GlobalAccess, TableAccess
 from streamlog.durations import When, moment, when_ms
-from streamlog.errors import ProcessingError, SerdeError, StreamlogError, UsageError
+from streamlog.errors import ProcessingError, SerdeError, StreamlogError, TopologyError, UsageError
 from streamlog.record import Headers, Record
 from streamlog.serdes import Serde
 from streamlog.topology import TopicSpec
@@ -74,6 +74,19 @@ class Outlet:
         """What the rows of the app's tables are asked through."""
         self.global_tables: GlobalAccess | None = None
         """The same for tables that are here whole."""
+
+
+def refuse_other(given: object) -> None:
+    """Refuse what is no topic: its name, most often, as other libraries take one.
+
+    Raises:
+        TopologyError: it is something else.
+    """
+    if not isinstance(given, Topic):
+        raise TopologyError(
+            f"{given!r} is no topic: declare it with its types, "
+            "orders = app.topic('orders', key=str, value=Order), and pass that"
+        )
 
 
 class Topic(Generic[K, V]):

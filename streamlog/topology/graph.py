@@ -92,11 +92,13 @@ class Topology:
 
         A repartition topic has as many partitions as the topics it is joined with; else as
         many as it was given; else as many as the largest topic upstream, of it or of those that
-        are new with it in its sub-topology.
+        are made with it in its sub-topology. Which of these are there already makes no difference,
+        as one worker may look while another one creates them. The changelog comes last: where that
+        is there the app has changed, and what is new has to fit the state.
 
         Args:
-            known: partition counts of all other input topics; a repartition topic that is
-                there already keeps its count.
+            known: partition counts of all other input topics, and of changelogs; a repartition
+                topic that is there already keeps its count.
 
         Raises:
             TopologyError: a topic is missing, or two that must be alike are not.
@@ -109,13 +111,27 @@ class Topology:
                         f"topic {topic.name!r} is read by {self.app_id!r} but is not there: "
                         "create it, or let the app create it"
                     )
-            given = [counts[name] for name in sub.topics if name in counts]
-            fresh = [topic for topic in sub.topics.values() if topic.name not in counts]
-            wanted = [topic.partitions or self._upstream(topic, counts) for topic in fresh]
-            for topic in fresh:
-                counts[topic.name] = max(given, default=0) or topic.partitions or max(wanted)
+            counts |= self._fresh_counts(sub, counts)
             self._check_alike(sub, counts)
         return counts
+
+    def _fresh_counts(self, sub: Subtopology, counts: Mapping[str, int]) -> dict[str, int]:
+        """Of those topics of a sub-topology that are made, and are not there."""
+        made = [topic for topic in sub.topics.values() if topic.is_made]
+        given = [
+            counts[name]
+            for name, topic in sub.topics.items()
+            if name in counts and (sub.changelog_topic in counts or not topic.is_made)
+        ]
+        wanted = [
+            counts.get(topic.name) or topic.partitions or self._upstream(topic, counts)
+            for topic in made
+        ]
+        return {
+            topic.name: max(given, default=0) or topic.partitions or max(wanted)
+            for topic in made
+            if topic.name not in counts
+        }
 
     def changelog_partitions(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Every changelog topic and how many partitions it has: one per task."""

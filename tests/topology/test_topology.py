@@ -67,6 +67,39 @@ def test_a_repartition_topic_alone_has_the_count_given_or_that_of_its_upstream()
     assert counts["counted-b-repartition"] == 7
 
 
+def merged_app(**narrow: int) -> App:
+    app = App("merged")
+    few, many = app.topic("few", key=str, value=str), app.topic("many", key=str, value=str)
+    narrowed = app.stream(few).repartition(name="narrow", **narrow)
+    counted = app.stream(many).group_by(lambda _, v: v, name="by-value").count(name="counts")
+    counted.changes().map(lambda k, n: (k, str(n)), name="text").merge(narrowed).to(
+        app.topic("all", key=str, value=str)
+    )
+    return app
+
+
+@pytest.mark.parametrize("narrow", [{"partitions": 1}, {}])
+def test_counts_are_the_same_while_another_worker_creates_the_topics(
+    narrow: dict[str, int],
+) -> None:
+    topology = merged_app(**narrow).topology()
+    known = {"few": 2, "many": 3, "all": 1}
+    counts = topology.partition_counts(known)
+    assert counts["merged-by-value-repartition"] == 3
+    made = [name for name in counts if name.endswith("-repartition")]
+    assert len(made) == 2
+    for name in made:
+        assert topology.partition_counts({**known, name: counts[name]}) == counts
+
+
+def test_what_is_new_beside_state_has_as_many_partitions_as_that() -> None:
+    known = {"few": 2, "many": 3, "all": 1, "merged-narrow-repartition": 1}
+    topology = merged_app().topology()
+    (changelog,) = (each.changelog_topic for each in topology.subtopologies if each.changelog_topic)
+    counts = topology.partition_counts({**known, changelog: 1})
+    assert counts["merged-by-value-repartition"] == 1
+
+
 def test_topics_of_a_join_must_have_as_many_partitions() -> None:
     app = App("joined")
     orders = app.topic("orders", key=str, value=str)
