@@ -17,6 +17,7 @@ PLANTED = {
     "elects_in_sync": (Rules(elects_in_sync=False), 1),
     "clears_elr": (Rules(clears_elr=False), 0),
     "loses_with_directory": (Rules(loses_with_directory=False), 19),
+    "forgets_leavers": (Rules(forgets_leavers=False), 705),
 }
 """Bugs, and a seed that finds each. The other rules have tests of their own beside their parts."""
 

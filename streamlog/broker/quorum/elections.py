@@ -9,6 +9,8 @@ One function, `change_of`, decides on all changes, so that what holds for them i
 - Where fewer than `min.insync.replicas` are in sync nothing is committed (the leader's rule R9), so
   who was in sync before that has everything that ever was: these are the *eligible leader
   replicas* (ELR, KIP-966). If nobody in sync can lead, one of them does, and nothing is lost.
+- Where a replica leaves, the leader begins a new epoch: else what it has fetched would count for
+  the empty one that follows it on the same broker, if a fetch of before is read late.
 - Whoever else leads may lack acknowledged records. That is an unclean election, it happens only
   where the topic allows it or somebody orders it, and its epoch is remembered.
 """
@@ -45,6 +47,8 @@ class Rules:
     """A process that was killed may lack what it has said, where syncs are not waited for."""
     voids_refused: bool = True
     """A proposal that is refused for its replicas is not taken up later, by a late copy."""
+    forgets_leavers: bool = True
+    """What a replica has fetched does not count for one on the same broker that follows it."""
 
 
 CORRECT = Rules()
@@ -105,7 +109,8 @@ def change_of(
     isr = _in_sync(before, wish, placed, terms.rules)
     elr = _eligible(before, wish, placed, isr, terms)
     after = _led(before, wish, placed, terms, _Outcome(isr, elr, before.leader))
-    has_leader = after.leader != before.leader or after.is_unclean or wish.renews
+    leaves = terms.rules.forgets_leavers and not {*before.replicas} <= {*placed.replicas}
+    has_leader = after.leader != before.leader or after.is_unclean or wish.renews or leaves
     record = PartitionChangeRecord(
         isr=_new(after.isr, before.isr),
         leader=after.leader if has_leader else NO_CHANGE,

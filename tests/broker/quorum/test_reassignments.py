@@ -64,6 +64,18 @@ def test_fewer_replicas_are_there_at_once(moving: Deciding) -> None:
     assert (partition.replicas, partition.isr, partition.leader) == ((2,), (2,), 2)
 
 
+def test_where_a_replica_leaves_its_leader_begins_another_epoch(moving: Deciding) -> None:
+    assert move(moving, [1, 2, 4]) == 0
+    assert moving.partition().leader_epoch == 0
+    # What 3 has fetched in epoch 0 does not count for an empty 3 that joins in epoch 1.
+    assert moving.propose([1, 2, 3, 4]) == 0
+    partition = moving.partition()
+    assert (partition.replicas, partition.leader) == ((1, 2, 4), 1)
+    assert partition.leader_epoch == 1
+    assert move(moving, [1, 2, 3]) == 0
+    assert moving.partition().leader_epoch == 1
+
+
 def test_a_move_waits_for_as_many_as_acknowledged_records_are_on(moving: Deciding) -> None:
     moving.propose([1, 2])
     move(moving, [3, 2])
