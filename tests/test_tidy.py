@@ -147,6 +147,7 @@ def test_tests_mirror_the_package() -> None:
             "cluster",
             "conformance",
             "equality",
+            "fuzz",
             "examples",
             "golden",
             "oracle",
