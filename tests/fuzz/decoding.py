@@ -1,7 +1,7 @@
 """Decoding what nobody would send: requests as a broker reads them, responses, and record batches.
 
 Each input is a sound one that was spoilt. It may be read, or refused with an error of ours: what
-else comes of it, and what takes too long or keeps memory, is a finding. A batch is refused by its
+else comes of it, and what has no end or keeps memory, is a finding. A batch is refused by its
 checksum first; whoever means harm computes that, so it is read without.
 """
 
@@ -24,7 +24,6 @@ from tests.broker.memory import resident_bytes
 
 SPOILT_EACH: Final = 25
 """Inputs that are made of one sound one: to make that takes longer than to read it."""
-WORST_MS_MAX: Final = 100
 HANGS_S: Final = 10.0
 """Of CPU time, for all that are made of one."""
 GROWTH_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -102,8 +101,6 @@ def _try(name: str, door: Door, given: bytes, outcome: Outcome) -> None:
     outcome.counts[f"{name}: {what}"] += 1
     if took_ms > outcome.worst_ms:
         outcome.worst_ms, outcome.worst_input = took_ms, f"{name}: {given.hex()}"
-    if took_ms > WORST_MS_MAX:
-        outcome.findings.append(f"{name}, {took_ms:.0f} ms: {given.hex()}")
 
 
 @contextmanager
