@@ -49,8 +49,8 @@ class Disk:
     logs: dict[Place, list[Entry]] = field(default_factory=dict)
     clean_epoch: int = -1
     """Of the process before, if it was stopped in order."""
-    broken: set[Place] = field(default_factory=set)
-    """Found damaged, and still in sync as far as is known: neither led nor counted."""
+    broken: dict[Place, int] = field(default_factory=dict)
+    """Found damaged in which leader epoch: neither led, nor counted, nor followed with."""
 
     def log(self, place: Place) -> list[Entry]:
         """The replica of a partition."""
@@ -101,6 +101,7 @@ class SimulatedBroker:
             request_timeout_ms=REQUEST_MS,
         )
         disk.clean_epoch = -1
+        disk.broken = dict.fromkeys(disk.broken, -1)
         self.lifecycle.on_damage(sorted(disk.broken))
 
     def step(self) -> None:
@@ -143,7 +144,7 @@ class SimulatedBroker:
 
     def _drop(self, place: Place) -> None:
         self.disk.logs.pop(place, None)
-        self.disk.broken.discard(place)
+        self.disk.broken.pop(place, None)
         self.leading.pop(place, None)
         self._high.pop(place, None)
 
@@ -152,6 +153,8 @@ class SimulatedBroker:
             now_ms = self._world.now_ms
             if isinstance(response, BrokerRegistrationResponse):
                 self.lifecycle.on_registered(response, send.number, now_ms)
+                if not response.error_code:
+                    self.disk.broken = dict.fromkeys(self.disk.broken, -1)
             elif isinstance(response, BrokerHeartbeatResponse):
                 self.lifecycle.on_heard(response, send.number, now_ms)
             else:
@@ -285,10 +288,14 @@ class SimulatedBroker:
         del self.disk.log(place)[end:]
         self._high.pop(place, None)
         self.leading.pop(place, None)
-        self.disk.broken.add(place)
+        partition = self.image.partition(*place)
+        self.disk.broken[place] = -1 if partition is None else partition.leader_epoch
         self.lifecycle.on_damage([place])
 
     def _mend(self, place: Place, partition: PartitionRegistration) -> None:
         """Damage has been heard of when nobody counts on the replica any more."""
-        if self.id not in (*partition.isr, *partition.elr):
-            self.disk.broken.discard(place)
+        is_heard = partition.leader_epoch != self.disk.broken[place]
+        if not self._world.rules.forgets_damaged:
+            is_heard = True
+        if is_heard and self.id not in (*partition.isr, *partition.elr):
+            del self.disk.broken[place]

@@ -25,7 +25,7 @@ class Holder(Protocol):
     """A broker's disk."""
 
     directory: bytes
-    broken: set[Place]
+    broken: dict[Place, int]
     """Where it has found damage that the controller does not know of."""
 
     def log(self, place: Place) -> list[Entry]:

@@ -68,7 +68,7 @@ class World:
         self.loses_disks = bool(seed % 2)
         """Whether disks are lost; else settings change that say how many losses are borne."""
         self.has_racks = bool(seed % 3)
-        self._rules = rules
+        self.rules = rules
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._serial, self._numbers = count(), count(1)
         ids = range(1, self.rng.randint(3, 5) + 1)
@@ -227,7 +227,7 @@ class World:
             chance=self.rng,
             config=SECURED,
             cluster=ClusterConfig(session_timeout_ms=1500, imbalance_check_interval_s=3),
-            rules=self._rules,
+            rules=self.rules,
         )
         self._image, self._controller = image, Controller(realm)
         first = self._controller.on_active(self.now_ms)

@@ -90,6 +90,8 @@ class Applying:
         """Topics some of whose logs could not be made."""
         self._damaged: set[tuple[str, int]] = set()
         """Partitions whose logs have told that they are damaged."""
+        self._damaged_in: dict[tuple[str, int], int] = {}
+        """In which leader epoch that turned out."""
         self._retry_ms: int | None = None
         self._look_ms: int | None = None
         """When to look for damage; None while no partition is on other brokers as well."""
@@ -119,7 +121,7 @@ class Applying:
         for topic, number, partition in metadata.partitions():
             if directory.node_id in partition.replicas:
                 self._be(topic.name, number, partition)
-        self._look_for_damage()
+        self._look_for_damage(has_asked=False)
         self._tell.settings()
         self._tell.users()
         self._tell.acls()
@@ -135,6 +137,7 @@ class Applying:
                 self._delete(change.name, change.topic_id)
         for topic_id, number in dict.fromkeys(_places(changes)):
             self._be_or_not(topic_id, number)
+        self._give_up_damaged()  # Before anything is asked for in a new epoch.
         if _some(changes, UserChanged):
             self._tell.users()
         if _some(changes, AclsChanged):
@@ -273,24 +276,38 @@ class Applying:
 
     # ---- damage ----
 
-    def _look_for_damage(self) -> None:
-        """Give up what others have: say so if it counts as in sync, fetch it anew if it doesn't."""
-        damaged: list[Place] = []
+    def _look_for_damage(self, *, has_asked: bool = True) -> None:
+        if damaged := self._give_up_damaged(has_asked=has_asked):
+            self._tell.damaged(damaged)
+
+    def _give_up_damaged(self, *, has_asked: bool = True) -> list[Place]:
+        """Fetch anew what others have; returns those of which the controller has to hear first.
+
+        Nothing is given up in the epoch in which it was found: this process `has_asked` the leader
+        for what follows the damage, and by that an empty log would be let in. The controller,
+        told, takes it out of sync and begins another epoch.
+        """
+        untold: list[Place] = []
         for name, number in sorted(self._damaged):
             topic, hosted = self._metadata.topic(name), self._partitions.hosted(name, number)
             if topic is None or hosted is None or not hosted.log.damage:
                 self._damaged.discard((name, number))
+                self._damaged_in.pop((name, number), None)
                 continue
-            partition = topic.partitions[number]
-            if is_relied_on(partition, self._directory.node_id):
-                damaged.append((topic.topic_id, number))
-            elif hosted.replica is not None and self._directory.node_id not in partition.isr:
+            partition, node_id = topic.partitions[number], self._directory.node_id
+            found_in = self._damaged_in.setdefault((name, number), partition.leader_epoch)
+            if is_relied_on(partition, node_id):
+                untold.append((topic.topic_id, number))
+            elif hosted.replica is None or hosted.is_leader or node_id in partition.isr:
+                continue  # There is nobody to fetch it from.
+            elif has_asked and partition.leader_epoch == found_in:
+                untold.append((topic.topic_id, number))
+            else:
                 try:
                     hosted.replica.mend()
                 except StreamlogError as error:
                     _log.error("%s can't be fetched anew: %s", hosted.log.name, error)
-        if damaged:
-            self._tell.damaged(damaged)
+        return untold
 
     # ---- leading and following ----
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from streamlog.broker.broker import Broker
 from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.folders import partition_folder
 from streamlog.broker.storage.partition_log import PartitionLog
-from streamlog.errors import ConnectionLost, StreamlogError
+from streamlog.errors import ConnectionLost, CorruptData, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
     AlterableConfig,
@@ -142,6 +144,29 @@ def test_a_replica_that_has_lost_records_below_its_end_fetches_them_anew() -> No
         await first.start()
         await until(lambda: isr(cluster) == {1, 2, 3} and not log(first).damage)
         assert len({content(node) for node in cluster.nodes.values()}) == 1
+
+    lived(three, story)
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_hole_that_is_found_while_a_replica_runs_is_filled_by_the_others(leads: bool) -> None:
+    async def story(cluster: Cluster) -> None:
+        await create(cluster)
+        for number in range(5):
+            await produced(cluster, b"%d" % number)
+        await until(lambda: isr(cluster) == {1, 2, 3})
+        first = leader(cluster)
+        node = next(each for each in cluster.nodes.values() if (each is first) == leads)
+        whole = content(node)
+        path = f"data/{partition_folder(log_id(node), 0)}/{'0' * 20}.log"
+        broken = bytearray(read_file(node.files, path))
+        broken[16] ^= 1  # The magic of the first batch, which a reader looks at.
+        overwrite(node.files, path, bytes(broken))
+        with suppress(CorruptData):
+            log(node).read(0, max_bytes=1 << 20)
+        assert log(node).damage
+        await until(lambda: isr(cluster) == {1, 2, 3} and not log(node).damage)
+        assert content(node)[: len(whole)] == whole
 
     lived(three, story)
 

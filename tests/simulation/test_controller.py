@@ -18,6 +18,7 @@ PLANTED = {
     "clears_elr": (Rules(clears_elr=False), 0),
     "loses_with_directory": (Rules(loses_with_directory=False), 19),
     "forgets_leavers": (Rules(forgets_leavers=False), 705),
+    "forgets_damaged": (Rules(forgets_damaged=False), 1765),
 }
 """Bugs, and a seed that finds each. The other rules have tests of their own beside their parts."""
 

@@ -187,7 +187,7 @@ class BrokerControl:
         ):
             records = self._with_changes(broker, damaged, is_fenced=False)
         elif damaged:
-            damage = _damage(broker_id, damaged)
+            damage = self._damage(broker_id, damaged)
             records = self._changes(broker_id, damage, self._realm.active())
         return Decision(tuple(records), lambda: self._heard(request, is_caught_up=is_caught_up))
 
@@ -207,7 +207,7 @@ class BrokerControl:
             fenced=0 if is_fenced is None else (_YES if is_fenced else _NO),
             in_controlled_shutdown=int(is_shutting_down),
         )
-        damage = _damage(broker_id, damaged)
+        damage = self._damage(broker_id, damaged)
         if is_fenced is False:
             # Those without a leader may have one now; the others stay as they are.
             yield from self._changes(broker_id, damage, self._realm.active() | {broker_id})
@@ -295,6 +295,21 @@ class BrokerControl:
 
     # ---- its partitions ----
 
+    def _damage(
+        self, broker_id: int, damaged: Collection[Place]
+    ) -> Callable[[Place, PartitionRegistration], Wish]:
+        """That a broker has lost records of some partitions, in the middle of its life.
+
+        The leaders go on in another epoch: what the same process has asked for before, or asks
+        before it hears of this, would tell them that it has everything.
+        """
+        lost = Wish(lost=frozenset({broker_id}), renews=self._realm.rules.forgets_damaged)
+
+        def wish(place: Place, _: PartitionRegistration) -> Wish:
+            return lost if place in damaged else NOTHING
+
+        return wish
+
     def _changes(
         self,
         broker_id: int,
@@ -309,18 +324,6 @@ class BrokerControl:
             place = topic.topic_id, number
             terms = realm.terms(topic.name, partition, able)
             yield from record_of(*place, partition, wish(place, partition), terms)
-
-
-def _damage(
-    broker_id: int, damaged: Collection[Place]
-) -> Callable[[Place, PartitionRegistration], Wish]:
-    """That a broker has lost records of some partitions."""
-    lost = Wish(lost=frozenset({broker_id}))
-
-    def wish(place: Place, _: PartitionRegistration) -> Wish:
-        return lost if place in damaged else NOTHING
-
-    return wish
 
 
 def _places(damaged: Iterable[DamagedTopic]) -> frozenset[Place]:

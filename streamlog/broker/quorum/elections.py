@@ -49,6 +49,8 @@ class Rules:
     """A proposal that is refused for its replicas is not taken up later, by a late copy."""
     forgets_leavers: bool = True
     """What a replica has fetched does not count for one on the same broker that follows it."""
+    forgets_damaged: bool = True
+    """What a replica has fetched does not count for it any more once it has lost records."""
 
 
 CORRECT = Rules()

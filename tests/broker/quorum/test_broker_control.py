@@ -162,6 +162,18 @@ def test_damage_is_worse_than_having_no_leader(three: Deciding) -> None:
     assert (three.partition().isr, three.partition().leader) == ((), NO_LEADER)
 
 
+def test_who_has_lost_records_is_counted_by_what_it_asks_for_in_another_epoch(
+    three: Deciding,
+) -> None:
+    topic = three.create(replicas=[[1, 2, 3]])
+    before = three.partition().leader_epoch
+    three.heartbeat(2, damaged={topic: [0]})
+    assert (three.partition().isr, three.partition().leader) == ((1, 3), 1)
+    assert three.partition().leader_epoch == before + 1
+    three.heartbeat(2, damaged={topic: [0]})  # Out of sync it may be about to be let in.
+    assert three.partition().leader_epoch == before + 2
+
+
 def test_one_that_shuts_down_gives_its_partitions_away_and_waits_for_the_others(
     three: Deciding,
 ) -> None:
