@@ -225,7 +225,12 @@ class Accumulator(Generic[T]):
         self.used_bytes += batch.size_bytes
 
     def append_atomic(
-        self, partition: TopicPartition, records: FieldColumns, receipt: T, *, now_ms: int
+        self,
+        partition: TopicPartition,
+        records: FieldColumns | PackedRecords,
+        receipt: T,
+        *,
+        now_ms: int,
     ) -> None:
         """Add records as a batch of their own, which is written as a whole or not at all."""
         batch = self._begin(partition, self._queue(partition), now_ms)

@@ -347,9 +347,11 @@ class Producer:
         return receipt.future
 
     async def send_atomic(
-        self, topic: str, partition: int, records: Sequence[Fields] | FieldColumns
+        self, topic: str, partition: int, records: Sequence[Fields] | FieldColumns | PackedRecords
     ) -> RecordMetadata:
         """Write records in one batch: after a crash all of them are there, or none.
+
+        Records that are packed are not to be added to.
 
         Returns:
             Where the last one was written, once it is acknowledged.
@@ -358,19 +360,20 @@ class Producer:
             MessageTooLarge: they do not fit into one batch of the topic.
             StreamlogError: they could not be delivered.
         """
-        columns = records if isinstance(records, FieldColumns) else FieldColumns.of(records)
-        if not len(columns):
+        if not isinstance(records, FieldColumns | PackedRecords):
+            records = FieldColumns.of(records)
+        if not len(records):
             raise UsageError("send_atomic needs at least one record")
         self._check_open()
         count = await self._count(topic, reaching=partition)
         self._check_partition(topic, partition, count)
-        await self._make_room(columns.size_bytes())
+        await self._make_room(records.size_bytes())
         if self._session is not None:
             self._session.check_open()
         delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         self._accumulator.append_atomic(
             TopicPartition(topic, partition),
-            columns,
+            records,
             delivery,
             now_ms=self._cluster.clock.now_ms(),
         )

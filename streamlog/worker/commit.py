@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -57,6 +58,8 @@ task of its own, and `offsets sent` once the group has them.
 """
 
 
+PACK_RECORDS = 4_000
+"""Of a checkpoint, at a time."""
 RECORD_BYTES = 40
 """What a record that is held back costs beside its bytes."""
 UNKNOWN_PARTITION = -1
@@ -211,10 +214,28 @@ def packed(packs: list[PackedRecords], columns: FieldColumns) -> int:
     return done_bytes + sum(pack.size_bytes() for pack in packs[-1:]) - before
 
 
-def sendable(changes: Changes, state: TaskState, *, wall_ms: int) -> FieldColumns:
-    """A checkpoint as records of its changelog."""
-    headers = epoch_headers(state.epoch)
-    return FieldColumns.alike(wall_ms, changes.row_keys, changes.row_values, headers)
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a task has done since the last one: for its store, and for its changelog."""
+
+    changes: Changes
+    records: PackedRecords
+
+
+def checkpoint(task: Task, epoch: int, wall_ms: int) -> Checkpoint | None:
+    """The checkpoint of a task; None if nothing has changed.
+
+    For the thread that runs the task: rows that another one packs have left the caches meanwhile,
+    which doubled what a large commit costs. In slices, as the interpreter's lock is held for each.
+    """
+    changes = task.checkpoint()
+    if not changes:
+        return None
+    records, headers = PackedRecords(), epoch_headers(epoch)
+    for start in range(0, len(changes), PACK_RECORDS):
+        part = changes.part(start, start + PACK_RECORDS)
+        records.extend(FieldColumns.alike(wall_ms, part.row_keys, part.row_values, headers))
+    return Checkpoint(changes, records)
 
 
 class Checkpoints:
@@ -241,14 +262,14 @@ class Checkpoints:
         Raises:
             Fenced: the task belongs to another worker by now; drop it without a commit.
         """
-        changes = await self._engine.call(task.id, task.checkpoint)
-        if not changes:
+        now_ms = self._clock.wall_ms()
+        made = await self._engine.call(task.id, partial(checkpoint, task, state.epoch, now_ms))
+        if made is None:
             return 0
         self._on_step("checkpointed")
-        now_ms = self._clock.wall_ms()
-        batch = sendable(changes, state, wall_ms=now_ms)
-        sent = await self._producer.send_atomic(*state.changelog, batch)
-        first_offset = sent.offset - len(batch) + 1
+        changes = made.changes
+        sent = await self._producer.send_atomic(*state.changelog, made.records)
+        first_offset = sent.offset - len(changes) + 1
         if first_offset != state.next_offset:
             late = await self._late_keys(state, first_offset)
             late -= {*changes.row_keys}
@@ -270,7 +291,7 @@ class Checkpoints:
         now_ms = self._clock.now_ms()
         if state.directory.is_snapshot_due(state.store, now_ms):
             await asyncio.to_thread(state.directory.snapshot, state.store, now_ms)
-        return len(batch)
+        return len(changes)
 
     async def _late_keys(self, state: TaskState, until_offset: int) -> set[bytes]:
         """Somebody wrote before our checkpoint: a new owner, or a former one that is late."""

@@ -30,7 +30,7 @@ from streamlog.errors import (
     UnknownMember,
 )
 from streamlog.log import Log
-from streamlog.records.columns import FieldColumns
+from streamlog.records.packed import PackedRecords
 from streamlog.worker.commit import OnStep, Packs, SinkWriter
 
 TRANSACTION_TIMEOUT_MS = 10_000
@@ -74,7 +74,7 @@ class Transactor:
     async def write(
         self,
         sinks: Packs,
-        checkpoints: Sequence[tuple[TopicPartition, FieldColumns]],
+        checkpoints: Sequence[tuple[TopicPartition, PackedRecords]],
         offsets: Offsets,
         *,
         consumer: Consumer,
@@ -111,7 +111,7 @@ class Transactor:
     async def _written(
         self,
         sinks: Packs,
-        checkpoints: Sequence[tuple[TopicPartition, FieldColumns]],
+        checkpoints: Sequence[tuple[TopicPartition, PackedRecords]],
         offsets: Offsets,
         consumer: Consumer,
         refusals: list[Refusal],

@@ -37,7 +37,7 @@ from streamlog.topology import Topology
 from streamlog.worker.access.questions import NotHere
 from streamlog.worker.bounds import Bounds
 from streamlog.worker.calls import Calls
-from streamlog.worker.commit import Checkpoints, Fenced, OnStep, sendable
+from streamlog.worker.commit import Checkpoints, Fenced, OnStep, checkpoint
 from streamlog.worker.drops import Drops
 from streamlog.worker.ends import Ends
 from streamlog.worker.engine import EngineThread
@@ -382,28 +382,28 @@ class Tasks:
         """
         await self._write_rows(written)
         await self._emit()
-        stateful = [each for each in self._running.values() if each.state is not None]
-        works = [(each.task.id, each.task.checkpoint) for each in stateful]
+        stateful = [(each, each.state) for each in self._running.values() if each.state is not None]
+        wall_ms = self._with.clock.wall_ms()
+        works = [
+            (each.task.id, partial(checkpoint, each.task, state.epoch, wall_ms))
+            for each, state in stateful
+        ]
         found = zip(stateful, await self._engine.call_each(works), strict=True)
-        changed = [(each, each.state, changes) for each, changes in found if each.state and changes]
+        changed = [(each, state, made) for (each, state), made in found if made is not None]
         sinks = await self._sinks.take()
         if not (sinks or changed or offsets):
             return
         self._with.on_step("checkpointed")
-        wall_ms = self._with.clock.wall_ms()
         write = partial(
             transactor.write,
-            checkpoints=[
-                (state.changelog, sendable(changes, state, wall_ms=wall_ms))
-                for _, state, changes in changed
-            ],
+            checkpoints=[(state.changelog, made.records) for _, state, made in changed],
             offsets=offsets or self._positions(),
             consumer=self._with.consumer,
         )
         next_offsets = await self._sinks.committed(sinks, write)
         stores = [
-            (each.task.id, partial(each.task.committed, changes, next_offset=next_offset))
-            for (each, _, changes), next_offset in zip(changed, next_offsets, strict=True)
+            (each.task.id, partial(each.task.committed, made.changes, next_offset=next_offset))
+            for (each, _, made), next_offset in zip(changed, next_offsets, strict=True)
         ]
         await self._engine.call_each(stores)
         self._with.on_step("stored")
