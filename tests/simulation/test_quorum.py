@@ -16,3 +16,8 @@ def test_what_was_answered_is_there(seed: int) -> None:
     life = simulate(seed)
     assert life.violations == (), life.story
     assert life.counts["acknowledged"] > 20
+
+
+def test_a_sync_that_ends_while_its_member_is_cancelled_asks_nobody() -> None:
+    life = simulate(4590)
+    assert life.violations == (), life.story

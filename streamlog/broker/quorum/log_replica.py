@@ -538,10 +538,12 @@ class LogReplica:
                 if self.raft.leader_id is None:
                     self.start()
                 self._reader.on_performed()
-                await self._ended.wait()
-                await self._leave()
+                try:
+                    await self._ended.wait()
+                    await self._leave()
+                finally:
+                    self._tasks = None  # A group that ends takes no more; a sync may end later.
         finally:
-            self._tasks = None
             self._reader.on_performed()
         if self.failure is not None:
             raise self.failure
