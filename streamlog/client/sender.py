@@ -42,6 +42,8 @@ from streamlog.protocol.messages.data import (
     ProduceResponse,
     TopicProduceData,
 )
+from streamlog.records.columns import FieldColumns
+from streamlog.records.packed import PackedRecords
 
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 """A produce request takes no further batch beyond this size."""
@@ -374,7 +376,7 @@ class Sender:
         topic, partition = batch.partition
         for _, last, receipt in batch.receipts:
             offset = base_offset + last if base_offset >= 0 else UNKNOWN_OFFSET
-            time_ms = append_time_ms if append_time_ms >= 0 else batch.records.timestamps[last]
+            time_ms = append_time_ms if append_time_ms >= 0 else _time_ms(batch.records, last)
             metadata = RecordMetadata(topic, partition, offset, time_ms)
             if isinstance(receipt, BulkReceipt):
                 receipt.settle(metadata)
@@ -478,6 +480,13 @@ def _mark_as_told(receipt: Receipt) -> None:
     future = receipt.future if isinstance(receipt, BulkReceipt) else receipt
     if future.done() and not future.cancelled():
         future.exception()
+
+
+def _time_ms(records: FieldColumns | PackedRecords, at: int) -> int:
+    """Who waits for records that are packed waits for all of them, so for the last."""
+    if isinstance(records, PackedRecords):
+        return records.last_timestamp_ms
+    return records.timestamps[at]
 
 
 def _name(batch: Batch[Receipt]) -> str:

@@ -5,7 +5,6 @@ Pure; the same for a worker, which sends them, and for a history, which stages t
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from streamlog.processing.outbox import SinkBatch
@@ -17,18 +16,24 @@ def parted(
     batches: Iterable[SinkBatch], counts: Mapping[str, int]
 ) -> dict[tuple[str, int], FieldColumns]:
     """The records by topic and partition, in their order; `counts` are the topics' partitions."""
-    together: defaultdict[tuple[str, int], FieldColumns] = defaultdict(FieldColumns)
+    together: dict[tuple[str, int], FieldColumns] = {}
     for batch in batches:
-        count = counts[batch.topic]
-        if count == 1 or batch.partition is not None:
-            columns = together[batch.topic, batch.partition or 0]
-            columns.extend(batch.timestamps, batch.keys, batch.values, batch.headers)
-            continue
         columns = FieldColumns()
         columns.extend(batch.timestamps, batch.keys, batch.values, batch.headers)
+        count = counts[batch.topic]
+        if count == 1 or batch.partition is not None:
+            _join(together, (batch.topic, batch.partition or 0), columns)
+            continue
         parts = columns.parted(partitions_of_keys(batch.routes(), count), count)
         for partition, part in enumerate(parts):
             if part is not None:
-                many = together[batch.topic, partition]
-                many.extend(part.timestamps, part.keys, part.values, part.headers)
+                _join(together, (batch.topic, partition), part)
     return together
+
+
+def _join(
+    together: dict[tuple[str, int], FieldColumns], place: tuple[str, int], more: FieldColumns
+) -> None:
+    known = together.setdefault(place, more)
+    if known is not more:
+        known.extend(more.timestamps, more.keys, more.values, more.headers)

@@ -17,15 +17,15 @@ from streamlog.records.compression import Compression
 class PackedRecords:
     """Records of one batch to be."""
 
-    __slots__ = ("_builder", "timestamps")
+    __slots__ = ("_builder", "last_timestamp_ms")
 
     def __init__(self) -> None:
         self._builder = BatchBuilder()
-        self.timestamps: list[int] = []
-        """Milliseconds since 1970."""
+        self.last_timestamp_ms = -1
+        """Of the last record, in milliseconds since 1970; -1 if there are none."""
 
     def __len__(self) -> int:
-        return len(self.timestamps)
+        return self._builder.record_count
 
     def size_bytes(self) -> int:
         """What they take, before compression."""
@@ -38,7 +38,8 @@ class PackedRecords:
             MessageTooLarge, UsageError, TypeError: as `BatchBuilder.extend`.
         """
         self._builder.extend(columns)
-        self.timestamps.extend(columns.timestamps)
+        if columns.timestamps:
+            self.last_timestamp_ms = columns.timestamps[-1]
 
     def part(self, start: int, stop: int) -> FieldColumns:
         """The records from `start` up to but not including `stop`, as columns again."""

@@ -43,4 +43,4 @@ def test_a_seal_says_who_has_written_it_last() -> None:
     assert RecordBatch(one).producer_id == 3
     batch = RecordBatch(other)
     batch.check_crc()
-    assert (batch.producer_id, batch.base_sequence, pack.timestamps) == (4, 4, [5])
+    assert (batch.producer_id, batch.base_sequence, pack.last_timestamp_ms) == (4, 4, 5)
