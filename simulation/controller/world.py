@@ -109,7 +109,7 @@ class World:
         Raises:
             Violation: what must not happen has happened.
         """
-        self._take_over()
+        self._take_over(self._term)
         for broker_id in self.disks:
             self._start(broker_id)
         self.at(50, self._tick)
@@ -210,8 +210,10 @@ class World:
         self._ends.add(len(self.log) - 1)
         return values
 
-    def _take_over(self) -> None:
+    def _take_over(self, term: int) -> None:
         """Another controller, with metadata that it has read anew."""
+        if term != self._term:
+            return  # It has failed before it came to that.
         start = self.rng.randint(-1, len(self.log) - 1)
         before = ClusterMetadata()
         for offset in range(start + 1):
@@ -243,7 +245,8 @@ class World:
             self.counts["committed, not answered"] += 1
             self._append(self._under_way[0].records)
         self._under_way = None
-        self.at(self.rng.randint(10, 800), self._take_over)
+        term = self._term
+        self.at(self.rng.randint(10, 800), lambda: self._take_over(term))
 
     def _tick(self) -> None:
         is_free = self._controller is not None and self._under_way is None
