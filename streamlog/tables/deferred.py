@@ -30,8 +30,8 @@ from streamlog.tables.transaction import ENTRY_BYTES, overlaid
 WAITING_BYTES = 48 * 1024 * 1024
 """Default bound of what waits, all tasks of a process together, by estimate."""
 
-REPLAY_RECORDS_MAX = 300_000
-"""A task's changes since its store was written: half a second of replay after a crash."""
+REPLAY_RECORDS_MAX = 500_000
+"""A task's changes since its store was written: 0.8 s of replay after a crash."""
 
 SAMPLE = 16
 """One in so many changes is looked at for its size."""
