@@ -17,6 +17,10 @@ from chaos.power import Disk
 from streamlog.broker.storage.formatting import format_directory
 
 LISTENING = re.compile(r"listening on [^ ]+:(\d+)")
+IN_OBJECTS = re.compile(r"bytes in allocated blocks\s*=\s*([\d,]+)")
+IN_MALLOC = re.compile(r"^malloc (\d+)$", re.MULTILINE)
+ACCOUNT_TIMEOUT_S = 30.0
+LOOK_S = 0.05
 LOCALHOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -76,6 +80,7 @@ class BrokerProcess:
         self.disk = Disk(self.data, directory / "disk") if lossy else None
         self._log = directory / "broker.log"
         self._knobs = directory / "knobs"
+        self._memory = directory / "memory"
         self._settings = directory / "broker.properties"
         self._shim = shim
         self._command = command
@@ -184,6 +189,24 @@ class BrokerProcess:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(which)
 
+    async def used_bytes(self) -> int:
+        """The memory that it uses, of all that it has: what is free in between is left out.
+
+        Raises:
+            RuntimeError: it has not told.
+        """
+        self._memory.unlink(missing_ok=True)
+        self.send(signal.SIGUSR2)
+        try:
+            async with asyncio.timeout(ACCOUNT_TIMEOUT_S):
+                while not self._memory.exists():  # noqa: ASYNC110 - nobody tells of files
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise RuntimeError(f"broker {self.node_id} does not tell what it uses") from None
+        account = self._memory.read_text()
+        found = [pattern.search(account) for pattern in (IN_OBJECTS, IN_MALLOC)]
+        return sum(int(each[1].replace(",", "")) for each in found if each is not None)
+
     async def _listens(self, process: asyncio.subprocess.Process) -> int:
         if process.stdout is None:
             raise RuntimeError("the broker has no output")
@@ -226,6 +249,7 @@ class BrokerProcess:
         given = {
             "LD_PRELOAD": str(self._shim),
             "CHAOS_KNOBS": str(self._knobs),
+            "CHAOS_MEMORY": str(self._memory.resolve()),
             "CHAOS_DIRECTORY": str(self.data.resolve()),
         }
         if self.disk is not None:

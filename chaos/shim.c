@@ -9,6 +9,9 @@
 
    Only files under CHAOS_DIRECTORY are touched.
 
+   On SIGUSR2 the process writes into CHAOS_MEMORY what it uses, once what nobody holds is collected:
+   Python's account of its small objects, and a line "malloc N" for the bytes of all others.
+
    CHAOS_DISK names a directory beside it that has what is on disk for sure, and no more: what was
    written gets there by fsync alone, so that a kill and a copy of it back is a power cut (power.py).
 
@@ -22,6 +25,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,6 +84,41 @@ static int is_ours(int descriptor) {
   if (size < 0) return 0;
   target[size] = 0;
   return strncmp(target, directory, strlen(directory)) == 0;
+}
+
+/* As in malloc.h, which older ones lack. */
+struct in_malloc { size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost; };
+
+static int account(void *unused) {
+  long (*collect)(void) = dlsym(RTLD_DEFAULT, "PyGC_Collect");
+  int (*of_objects)(FILE *) = dlsym(RTLD_DEFAULT, "_PyObject_DebugMallocStats");
+  struct in_malloc (*of_malloc)(void) = dlsym(RTLD_DEFAULT, "mallinfo2");
+  const char *path = getenv("CHAOS_MEMORY");
+  char fresh[4096];
+  struct in_malloc others;
+  FILE *file;
+  (void)unused;
+  if (!path || !collect || !of_objects || !of_malloc) return 0;
+  snprintf(fresh, sizeof fresh, "%s.new", path);
+  collect();
+  others = of_malloc();
+  file = fopen(fresh, "w");
+  if (!file) return 0;
+  of_objects(file);
+  fprintf(file, "malloc %zu\n", others.uordblks + others.hblkhd);
+  fclose(file);
+  rename(fresh, path);
+  return 0;
+}
+
+static void on_signal(int number) {
+  int (*later)(int (*)(void *), void *) = dlsym(RTLD_DEFAULT, "Py_AddPendingCall");
+  (void)number;
+  if (later) later(account, NULL);
+}
+
+__attribute__((constructor)) static void listen_for_signals(void) {
+  if (getenv("CHAOS_MEMORY")) signal(SIGUSR2, on_signal);
 }
 
 /* What was written to a file since its last fsync; of one that this process has not synced yet,

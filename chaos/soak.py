@@ -3,8 +3,8 @@
 One cluster for all the time, under the load of the simulation, which is checked and begun anew
 every few minutes, with topics of its own each time, and under a producer of 50 MB a minute into
 a topic with retention. What goes wrong lets processes live: pauses, networks, slow disks, clocks.
-Between two loads it is looked at what the processes hold: memory grows by less than 1 % an hour,
-files stay as many as they were, and the topic as large as its retention says.
+Between two loads it is looked at what the processes hold: memory that is used grows by less than
+1 % an hour, files stay as many as they were, and the topic as large as its retention says.
 """
 
 from __future__ import annotations
@@ -42,10 +42,17 @@ PARTITION_BYTES_MAX: Final = RETENTION_BYTES + 2 * SEGMENT_BYTES
 LOOKS_MIN: Final = 3
 WARM_SHARE: Final = 0.2
 """Of the time, at the begin, in which memory may still grow."""
-SETTINGS: Final[Mapping[str, str]] = MappingProxyType({"log.retention.check.interval.ms": "5000"})
+SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "log.retention.check.interval.ms": "5000",
+        "transactional.id.expiration.ms": "300000",
+        "offsets.retention.minutes": "5",
+        "offsets.retention.check.interval.ms": "30000",
+    }
+)
+"""Each load has transactional ids and groups of its own, which are to be forgotten meanwhile."""
 CALM_S: Final = 75.0
-"""From a load's end to the look: retention has done its work, and freed memory is given back, which
-a broker does every minute."""
+"""From a load's end to the look: retention has done its work."""
 GENTLE: Final[Mapping[str, Fault]] = MappingProxyType(
     {
         "pause": faults.pause,
@@ -98,9 +105,7 @@ class Soak:
     async def _look(self) -> None:
         (described,) = await self._cluster.log.admin().describe_topics([BULK])
         for number, broker in self._cluster.brokers.items():
-            taken = await asyncio.to_thread(
-                look, broker, self._passed_s(), described.topic_id, described.partitions
-            )
+            taken = await look(broker, self._passed_s(), described.topic_id, described.partitions)
             self.vitals[number].append(taken)
             print(f"broker {number}: {taken}", file=sys.stderr, flush=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ class Vitals:
     at_s: float
     """Since the begin."""
     resident_bytes: int
+    used_bytes: int
+    """Of these: what is held, without what was freed and not given back."""
     open_files: int
     partition_bytes: int
     """Records of the largest partition of the topic that is looked at."""
@@ -31,12 +34,19 @@ class Vitals:
         return asdict(self)
 
 
-def look(broker: BrokerProcess, at_s: float, topic_id: bytes, partitions: int) -> Vitals:
+async def look(broker: BrokerProcess, at_s: float, topic_id: bytes, partitions: int) -> Vitals:
     """How a broker that runs is at present.
 
     Raises:
-        OSError: its process is gone.
+        OSError, RuntimeError: its process is gone.
     """
+    used_bytes = await broker.used_bytes()
+    return await asyncio.to_thread(_look, broker, at_s, used_bytes, topic_id, partitions)
+
+
+def _look(
+    broker: BrokerProcess, at_s: float, used_bytes: int, topic_id: bytes, partitions: int
+) -> Vitals:
     process = Path("/proc") / str(broker.pid)
     (resident,) = (
         line.split()[1]
@@ -47,17 +57,18 @@ def look(broker: BrokerProcess, at_s: float, topic_id: bytes, partitions: int) -
     return Vitals(
         at_s=at_s,
         resident_bytes=int(resident) * KIB,
+        used_bytes=used_bytes,
         open_files=len(list((process / "fd").iterdir())),
         partition_bytes=max(map(_bytes_in, folders)),
     )
 
 
 def growth_per_hour(taken: Sequence[Vitals]) -> float:
-    """By how much the memory that is never given back grows in an hour, as a share of it.
+    """By how much the memory that is used grows in an hour, as a share of it.
 
-    What waits for Python's collector or lies between what is in use is still counted as the
-    process's, some megabytes one time and none the next: so the least of the first third of the
-    looks is held against the least of the last third, over the time between their middles.
+    What clients are about at a look is used as well, more of it one time than the next: so the
+    least of the first third of the looks is held against the least of the last third, over the
+    time between their middles.
 
     Raises:
         ValueError: there are fewer than three.
@@ -67,8 +78,8 @@ def growth_per_hour(taken: Sequence[Vitals]) -> float:
         raise ValueError(f"{len(taken)} looks have no thirds")
     first, last = taken[:third], taken[-third:]
     passed_s = _middle_s(last) - _middle_s(first)
-    floor = min(each.resident_bytes for each in first)
-    grown = min(each.resident_bytes for each in last) - floor
+    floor = min(each.used_bytes for each in first)
+    grown = min(each.used_bytes for each in last) - floor
     return grown / floor * HOUR_S / passed_s
 
 

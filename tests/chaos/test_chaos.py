@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,6 +49,19 @@ async def values(log: Log) -> list[bytes | None]:
             polled = await consumer.poll(timeout_ms=10_000)
             found += [record.value for record in polled.get(PLACE, [])]
         return found
+
+
+def test_what_a_process_uses_is_told_without_what_it_keeps(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker(tmp_path) as (process, log):
+            idle_bytes = await process.used_bytes()
+            await write(log, b"x" * 100_000)
+            assert abs(await process.used_bytes() - idle_bytes) < 1_000_000
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            (resident,) = re.findall(r"VmRSS:\s+(\d+) kB", status)
+            assert 1_000_000 < idle_bytes < int(resident) * 1_024
+
+    asyncio.run(main())
 
 
 def test_an_acknowledgement_waits_for_its_sync(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from chaos.vitals import Vitals, growth_per_hour
 HOUR_S = 3_600.0
 
 
-def vitals(at_s: float, resident_bytes: int, files: int = 50, partition_bytes: int = 0) -> Vitals:
+def vitals(at_s: float, used_bytes: int, files: int = 50, partition_bytes: int = 0) -> Vitals:
     return Vitals(
         at_s=at_s,
-        resident_bytes=resident_bytes,
+        resident_bytes=2 * used_bytes,
+        used_bytes=used_bytes,
         open_files=files,
         partition_bytes=partition_bytes,
     )
@@ -22,7 +23,7 @@ def vitals(at_s: float, resident_bytes: int, files: int = 50, partition_bytes: i
 def test_growth_is_that_of_the_least_an_hour() -> None:
     at_times = [0, 100, 200, 1_800, 3_600, 3_700, 3_800]
     taken = [vitals(at_s, 100_000_000 + at_s * 1_000) for at_s in at_times]
-    freed_lately = [vitals(each.at_s, each.resident_bytes + 20_000_000) for each in taken[1::2]]
+    freed_lately = [vitals(each.at_s, each.used_bytes + 20_000_000) for each in taken[1::2]]
     mixed = sorted(taken[::2] + freed_lately, key=lambda each: each.at_s)
     # 0 and 3,800 are the least of their thirds, whose middles are 50 and 3,750.
     assert growth_per_hour(mixed) == pytest.approx(3_800_000 / 100_000_000 * 3_600 / 3_700)
