@@ -41,6 +41,12 @@ async def write(log: Log, value: bytes) -> int:
         return (await (await p.send("t", value, partition=0))).offset
 
 
+def resident_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (kib,) = re.findall(r"VmRSS:\s+(\d+) kB", status)
+    return int(kib) * 1_024
+
+
 async def values(log: Log) -> list[bytes | None]:
     async with log.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([PLACE])
@@ -57,9 +63,7 @@ def test_what_a_process_uses_is_told_without_what_it_keeps(tmp_path: Path) -> No
             idle_bytes = await process.used_bytes()
             await write(log, b"x" * 100_000)
             assert abs(await process.used_bytes() - idle_bytes) < 1_000_000
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            (resident,) = re.findall(r"VmRSS:\s+(\d+) kB", status)
-            assert 1_000_000 < idle_bytes < int(resident) * 1_024
+            assert 1_000_000 < idle_bytes < resident_bytes(process.pid)
 
     asyncio.run(main())
 
