@@ -19,7 +19,9 @@ def test_what_is_held_back_fills_one_pack_after_the_other() -> None:
     assert added == sum(pack.size_bytes() for pack in packs)
     assert len(packs) == 1 + added // PACK_BYTES
     assert all(0.9 * PACK_BYTES < pack.size_bytes() <= PACK_BYTES for pack in packs[:-1])
-    assert [ms for pack in packs for ms in pack.timestamps] == list(range(number))
+    assert [ms for pack in packs for ms in pack.part(0, len(pack)).timestamps] == list(
+        range(number)
+    )
 
 
 def test_a_record_larger_than_a_pack_is_one() -> None:
