@@ -204,8 +204,10 @@ class BrokerProcess:
         except TimeoutError:
             raise RuntimeError(f"broker {self.node_id} does not tell what it uses") from None
         account = self._memory.read_text()
-        found = [pattern.search(account) for pattern in (IN_OBJECTS, IN_MALLOC)]
-        return sum(int(each[1].replace(",", "")) for each in found if each is not None)
+        objects, others = IN_OBJECTS.search(account), IN_MALLOC.search(account)
+        if objects is None or others is None:
+            raise RuntimeError(f"broker {self.node_id} tells less than it uses: {account[-500:]}")
+        return int(objects[1].replace(",", "")) + int(others[1])
 
     async def _listens(self, process: asyncio.subprocess.Process) -> int:
         if process.stdout is None:

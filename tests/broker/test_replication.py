@@ -95,6 +95,13 @@ def folders(node: Node) -> list[str]:
     return [name for name in node.files.list("data") if name.startswith("p-")]
 
 
+def damage(node: Node, topic_id: bytes, position: int) -> None:
+    path = f"data/{partition_folder(topic_id, 0)}/{'0' * 20}.log"
+    content = bytearray(read_file(node.files, path))
+    content[position] ^= 1
+    overwrite(node.files, path, bytes(content))
+
+
 async def power_cut(node: Node) -> None:
     node.files.crash()
     with suppress(StreamlogError, OSError):
@@ -137,10 +144,7 @@ def test_a_replica_that_has_lost_records_below_its_end_fetches_them_anew() -> No
         assert first.broker is not None
         first.broker.directory.write_checkpoints()
         await power_cut(first)
-        path = f"data/{partition_folder(topic_id, 0)}/{'0' * 20}.log"
-        damaged = bytearray(read_file(first.files, path))
-        damaged[100] ^= 1
-        overwrite(first.files, path, bytes(damaged))
+        damage(first, topic_id, 100)
         await first.start()
         await until(lambda: isr(cluster) == {1, 2, 3} and not log(first).damage)
         assert len({content(node) for node in cluster.nodes.values()}) == 1
@@ -158,10 +162,7 @@ def test_a_hole_that_is_found_while_a_replica_runs_is_filled_by_the_others(leads
         first = leader(cluster)
         node = next(each for each in cluster.nodes.values() if (each is first) == leads)
         whole = content(node)
-        path = f"data/{partition_folder(log_id(node), 0)}/{'0' * 20}.log"
-        broken = bytearray(read_file(node.files, path))
-        broken[16] ^= 1  # The magic of the first batch, which a reader looks at.
-        overwrite(node.files, path, bytes(broken))
+        damage(node, log_id(node), 16)  # The magic of the first batch, which a reader looks at.
         with suppress(CorruptData):
             log(node).read(0, max_bytes=1 << 20)
         assert log(node).damage
