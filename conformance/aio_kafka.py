@@ -117,7 +117,8 @@ class _Reader(Reader):
         self._loop.run(subscribe())
 
     def poll(self) -> list[Got]:
-        found = self._loop.run(self._consumer.getmany(timeout_ms=POLL_MS))
+        """It raises while its coordinator is away."""
+        found = self._loop.run(again(lambda: self._consumer.getmany(timeout_ms=POLL_MS)))
         return [
             Got(each.offset, Sent(each.partition, each.key, each.value, each.timestamp, headers))
             for records in found.values()
@@ -129,11 +130,11 @@ class _Reader(Reader):
         return {each.partition for each in self._consumer.assignment()}
 
     def commit(self) -> None:
-        self._loop.run(self._consumer.commit())
+        self._loop.run(again(self._consumer.commit))
 
     def committed(self, topic: str, partition: int) -> int | None:
         place = TopicPartition(topic, partition)
-        offset: int | None = self._loop.run(self._consumer.committed(place))
+        offset: int | None = self._loop.run(again(lambda: self._consumer.committed(place)))
         return offset
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
@@ -152,6 +153,18 @@ class _Reader(Reader):
         self._loop.run(self._consumer.stop())
 
 
+async def again(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until a broker that is restarted is back, where the library leaves that to its user."""
+    deadline_s = monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except KafkaError as error:
+            if not error.retriable or monotonic() > deadline_s:
+                raise
+        await asyncio.sleep(PAUSE_S)
+
+
 class _Administrator(Administrator):
     def __init__(self, loop: asyncio.Runner, address: str) -> None:
         self._loop = loop
@@ -164,19 +177,8 @@ class _Administrator(Administrator):
         self._admin = loop.run(start())
 
     def _answer(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """It asks one broker, once. If that is away just now, another attempt is up to who asks."""
-        deadline_s = monotonic() + PATIENCE_S
-
-        async def attempts() -> T:
-            while True:
-                try:
-                    return await ask()
-                except KafkaError as error:
-                    if not error.retriable or monotonic() > deadline_s:
-                        raise
-                await asyncio.sleep(PAUSE_S)
-
-        return self._loop.run(attempts())
+        """It asks one broker, once."""
+        return self._loop.run(again(ask))
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         topic = NewTopic(name, partitions, REPLICAS, topic_configs=dict(configs))

@@ -32,7 +32,12 @@ with warnings.catch_warnings():
         NewPartitions,
         NewTopic,
     )
-    from kafka.errors import KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError
+    from kafka.errors import (
+        BrokerResponseError,
+        KafkaConnectionError,
+        NodeNotReadyError,
+        UnknownBrokerIdError,
+    )
     from kafka.structs import OffsetAndMetadata
 
 R = TypeVar("R")
@@ -133,13 +138,20 @@ class _Reader(Reader):
 
 
 def again(ask: Callable[[], R]) -> R:
-    """Ask until a broker that is restarted is back, where the library leaves that to its user."""
+    """Ask until a broker that is restarted is back, where the library leaves that to its user.
+
+    So it is with what a broker has refused and calls retriable, such as the coordinator of a group
+    that another broker has become.
+    """
     until_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             return ask()
         except (NodeNotReadyError, UnknownBrokerIdError):
             if time.monotonic() > until_s:
+                raise
+        except BrokerResponseError as error:
+            if not error.retriable or time.monotonic() > until_s:
                 raise
         except KafkaConnectionError as error:
             # Of any other lost connection it is not known whether the request has taken effect.
