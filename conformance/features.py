@@ -8,6 +8,7 @@ one with a fault.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ class Trial:
             here, there = wanted.get(partition, []), got.get(partition, [])
             assert len(here) == len(there), (
                 f"partition {partition}: {len(there)} records instead of {len(here)}"
+                f"{_difference(here, there)}"
             )
             for number, pair in enumerate(zip(here, there, strict=True)):
                 assert pair[0] == pair[1], f"partition {partition}, record {number}: {pair}"
@@ -110,6 +112,17 @@ class Trial:
             if len(found) >= count:
                 return found + reader.poll()
         return found
+
+
+def _difference(wanted: Sequence[Sent], got: Sequence[Sent]) -> str:
+    """What is missing, and what is there more than once, each by its tag and key."""
+    missing, extra = Counter(map(_label, wanted)), Counter(map(_label, got))
+    without, beside = sorted((missing - extra).elements()), sorted((extra - missing).elements())
+    return f": without {without}, with {beside}"
+
+
+def _label(record: Sent) -> str:
+    return (record.value or b"").decode().partition(" ")[0] + f" {(record.key or b'').decode()}"
 
 
 def patience(what: str) -> Iterator[None]:

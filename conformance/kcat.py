@@ -33,7 +33,8 @@ POLL_S = 0.1
 TIMES = ("-X", f"heartbeat.interval.ms={HEARTBEAT_MS}", "-X", f"session.timeout.ms={SESSION_MS}")
 REBALANCED = re.compile(r"rebalanced \(memberid [^)]*\): (assigned|revoked): ?(.*)")
 PARTITION = re.compile(r" \[(\d+)\]")
-BROKER_AWAY = "ERROR: Local: Broker transport failure"
+GOES_ON = ("ERROR: Local: Broker transport failure", "Broker: Not coordinator")
+"""What it tells of and tries again: a connection that broke, a coordinator that another became."""
 
 
 def program() -> str | None:
@@ -62,8 +63,8 @@ def _run(*arguments: str, given: str = "") -> str:
 
 
 def _is_error(line: str) -> bool:
-    """It tells of every connection that breaks, and goes on with other brokers."""
-    return "ERROR" in line and BROKER_AWAY not in line
+    """One that it does not get over by itself."""
+    return "ERROR" in line and not any(each in line for each in GOES_ON)
 
 
 def _got(line: str) -> Got:
