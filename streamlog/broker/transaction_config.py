@@ -1,4 +1,4 @@
-"""The table of settings of transactions, a part of the broker's (`config`).
+"""The table of settings of transactions and producers, a part of the broker's (`config`).
 
 Rule of the file: that of `config`: a setting that nothing honours is not declared. Names are
 Kafka's on the wire; what a field of a table can be is `settings`'.
@@ -15,7 +15,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """Bounds of transactions.
+    """Bounds of transactions, and of what is known of producers.
 
     Raises:
         ConfigError: a value is out of range.
@@ -37,6 +37,18 @@ class TransactionConfig:
         Named(
             "transactional.id.expiration.ms",
             "How long a transactional id is remembered after its last transaction.",
+            "ms",
+        ),
+        least=1,
+        most=INT_MAX,
+    )
+    producer_id_expiration_ms: int = whole(
+        DAY_MS,
+        Named(
+            "producer.id.expiration.ms",
+            "How long a partition remembers the sequence numbers of a producer that writes nothing"
+            " to it (KIP-854). One that sends a batch again after that may write it twice. Looked"
+            " at with retention; the time of an outage does not count.",
             "ms",
         ),
         least=1,

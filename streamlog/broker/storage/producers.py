@@ -4,14 +4,15 @@ A producer numbers its records; the last five batches of each are remembered her
 batch sent again after a lost answer is answered with the offsets it got the first time, and a
 batch that skips numbers is refused. An older epoch of the same producer id is fenced off.
 A transaction belongs to a producer, so the open ones are kept here, too (`transactions`).
-Rule of the file: the state is a function of the log. The checks decide and change nothing,
-`replay` is the only thing that changes state, live and on opening alike; a snapshot only
-spares the replay.
+Rule of the file: the state is a function of the log, less those who have been silent for long.
+The checks decide and change nothing; `replay` changes the state, live and on opening alike, a
+snapshot only spares the replay, and `forget_silent` is for who keeps the log open.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,6 +29,9 @@ PRODUCERS_MAX = 10_000
 """Producers remembered in a partition. The one that has been silent for longest, and has no
 transaction open, makes room; if it comes back its next batch is taken with whatever number it
 has, as after retention."""
+LOOKS_MAX = 8
+"""So often in the time after which a producer is forgotten it is noted where the log ended then:
+it may be silent for an eighth longer."""
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
@@ -79,12 +83,21 @@ class Producer(NamedTuple):
         return self.batches[-1].last_offset if self.batches else self.newest_offset
 
 
+class _Look(NamedTuple):
+    """Where the log ended at a time: whose newest batch is before that has been silent since."""
+
+    at_ms: int
+    end_offset: int
+
+
 class ProducerStates:
     """The producers of one partition."""
 
     def __init__(self) -> None:
         self.transactions = Transactions()
         self._producers: dict[int, Producer] = {}
+        """In order of last use, which is that of `newest_offset`."""
+        self._looks: deque[_Look] = deque()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -180,6 +193,31 @@ class ProducerStates:
         if batch.is_transactional:
             self.transactions.begin(producer_id, base_offset)
         return None
+
+    def forget_silent(self, *, end_offset: int, now_ms: int, silent_ms: int) -> None:
+        """Forget who has written nothing for `silent_ms` and has no transaction open (KIP-854).
+
+        To be called every now and then, with where the log ends. Times are monotonic: what a batch
+        says of its time is its producer's word, and may be years ago.
+        """
+        looks = self._looks
+        before = -1
+        while looks and now_ms - looks[0].at_ms >= silent_ms:
+            before = looks.popleft().end_offset
+        if self._producers and (not looks or now_ms - looks[-1].at_ms >= silent_ms // LOOKS_MAX):
+            looks.append(_Look(now_ms, end_offset))
+        for producer_id in self._silent(before):
+            del self._producers[producer_id]
+
+    def _silent(self, before: int) -> list[int]:
+        """Who has written nothing from an offset on, and has no transaction open."""
+        silent = []
+        for producer_id, known in self._producers.items():
+            if known.newest_offset >= before:
+                break
+            if producer_id not in self.transactions:
+                silent.append(producer_id)
+        return silent
 
     def last_offsets(self) -> dict[int, int]:
         """Per producer, the last offset of the batch that tells of it; see `Producer`."""

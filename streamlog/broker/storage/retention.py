@@ -1,5 +1,7 @@
 """Retention: the rounds that remove what is over, over all logs of a directory.
 
+Producers that have been silent for long are forgotten on the way.
+
 What is over is `expiry`'s to say. It goes in steps: first the new log starts are durable, then
 files are renamed, then, when nobody can be reading them any more, removed. So a head that is
 missing without that is damage, and a crash between any two steps leaves files that the next
@@ -156,6 +158,11 @@ class Retention:
     def _expire(self, name: str, number: int, *, now_ms: int, wall_ms: int) -> bool:
         """Whether there are files to be taken out of the log."""
         log = self._directory.log(name, number)
+        log.producers.forget_silent(
+            end_offset=log.log_end_offset,
+            now_ms=now_ms,
+            silent_ms=self._directory.config.transaction.producer_id_expiration_ms,
+        )
         high_watermark = self._high_watermark(name, number)
         try:
             log.expire(high_watermark=high_watermark, wall_ms=wall_ms, now_ms=now_ms)

@@ -10,6 +10,7 @@ from streamlog.broker.storage.producers import (
     DUPLICATE_SEQUENCE_NUMBER,
     INVALID_PRODUCER_EPOCH,
     INVALID_TXN_STATE,
+    LOOKS_MAX,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     PRODUCERS_MAX,
     TRANSACTION_COORDINATOR_FENCED,
@@ -108,6 +109,51 @@ def test_the_producer_silent_for_longest_is_forgotten_first() -> None:
     assert len(states) == PRODUCERS_MAX
     assert code_of(states, sent(9, producer_id=0)) == OUT_OF_ORDER_SEQUENCE_NUMBER
     assert states.check(sent(9, producer_id=1)) is None
+
+
+SILENT_MS = 80_000
+EIGHTH_MS = SILENT_MS // LOOKS_MAX
+
+
+def look(states: ProducerStates, end_offset: int, now_ms: int) -> set[int]:
+    """Who is known after it."""
+    states.forget_silent(end_offset=end_offset, now_ms=now_ms, silent_ms=SILENT_MS)
+    return set(dict(states))
+
+
+def test_who_is_silent_for_long_is_forgotten_and_no_one_else() -> None:
+    states = ProducerStates()
+    states.replay(sent(0, producer_id=1), 0)
+    states.replay(sent(0, producer_id=2), 1)
+    states.replay(transactional(0, producer_id=3), 2)
+    assert look(states, 3, 0) == {1, 2, 3}
+    states.replay(sent(1, producer_id=2), 3)
+    assert look(states, 4, SILENT_MS - 1) == {1, 2, 3}
+    assert look(states, 4, SILENT_MS) == {2, 3}
+    states.replay(marker(COMMIT, producer_id=3), 4)
+    assert look(states, 5, 2 * SILENT_MS) == {3}
+    assert look(states, 5, 4 * SILENT_MS) == set()
+    assert states.check(sent(9, producer_id=2)) is None
+
+
+histories = st.tuples(st.integers(0, 3), st.integers(0, EIGHTH_MS), st.booleans())
+
+
+@given(st.lists(histories, min_size=20, max_size=80))
+def test_nobody_is_forgotten_too_early_or_too_late(life: list[tuple[int, int, bool]]) -> None:
+    states = ProducerStates()
+    used_ms: dict[int, int] = {}
+    now_ms = 0
+    for offset, (producer_id, pause_ms, writes) in enumerate(life):
+        now_ms += pause_ms
+        known = look(states, offset, now_ms)
+        for each, at_ms in used_ms.items():
+            silent_ms = now_ms - at_ms
+            # Up to two eighths until it is noted, and one until it is looked at again.
+            assert silent_ms >= SILENT_MS if each not in known else silent_ms < 12 * EIGHTH_MS
+        if writes:
+            states.replay(sent(0, producer_id=producer_id, epoch=offset), offset)
+            used_ms[producer_id] = now_ms
 
 
 steps = st.lists(

@@ -457,3 +457,21 @@ def test_files_stay_when_the_log_start_was_not_kept(files: MemoryFiles) -> None:
     retention.tick(now_ms=INTERVAL_MS, wall_ms=START_MS + 50_000)
     callbacks[0](LogDirectoryFailed("full"))
     assert not renamed(files, directory)
+
+
+def test_a_round_forgets_producers_that_are_silent_for_a_day(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("t", 1, {})
+    log = directory.log("t", 0)
+    time = Time(directory)
+    day_ms = directory.config.transaction.producer_id_expiration_ms
+    log.append(batch(producer=(1, 0, 0)), now_ms=0)
+    for _ in range(2):
+        time.pass_ms(day_ms // 2)
+        log.append(batch(producer=(2, 0, log.log_end_offset - 1)), now_ms=time.now_ms)
+    assert set(dict(log.producers)) == {1, 2}
+    time.pass_ms(INTERVAL_MS)
+    time.pass_ms(day_ms // 2)
+    assert set(dict(log.producers)) == {2}
+    time.pass_ms(2 * day_ms)
+    assert len(log.producers) == 0
