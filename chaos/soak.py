@@ -46,11 +46,13 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "log.retention.check.interval.ms": "5000",
         "transactional.id.expiration.ms": "300000",
+        "producer.id.expiration.ms": "300000",
         "offsets.retention.minutes": "5",
         "offsets.retention.check.interval.ms": "30000",
+        "metadata.log.max.snapshot.interval.ms": "300000",
     }
 )
-"""Each load has transactional ids and groups of its own, which are to be forgotten meanwhile."""
+"""Each load has producers, groups and topics of its own, which are to be forgotten meanwhile."""
 CALM_S: Final = 75.0
 """From a load's end to the look: retention has done its work."""
 GENTLE: Final[Mapping[str, Fault]] = MappingProxyType(

@@ -6,7 +6,8 @@ log start, an error, another broker to read from. Each request of a session carr
 one that does not has been lost or doubled, and the reader asks in full again. Sessions are a
 convenience that costs memory: there are so many, and who takes the place of whom is decided as in
 Kafka: one that was not used for `STALE_MS`, else a smaller one that is older than that. There are
-no followers here, which in Kafka come first.
+no followers here, which in Kafka come first. What Kafka keeps until its place is wanted goes after
+`IDLE_MS`, when another one begins: most readers that leave never say so.
 Rule of the file: it decides what to read and what to tell; reading is `data`'s.
 """
 
@@ -28,6 +29,8 @@ from streamlog.protocol.messages.data import (
 
 STALE_MS: Final = 120_000
 """A session that was not used for so long gives way to any other."""
+IDLE_MS: Final = 600_000
+"""A session that was not used for so long is given up."""
 PARTITIONS_MAX: Final = 500_000
 """Of all sessions together; some 200 bytes each."""
 EPOCH_MAX: Final = 2**31 - 1
@@ -276,8 +279,12 @@ class FetchSessions:
     def _make_room(self, size: int, now_ms: int) -> bool:
         """Whether one more session, of `size` partitions, may be; an old one may have to go."""
         slots = self._slots()
-        while len(self._sessions) > slots:
-            self._end(next(iter(self._sessions)))
+        while self._sessions:
+            longest_unused = next(iter(self._sessions.values()))
+            is_idle = now_ms - longest_unused.used_ms > IDLE_MS
+            if not is_idle and len(self._sessions) <= slots:
+                break
+            self._end(longest_unused.session_id)
         if len(self._sessions) == slots:
             gone = self._least(size, now_ms)
             if gone is None:

@@ -14,7 +14,7 @@ from streamlog.broker import fetch_sessions
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.connection_config import ConnectionConfig
-from streamlog.broker.fetch_sessions import EPOCH_MAX, STALE_MS, FetchSessions
+from streamlog.broker.fetch_sessions import EPOCH_MAX, IDLE_MS, STALE_MS, FetchSessions
 from streamlog.client.fetch_session import FetchSession, Wanted
 from streamlog.errors import LogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -219,6 +219,18 @@ def test_who_gives_way_to_whom() -> None:
     assert visit(served, request(0), now_ms=2 * STALE_MS + 1).session_id == 4, "2 is not used"
     assert refused(served, request(session_id=2, epoch=2)) == gone
     assert served.partitions == 3 + 1
+
+
+def test_who_is_idle_for_long_is_given_up_when_another_begins() -> None:
+    served = sessions(10)
+    for number in range(3):
+        visit(served, request(0, 1), now_ms=number)
+    visit(served, request(session_id=1, epoch=1), now_ms=IDLE_MS)
+    visit(served, request(0), now_ms=IDLE_MS + 2)
+    assert len(served) == 3, "2 is gone, 3 was used just not too long ago, and there is another"
+    assert refused(served, request(session_id=2, epoch=1)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    visit(served, request(session_id=3, epoch=1), now_ms=IDLE_MS + 2)
+    assert served.partitions == 2 + 2 + 1
 
 
 def test_fewer_slots_hold_from_the_next_session_on() -> None:
