@@ -33,10 +33,13 @@ with warnings.catch_warnings():
         NewTopic,
     )
     from kafka.errors import (
-        BrokerResponseError,
-        NodeNotReadyError,
+        GroupIdNotFoundError,
+        InvalidPartitionsError,
+        KafkaError,
         RetriableError,
+        TopicAlreadyExistsError,
         UnknownBrokerIdError,
+        UnknownTopicOrPartitionError,
     )
     from kafka.structs import OffsetAndMetadata
 
@@ -107,7 +110,7 @@ class _Reader(Reader):
         """It raises while whom it asks for its coordinator is away, or the coordinator is."""
         return [
             Got(each.offset, Sent(each.partition, each.key, each.value, each.timestamp, headers))
-            for records in _read(lambda: self._consumer.poll(POLL_MS)).values()
+            for records in again(lambda: self._consumer.poll(POLL_MS)).values()
             for each in records
             for headers in [tuple(each.headers)]
         ]
@@ -137,34 +140,36 @@ class _Reader(Reader):
         self._consumer.close()
 
 
-def _asked(ask: Callable[[], R], *, changes: bool) -> R:
+def again(ask: Callable[[], R]) -> R:
     """Ask until a broker that is restarted is back, where the library leaves that to its user.
 
     So it is with what a broker has refused and calls retriable, such as the coordinator of a group
-    that another broker has become. What changes something is not asked again if the connection is
-    lost on the way: nobody knows whether it has taken effect.
+    that another broker has become.
     """
     until_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             return ask()
-        except (RetriableError, UnknownBrokerIdError) as error:
-            if time.monotonic() > until_s or (changes and _is_in_doubt(error)):
+        except (RetriableError, UnknownBrokerIdError):
+            if time.monotonic() > until_s:
                 raise
         time.sleep(PAUSE_S)
 
 
-def _read(ask: Callable[[], R]) -> R:
-    return _asked(ask, changes=False)
+def once(ask: Callable[[], object], done: type[KafkaError]) -> None:
+    """Ask again, too; if an attempt got no answer, `done` says that it has taken effect."""
+    attempts = 0
 
+    def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        try:
+            ask()
+        except done:
+            if attempts == 1:
+                raise
 
-def _change(ask: Callable[[], R]) -> R:
-    return _asked(ask, changes=True)
-
-
-def _is_in_doubt(error: Exception) -> bool:
-    is_told = isinstance(error, BrokerResponseError | NodeNotReadyError | UnknownBrokerIdError)
-    return not is_told and "ECONNREFUSED" not in str(error)
+    again(attempt)
 
 
 class _Administrator(Administrator):
@@ -173,55 +178,56 @@ class _Administrator(Administrator):
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         topic = NewTopic(name, partitions, REPLICAS, topic_configs=dict(configs))
-        _change(lambda: self._admin.create_topics([topic]))
+        once(lambda: self._admin.create_topics([topic]), TopicAlreadyExistsError)
 
     def partitions(self) -> dict[str, int]:
-        found = _read(lambda: self._admin.describe_topics(self._admin.list_topics()))
+        found = again(lambda: self._admin.describe_topics(self._admin.list_topics()))
         return {each["name"]: len(each["partitions"]) for each in found}
 
     def add_partitions(self, name: str, count: int) -> None:
-        _change(lambda: self._admin.create_partitions({name: NewPartitions(count)}))
+        more = {name: NewPartitions(count)}
+        once(lambda: self._admin.create_partitions(more), InvalidPartitionsError)
 
     def delete_topic(self, name: str) -> None:
-        _change(lambda: self._admin.delete_topics([name]))
+        once(lambda: self._admin.delete_topics([name]), UnknownTopicOrPartitionError)
 
     def configs(self, topic: str) -> dict[str, str | None]:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        found = _read(lambda: self._admin.describe_configs([resource], config_filter="all"))
+        found = again(lambda: self._admin.describe_configs([resource], config_filter="all"))
         return {name: entry["value"] for name, entry in found["topic"][topic].items()}
 
     def set_config(self, topic: str, name: str, value: str) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: value})
-        _change(lambda: self._admin.alter_configs([resource]))
+        again(lambda: self._admin.alter_configs([resource]))
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         place = TopicPartition(topic, partition)
-        found = _change(lambda: self._admin.delete_records({place: before}))
+        found = again(lambda: self._admin.delete_records({place: before}))
         begins: int = found[place]["low_watermark"]
         return begins
 
     def groups(self) -> set[str]:
-        return {each["group_id"] for each in _read(self._admin.list_groups)}
+        return {each["group_id"] for each in again(self._admin.list_groups)}
 
     def members(self, group: str) -> tuple[str, int]:
-        found = _read(lambda: self._admin.describe_groups([group]))[group]
+        found = again(lambda: self._admin.describe_groups([group]))[group]
         return found["group_state"].lower(), len(found["members"])
 
     def delete_group(self, group: str) -> None:
-        _change(lambda: self._admin.delete_groups([group]))
+        once(lambda: self._admin.delete_groups([group]), GroupIdNotFoundError)
 
     def group_offsets(self, group: str, topic: str, partitions: int) -> dict[int, int]:
         places = [TopicPartition(topic, number) for number in range(partitions)]
-        found = _read(lambda: self._admin.list_group_offsets({group: places}))[group]
+        found = again(lambda: self._admin.list_group_offsets({group: places}))[group]
         return {place.partition: each.offset for place, each in found.items() if each.offset >= 0}
 
     def set_group_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         position = {TopicPartition(topic, partition): OffsetAndMetadata(offset, "", -1)}
-        _change(lambda: self._admin.alter_group_offsets(group, position))
+        again(lambda: self._admin.alter_group_offsets(group, position))
 
     def delete_group_offset(self, group: str, topic: str, partition: int) -> None:
         places = [TopicPartition(topic, partition)]
-        _change(lambda: self._admin.delete_group_offsets(group, places))
+        again(lambda: self._admin.delete_group_offsets(group, places))
 
     def close(self) -> None:
         self._admin.close()
