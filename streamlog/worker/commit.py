@@ -60,8 +60,6 @@ task of its own, and `offsets sent` once the group has them.
 
 PACK_RECORDS = 4_000
 """Of a checkpoint, at a time."""
-RECORD_BYTES = 40
-"""What a record that is held back costs beside its bytes."""
 UNKNOWN_PARTITION = -1
 """Of a topic that nobody lets us look at."""
 PACK_BYTES = 256 * 1024
@@ -180,7 +178,6 @@ class HeldSinks:
         for partition, columns in (await self._routes.parted(batches)).items():
             if len(columns):
                 self.held_bytes += packed(self._packs[partition], columns)
-                self.held_bytes += RECORD_BYTES * len(columns)
 
     def take(self) -> Packs:
         """All that there are, in the order in which they came; keeps none of them."""

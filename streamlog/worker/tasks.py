@@ -69,8 +69,9 @@ COMMIT_EARLY_BYTES_SUM = 4 * COMMIT_EARLY_BYTES
 """The same of all tasks together, as they are in memory until then."""
 RESTORING_MAX = 4
 """Tasks that are restored at the same time: each has buffers of its own, outside the budget."""
-HELD_BYTES = 16 * 1024 * 1024
-"""Sink records that wait for the transaction of their commit."""
+HELD_BYTES = 64 * 1024 * 1024
+"""Sink records that wait for the transaction of their commit, as bytes on the wire: half a second
+of a worker at full speed. A commit that comes before its time writes the same rows once more."""
 IDLE_PROCESS_MS = 100
 """Tasks are asked this often even if nothing came: quiet sources let windows close."""
 CLOSE_WAIT_MS = 5_000
