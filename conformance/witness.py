@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from conformance.client import PATIENCE_S, Got, Sent
+from conformance.client import PATIENCE_S, Got, Headers, Sent
 from streamlog.errors import ConnectionLost
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.cluster import (
@@ -22,6 +23,7 @@ from streamlog.protocol.messages.cluster import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from streamlog.protocol.messages.coordination import InitProducerIdRequest, InitProducerIdResponse
 from streamlog.protocol.messages.data import (
     FetchPartition,
     FetchRequest,
@@ -47,6 +49,8 @@ PARTITIONS = 4
 FETCH_BYTES = 4 * 1024 * 1024
 PAUSE_S = 0.05
 LATEST = -1
+NOBODY = -1
+"""Of a producer whose batches have no numbers."""
 PASSING = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -54,11 +58,16 @@ PASSING = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
 """While brokers of a cluster are restarted."""
 Address: TypeAlias = tuple[str, int]
+Fields: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
+"""A record's time, key, value and headers."""
 R = TypeVar("R")
 
 _API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
@@ -87,6 +96,10 @@ class Witness:
 
     def __init__(self, address: str) -> None:
         self._addresses = [_pair(each) for each in address.split(",")]
+        self._producer: tuple[int, int] | None = None
+        """Id and epoch, once it has written."""
+        self._written: Counter[tuple[str, int]] = Counter()
+        """Records, by topic and partition."""
 
     def make_topic(self, topic: str) -> None:
         """Have a topic made the way that a producer does, and wait until its leaders serve it."""
@@ -94,17 +107,11 @@ class Witness:
 
     def write(self, topic: str, records: Sequence[Sent]) -> None:
         """Write each partition's records as one batch."""
-        batches = {
-            partition: encode_batch(
-                [
-                    (each.timestamp_ms, each.key, each.value, each.headers)
-                    for each in records
-                    if each.partition == partition
-                ]
-            )
-            for partition in sorted({each.partition for each in records})
-        }
-        asyncio.run(self._write(topic, batches))
+        shares: dict[int, list[Fields]] = {}
+        for each in sorted(records, key=lambda record: record.partition):
+            record = (each.timestamp_ms, each.key, each.value, each.headers)
+            shares.setdefault(each.partition, []).append(record)
+        asyncio.run(self._write(topic, shares))
 
     def batches(self, topic: str, partition: int) -> list[RecordBatch]:
         """All batches of a partition, as they are."""
@@ -123,16 +130,41 @@ class Witness:
             for each in batch.records()
         ]
 
-    async def _write(self, topic: str, batches: Mapping[int, bytes]) -> None:
-        for partition, batch in batches.items():
-            before = None if len(self._addresses) == 1 else await self._end(topic, partition)
+    async def _write(self, topic: str, shares: Mapping[int, Sequence[Fields]]) -> None:
+        if self._producer is None:
+            self._producer = await self._identity()
+        producer_id, producer_epoch = self._producer
+        for partition, records in shares.items():
+            written = self._written[topic, partition]
+            batch = encode_batch(
+                records,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=-1 if producer_id == NOBODY else written,
+            )
             code = await self._again(
-                partial(self._write_one, topic, partition, batch, before),
+                partial(self._write_one, topic, partition, batch),
                 lambda code: code not in PASSING,
             )
             assert code == 0, f"the log refuses what the witness writes: {code}"
+            self._written[topic, partition] += len(records)
 
-    async def _write_one(self, topic: str, partition: int, batch: bytes, before: int | None) -> int:
+    async def _identity(self) -> tuple[int, int]:
+        """Where brokers are restarted a batch may be sent twice, and is to be written once."""
+        if len(self._addresses) == 1:
+            return NOBODY, NOBODY
+
+        async def ask() -> InitProducerIdResponse:
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+            response = await self._call(request)
+            assert isinstance(response, InitProducerIdResponse)
+            return response
+
+        found = await self._again(ask, lambda answer: answer.error_code not in PASSING)
+        assert found.error_code == 0, f"the witness gets no producer id: {found.error_code}"
+        return found.producer_id, found.producer_epoch
+
+    async def _write_one(self, topic: str, partition: int, batch: bytes) -> int:
         data = PartitionProduceData(index=partition, records=batch)
         request = ProduceRequest(
             transactional_id=None,
@@ -140,13 +172,7 @@ class Witness:
             timeout_ms=PATIENCE_S * 1000,
             topic_data=[TopicProduceData(name=topic, partition_data=[data])],
         )
-        try:
-            response = await self._ask_leader(topic, partition, request)
-        except ConnectionLost:
-            # Nobody has said whether it was written; whoever is alone in a topic can see it.
-            if before is None or await self._end(topic, partition) == before:
-                raise
-            return 0
+        response = await self._ask_leader(topic, partition, request)
         assert isinstance(response, ProduceResponse)
         return response.responses[0].partition_responses[0].error_code
 
