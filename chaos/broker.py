@@ -184,6 +184,14 @@ class BrokerProcess:
         shutil.rmtree(self.data)
         self._make_data(rejoins=True)
 
+    async def stand_still(self, lasts_s: float) -> None:
+        """Pause it, and let it go on as if no time had passed."""
+        self.send(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(lasts_s)
+        finally:
+            self.send(signal.SIGCONT)
+
     def send(self, which: signal.Signals) -> None:
         """Pause it (SIGSTOP) or let it go on (SIGCONT)."""
         if self._process is not None and self._process.returncode is None:

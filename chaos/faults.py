@@ -8,7 +8,6 @@ hits is drawn; who leads something or decides is preferred.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
@@ -64,11 +63,7 @@ async def pause(cluster: Cluster, chance: Random, counts: Counter[str]) -> None:
     """One stands still, and goes on as if no time had passed."""
     victim = await cluster.victim(chance)
     lasts_s = chance.uniform(*PAUSE_S)
-    victim.send(signal.SIGSTOP)
-    try:
-        await asyncio.sleep(lasts_s)
-    finally:
-        victim.send(signal.SIGCONT)
+    await victim.stand_still(lasts_s)
     counts["seconds"] += round(lasts_s)
 
 

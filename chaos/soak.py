@@ -53,6 +53,10 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Each load has producers, groups and topics of its own, which are to be forgotten meanwhile."""
+DECIDED_S: Final = 2.0
+"""A controller that stands still for so long decides no more."""
+ROUND_OF_ALL_S: Final = 300.0
+"""By then each has decided once."""
 CALM_S: Final = 75.0
 """From a load's end to the look: retention has done its work."""
 GENTLE: Final[Mapping[str, Fault]] = MappingProxyType(
@@ -89,6 +93,8 @@ class Soak:
 
     async def run(self) -> None:
         """Load after load, until the time is up; then the brokers are stopped and compared."""
+        async with asyncio.timeout(ROUND_OF_ALL_S):
+            await self._let_all_decide()
         is_last = False
         while not (is_last or self.verdict.violations):
             is_last = self._passed_s() + 2 * ROUND_S > self._lasts_s
@@ -103,6 +109,15 @@ class Soak:
             self.verdict.rounds += 1
         self.verdict.seconds = self._passed_s()
         self.verdict.violations += self._judged()
+
+    async def _let_all_decide(self) -> None:
+        """What deciding takes is loaded when a broker does it first, and is no growth later."""
+        left = set(self._cluster.brokers)
+        while left:
+            deciding = await self._cluster.controller()
+            left -= {deciding}
+            if left and deciding is not None:
+                await self._cluster.brokers[deciding].stand_still(DECIDED_S)
 
     async def _look(self) -> None:
         (described,) = await self._cluster.log.admin().describe_topics([BULK])
