@@ -116,6 +116,7 @@ SWITCHES: Final = (
     _controller("loses_with_directory", 19),
     _controller("forgets_leavers", 705),
     _controller("forgets_damaged", 1765),
+    _controller("hears_damage_again", 9771),
     _controller("keeps_last_in_sync", None, "test_the_last_in_sync_comes_back_as_the_leader"),
     _controller(
         "raises_leader_epoch", None, "test_a_leader_that_comes_back_leads_in_another_epoch"

@@ -86,13 +86,13 @@ class BrokerControl:
             self._check(request, known, now_ms)
         except LogError as error:
             return answered(BrokerRegistrationResponse(error_code=error.code))
+        damaged = _places(request.damaged)
         if known is not None and known.incarnation_id == request.incarnation_id:
-            return answered(BrokerRegistrationResponse(broker_epoch=known.epoch))
+            return self._register_again(known, damaged)
         self._heard_ms[broker_id] = now_ms
         self._applied.pop(broker_id, None)
         self._leaving.pop(broker_id, None)
         is_clean = known is not None and known.epoch == request.previous_broker_epoch
-        damaged = _places(request.damaged)
         directories = tuple(request.log_dirs)
 
         def wish(place: Place, partition: PartitionRegistration) -> Wish:
@@ -109,6 +109,17 @@ class BrokerControl:
             able = realm.active()
         records = (_registration(request), *self._changes(broker_id, wish, able))
         return Decision(records, lambda: self._registered(broker_id))
+
+    def _register_again(self, known: BrokerRegistration, damaged: Collection[Place]) -> Decision:
+        """A process that has not heard that it is registered; it may have found damage meanwhile.
+
+        One that is unfenced has heard it, and this is a late copy.
+        """
+        records: Iterable[MetadataRecord] = ()
+        if known.is_fenced and self._realm.rules.hears_damage_again:
+            damage = self._damage(known.broker_id, damaged)
+            records = self._changes(known.broker_id, damage, self._realm.active())
+        return Decision(tuple(records), lambda: self._registered(known.broker_id))
 
     def _check(
         self, request: BrokerRegistrationRequest, known: BrokerRegistration | None, now_ms: int
@@ -177,9 +188,8 @@ class BrokerControl:
         is_caught_up = request.current_metadata_offset >= broker.epoch
         damaged = _places(request.damaged)
         records: Iterable[MetadataRecord] = ()
-        if request.want_shut_down and not broker.is_fenced:
-            if not broker.is_shutting_down:
-                records = self._with_changes(broker, damaged, is_shutting_down=True)
+        if request.want_shut_down and not (broker.is_fenced or broker.is_shutting_down):
+            records = self._with_changes(broker, damaged, is_shutting_down=True)
         elif request.want_fence and not broker.is_fenced:
             records = self._with_changes(broker, damaged, is_fenced=True)
         elif (

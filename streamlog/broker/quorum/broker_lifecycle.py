@@ -13,6 +13,7 @@ that has come to its own registration (rule R1): `may_act`. What it has to send 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -189,8 +190,9 @@ class BrokerLifecycle:
     def _request(self, metadata_offset: int) -> Request:
         damaged = _by_topic(self._damaged)
         if self.state is State.STARTING:
-            self.registration.damaged = damaged
-            return self.registration
+            registration = copy(self.registration)  # One that is under way stays as it is.
+            registration.damaged = damaged
+            return registration
         return BrokerHeartbeatRequest(
             broker_id=self.registration.broker_id,
             broker_epoch=self.epoch,

@@ -130,9 +130,10 @@ class Deciding:
         rack: str | None = None,
         damaged: dict[bytes, list[int]] | None = None,
         cluster_id: str = CLUSTER_ID,
+        again: bool = False,
     ) -> BrokerRegistrationResponse:
-        """A new process of a broker."""
-        self.incarnations[broker] = self.incarnations.get(broker, 0) + 1
+        """A new process of a broker, or `again` the one that has registered last."""
+        self.incarnations[broker] = self.incarnations.get(broker, 0) + (not again)
         request = BrokerRegistrationRequest(
             broker_id=broker,
             cluster_id=cluster_id,

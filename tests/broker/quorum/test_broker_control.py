@@ -174,6 +174,34 @@ def test_who_has_lost_records_is_counted_by_what_it_asks_for_in_another_epoch(
     assert three.partition().leader_epoch == before + 2
 
 
+def test_damage_that_is_found_while_nobody_answers_a_registration_counts(three: Deciding) -> None:
+    topic = three.create(replicas=[[1, 2, 3]])
+    three.silence(1)
+    three.register(2)
+    assert (three.partition().isr, three.partition().elr) == ((3,), (2,))
+    answer = three.register(2, damaged={topic: [0]}, again=True)
+    assert answer.broker_epoch == three.metadata.brokers[2].epoch
+    assert (three.partition().isr, three.partition().elr) == ((3,), ())
+
+
+def test_a_late_copy_of_a_registration_says_nothing_of_damage(three: Deciding) -> None:
+    topic = three.create(replicas=[[1, 2, 3]])
+    three.register(2, damaged={topic: [0]})
+    three.heartbeat(2)
+    assert three.propose([1, 2, 3]) == 0
+    three.register(2, damaged={topic: [0]}, again=True)
+    assert three.partition().isr == (1, 2, 3)
+
+
+def test_one_that_shuts_down_is_heard_of_its_damage(three: Deciding) -> None:
+    topic = three.create(replicas=[[1, 2, 3]])
+    three.silence(1)
+    three.heartbeat(2, want_shut_down=True)
+    assert (three.partition().isr, three.partition().elr) == ((3,), (2,))
+    three.heartbeat(2, want_shut_down=True, damaged={topic: [0]})
+    assert (three.partition().isr, three.partition().elr) == ((3,), ())
+
+
 def test_one_that_shuts_down_gives_its_partitions_away_and_waits_for_the_others(
     three: Deciding,
 ) -> None:

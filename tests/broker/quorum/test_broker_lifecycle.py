@@ -129,6 +129,14 @@ def test_damage_is_reported_until_it_has_been_heard(broker: BrokerLifecycle) -> 
     assert third.request.damaged == [DamagedTopic(topic_id=topic, partitions=[3])]
 
 
+def test_a_registration_under_way_stays_as_it_was_sent(broker: BrokerLifecycle) -> None:
+    first = sent(broker)
+    broker.on_damage([(bytes(16), 0)])
+    second = sent(broker, REQUEST_MS)
+    assert second.request.damaged == [DamagedTopic(topic_id=bytes(16), partitions=[0])]
+    assert first.request.damaged == []
+
+
 def test_it_leaves_when_it_may(broker: BrokerLifecycle) -> None:
     running(broker)
     broker.on_stop(100)
