@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from simulation.controller.oracle import Entry, Place, Violation
+from simulation.controller.oracle import Entry, Place, Violation, agreed
 from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, Send, State
 from streamlog.broker.quorum.decision import Realm
 from streamlog.broker.quorum.metadata import ClusterMetadata
@@ -267,11 +267,7 @@ class SimulatedBroker:
     def cut(self, place: Place, leaders: list[Entry]) -> None:
         """Cut off what a leader's log has not."""
         own = self.disk.log(place)
-        same = 0
-        for mine, its in zip(own, leaders, strict=False):
-            if mine != its:
-                break
-            same += 1
+        same = agreed(own, leaders)
         partition = self.image.partition(*place)
         is_clean = partition is not None and partition.last_unclean_epoch < 0
         if same < self._high.get(place, 0) and is_clean:

@@ -88,7 +88,7 @@ class Oracle:
             return  # It will not lead, but say why.
         has = self._holders[leader].log(place)
         committed = self._committed.setdefault(place, [])
-        same = sum(1 for _ in _common(has, committed))
+        same = agreed(has, committed)
         if is_unclean:
             self._counts["unclean elections"] += 1
             del committed[same:]
@@ -122,7 +122,7 @@ class Oracle:
         if partition is None or epoch < partition.last_unclean_epoch:
             return  # It is gone; or somebody has ordered that its records may be.
         committed = self._committed.setdefault(place, [])
-        same = sum(1 for _ in _common(log[:end], committed))
+        same = min(end, agreed(log, committed))
         if same < min(end, len(committed)):
             raise Violation(f"P4: offset {same} of {place[1]} was committed with another record")
         if end > len(committed):
@@ -139,9 +139,9 @@ class Oracle:
             raise Violation(f"Q7: two images of offset {image.offset} differ")
 
 
-def _common(one: list[Entry], other: list[Entry]) -> list[Entry]:
-    """Where two logs agree, from their beginning."""
-    for position, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-        if mine != theirs:
-            return one[:position]
-    return one[: min(len(one), len(other))]
+def agreed(one: list[Entry], other: list[Entry]) -> int:
+    """How many entries two logs have in common, from their beginning."""
+    end = min(len(one), len(other))
+    if one[:end] == other[:end]:
+        return end
+    return next(place for place in range(end) if one[place] != other[place])

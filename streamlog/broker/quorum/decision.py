@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol, TypeAlias
 
 from streamlog.broker.cluster_config import ClusterConfig
@@ -132,4 +133,10 @@ class Realm:
         for resource in ((BROKER_RESOURCE, ALL_BROKERS), (TOPIC_RESOURCE, topic)):
             own = self.metadata.config(*resource)
             texts |= {name: own[name] for name in _DECISIVE if name in own}
-        return self.config.topic.overridden(texts) if texts else self.config.topic
+        return _overridden(self.config.topic, tuple(texts.items())) if texts else self.config.topic
+
+
+@lru_cache(maxsize=64)
+def _overridden(config: TopicConfig, texts: tuple[tuple[str, str], ...]) -> TopicConfig:
+    """A table of settings is checked as a whole when it is made; few are different."""
+    return config.overridden(dict(texts))
