@@ -16,8 +16,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from functools import cache
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from streamlog.errors import ConfigError
@@ -250,17 +248,14 @@ def _declare(
     return declared
 
 
-@cache
-def declared(table: type[Any]) -> Mapping[str, Declared]:
+def declared(table: type[Any]) -> dict[str, Declared]:
     """The settings of a table, by Kafka's name, in the order of the table."""
     settings = ((each.name, each.metadata.get(_KEY)) for each in fields(table))
-    return MappingProxyType(
-        {
-            setting.name: Declared(attribute, setting)
-            for attribute, setting in settings
-            if setting is not None
-        }
-    )
+    return {
+        setting.name: Declared(attribute, setting)
+        for attribute, setting in settings
+        if setting is not None
+    }
 
 
 def check_table(table: object) -> None:
