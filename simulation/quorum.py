@@ -109,10 +109,10 @@ class Node:
         """End it now; with the power goes what was not synced."""
         member, self.member = self.member, None
         keep = self.cluster.loop.chance.choice([0, 1, 70, 400]) if power else None
-        self.files.crash(keep_bytes=keep)
         if self._process is not None:
             self._process.cancel()
             await asyncio.wait([self._process])
+        self.files.crash(keep_bytes=keep)  # Only now: until here it still reads what it has open.
         if member is not None:
             member.close()  # its thread has gone with it
 
