@@ -14,6 +14,7 @@ from pathlib import Path
 from simulation.levels import LEVELS
 from simulation.life import Life
 from simulation.report import Summary, conditions
+from streamlog.cli.running import collect_rarely
 
 CHUNK = 5
 """Seeds that a process takes at a time."""
@@ -72,4 +73,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    collect_rarely()  # Each life leaves its garbage at its end; what is loaded is in none.
     sys.exit(main())

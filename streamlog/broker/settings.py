@@ -248,14 +248,21 @@ def _declare(
     return declared
 
 
-def declared(table: type[Any]) -> dict[str, Declared]:
+def declared(table: type[Any]) -> Mapping[str, Declared]:
     """The settings of a table, by Kafka's name, in the order of the table."""
-    settings = ((each.name, each.metadata.get(_KEY)) for each in fields(table))
-    return {
-        setting.name: Declared(attribute, setting)
-        for attribute, setting in settings
-        if setting is not None
-    }
+    known = _declared.get(table)
+    if known is None:
+        settings = ((each.name, each.metadata.get(_KEY)) for each in fields(table))
+        known = _declared[table] = {
+            setting.name: Declared(attribute, setting)
+            for attribute, setting in settings
+            if setting is not None
+        }
+    return known
+
+
+_declared: dict[type[Any], Mapping[str, Declared]] = {}
+"""Of each table, as they never change: every table that is made is checked by them."""
 
 
 def check_table(table: object) -> None:
