@@ -11,7 +11,7 @@ import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, for_code
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from conformance.client import (
@@ -195,15 +195,22 @@ class _Administrator(Administrator):
         self._answer(lambda: self._admin.delete_topics([name]))
 
     def configs(self, topic: str) -> dict[str, str | None]:
+        return {entry[0]: entry[1] for entry in self._answer(lambda: self._entries(topic))}
+
+    async def _entries(self, topic: str) -> list[Any]:
+        """It leaves what is refused to who reads the answer, such as a topic not known yet."""
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        (answer,) = self._answer(lambda: self._admin.describe_configs([resource]))
-        return {entry[0]: entry[1] for entry in answer.resources[0][4]}
+        (answer,) = await self._admin.describe_configs([resource])
+        error_code, message, _, _, entries = answer.resources[0]
+        if error_code:
+            raise for_code(error_code)(message)
+        found: list[Any] = entries
+        return found
 
     def set_config(self, topic: str, name: str, value: str) -> None:
         """Its request replaces all settings of a topic, so those that were made go with it."""
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        (answer,) = self._answer(lambda: self._admin.describe_configs([resource]))
-        made = {entry[0]: entry[1] for entry in answer.resources[0][4] if entry[3] == OF_TOPIC}
+        entries = self._answer(lambda: self._entries(topic))
+        made = {entry[0]: entry[1] for entry in entries if entry[3] == OF_TOPIC}
         changed = ConfigResource(ConfigResourceType.TOPIC, topic, made | {name: value})
         for done in self._answer(lambda: self._admin.alter_configs([changed])):
             for error_code, message, *_ in done.resources:
