@@ -34,7 +34,6 @@ from streamlog.processing.provenance import (
 )
 from streamlog.processing.serialized import loads_all
 from streamlog.records.columns import has_none
-from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.serdes import Serde
 from streamlog.topology import WholeNumbers
 from streamlog.windows.definitions import Windows
@@ -197,7 +196,7 @@ class FoldableRows:
             raise NotLowered("a timestamp lies before 1970, or beyond the calendar")
         if stamps.turns is not stamps.times and [*stamps.turns] != [*stamps.times]:
             raise NotLowered("records come in another order than that of their stream time")
-        tasks = np.array(partitions_of_keys(batch.routes(), self._partitions), np.int32)
+        tasks = np.array(batch.partitions(self._partitions), np.int32)
         own = self._of(stamps.source)
         heard = np.array([each.time_ms for each in own], np.int64)
         stream_times = np.maximum(np.array(stamps.times, np.int64), heard[tasks])

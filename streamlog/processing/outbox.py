@@ -12,13 +12,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from operator import itemgetter
 from typing import Literal, NamedTuple, cast
 
 from streamlog.processing.calls import Call
 from streamlog.processing.provenance import Stamps
 from streamlog.record import Headers
 from streamlog.records.columns import has_none
+from streamlog.records.murmur2 import partitions_of_keys
 
 _TIME = struct.Struct(">q")
 
@@ -46,7 +46,7 @@ class SinkRecord(NamedTuple):
 
     @property
     def route(self) -> bytes:
-        """What decides the partition: see `SinkBatch.routes`."""
+        """What decides the partition: see `SinkBatch.partitions`."""
         return _route(self.key, self.timestamp_ms, self.value, self.window_bytes)
 
 
@@ -55,7 +55,7 @@ class SinkBatch(NamedTuple):
 
     topic: str
     partition: int | None
-    """None: by `routes`, as producers do it by the keys."""
+    """None: by `partitions`, as producers do it by the keys."""
     timestamps: Sequence[int]
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
@@ -66,16 +66,17 @@ class SinkBatch(NamedTuple):
     stamps: Stamps | None = None
     """In place of headers, if the runner has asked for that (`Task`): where records came from."""
 
-    def routes(self) -> Sequence[bytes]:
-        """What is hashed for the partition of each record: its key; of a windowed one that inside.
+    def partitions(self, count: int) -> list[int]:
+        """Which of so many partitions each record goes to: by its key, without its window.
 
-        Without one, its timestamp and value, so that it is the same whoever runs the task.
+        Without a key, by its timestamp and value, so that it is the same whoever runs the task.
         """
         if has_none(self.keys):
             size = repeat(self.window_bytes)
-            return list(map(_route, self.keys, self.timestamps, self.values, size))
-        keys = cast("Sequence[bytes]", self.keys)
-        return list(map(itemgetter(slice(-self.window_bytes)), keys)) if self.window_bytes else keys
+            return partitions_of_keys(
+                map(_route, self.keys, self.timestamps, self.values, size), count
+            )
+        return partitions_of_keys(cast("Sequence[bytes]", self.keys), count, self.window_bytes)
 
     def records(self) -> Iterator[SinkRecord]:
         """One by one."""

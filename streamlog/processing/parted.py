@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 
 from streamlog.processing.outbox import SinkBatch
 from streamlog.records.columns import FieldColumns
-from streamlog.records.murmur2 import partitions_of_keys
 
 
 def parted(
@@ -24,7 +23,7 @@ def parted(
         if count == 1 or batch.partition is not None:
             _join(together, (batch.topic, batch.partition or 0), columns)
             continue
-        parts = columns.parted(partitions_of_keys(batch.routes(), count), count)
+        parts = columns.parted(batch.partitions(count), count)
         for partition, part in enumerate(parts):
             if part is not None:
                 _join(together, (batch.topic, partition), part)

@@ -12,5 +12,7 @@ cpdef unsigned long long hashed(
     const unsigned char* data, Py_ssize_t start, Py_ssize_t length
 ) except? 0
 
-@cython.locals(count=cython.ulonglong)
-cpdef list partitions_of_keys(object keys, Py_ssize_t partitions)
+@cython.locals(
+    count=cython.ulonglong, found=list, key=bytes, length=cython.Py_ssize_t,
+)
+cpdef list partitions_of_keys(object keys, Py_ssize_t partitions, Py_ssize_t tail_bytes=*)

@@ -49,7 +49,14 @@ def hashed(data: bytes, start: int, length: int) -> int:
     return number ^ (number >> 15)
 
 
-def partitions_of_keys(keys: Iterable[bytes], partitions: int) -> list[int]:
-    """The partition of each key in a topic with that many of them, 1 or more."""
+def partitions_of_keys(keys: Iterable[bytes], partitions: int, tail_bytes: int = 0) -> list[int]:
+    """The partition of each key in a topic with that many of them, 1 or more.
+
+    So many bytes at the end of each key do not count.
+    """
     count = max(partitions, 1)
-    return [(murmur2(key) & _POSITIVE) % count for key in keys]
+    found: list[int] = []
+    for key in keys:
+        length = max(len(key) - tail_bytes, 0)
+        found.append((hashed(key, 0, length) & _POSITIVE) % count)
+    return found

@@ -311,11 +311,11 @@ def test_the_rooms_pass_interpreted() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@given(st.lists(st.binary(max_size=40), max_size=5), st.integers(-1, 2**31))
-@example([b"\xff" * 4, b"\xff" * 5, b"\xff" * 7], 3)
-def test_keys_find_the_same_partition(keys: list[bytes], partitions: int) -> None:
+@given(st.lists(st.binary(max_size=40), max_size=5), st.integers(-1, 2**31), st.integers(0, 41))
+@example([b"\xff" * 4, b"\xff" * 5, b"\xff" * 7], 3, 0)
+def test_keys_find_the_same_partition(keys: list[bytes], partitions: int, tail: int) -> None:
     same(MURMUR2, lambda module: [module.murmur2(key) for key in keys])
-    same(MURMUR2, lambda module: module.partitions_of_keys(iter(keys), partitions))
+    same(MURMUR2, lambda module: module.partitions_of_keys(iter(keys), partitions, tail))
 
 
 @given(st.lists(st.none() | st.integers(), max_size=3))

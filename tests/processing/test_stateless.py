@@ -9,6 +9,7 @@ from streamlog import App, ProcessingError, Record, Stream
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record as RawRecord
+from streamlog.records.murmur2 import partitions_of_keys
 
 Build = Callable[[Stream[str, str]], Stream[Any, Any]]
 
@@ -124,9 +125,9 @@ def test_a_value_of_the_wrong_type_is_found_where_it_is_written() -> None:
 
 def test_what_has_no_key_goes_by_time_and_value_whoever_sends_it() -> None:
     batch = SinkBatch("t", None, [1, 1, 2, 2], [b"k", None, None, None], [b"v", b"v", b"v", None])
-    routes = batch.routes()
+    routes = [record.route for record in batch.records()]
     assert routes[0] == b"k"
     assert len({*routes}) == 4
-    assert [record.route for record in batch.records()] == [*routes]
+    assert batch.partitions(1000) == partitions_of_keys(routes, 1000)
     keyed = batch._replace(keys=[b"a", b"b", b"", b"d"])
-    assert keyed.routes() == [b"a", b"b", b"", b"d"]
+    assert keyed.partitions(1000) == partitions_of_keys([b"a", b"b", b"", b"d"], 1000)

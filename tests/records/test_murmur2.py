@@ -25,3 +25,4 @@ def test_a_column_of_keys_is_each_of_them() -> None:
     keys = [str(number).encode() for number in range(500)]
     assert partitions_of_keys(keys, 7) == [(murmur2(key) & 0x7FFFFFFF) % 7 for key in keys]
     assert set(partitions_of_keys(keys, 1)) == {0}
+    assert partitions_of_keys(keys, 7, 2) == partitions_of_keys([key[:-2] for key in keys], 7)
