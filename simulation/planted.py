@@ -116,7 +116,7 @@ SWITCHES: Final = (
     _controller("loses_with_directory", 19),
     _controller("forgets_leavers", 705),
     _controller("forgets_damaged", 1765),
-    _controller("hears_damage_again", 9771),
+    _controller("compares_damage_epoch", 10309),
     _controller("keeps_last_in_sync", None, "test_the_last_in_sync_comes_back_as_the_leader"),
     _controller(
         "raises_leader_epoch", None, "test_a_leader_that_comes_back_leads_in_another_epoch"
@@ -125,6 +125,7 @@ SWITCHES: Final = (
         "compares_partition_epoch", None, "test_a_proposal_from_before_a_change_undoes_it_not"
     ),
     _controller("compares_broker_epoch", None, "test_what_an_earlier_process_had_lets_nobody_in"),
+    _controller("hears_damage_again", None, "test_damage_that_a_registration_says_again_counts"),
     _controller("voids_refused", None, "test_a_late_copy_of_a_refused_proposal_lets_nobody_in"),
     _controller("doubts_killed", None, "test_who_was_killed_before_its_sync_is_not_elected"),
     Switch(

@@ -102,7 +102,8 @@ class SimulatedBroker:
         )
         disk.clean_epoch = -1
         disk.broken = dict.fromkeys(disk.broken, -1)
-        self.lifecycle.on_damage(sorted(disk.broken))
+        self.lifecycle.on_damage(disk.broken)
+        self._told: dict[Place, int] = {}
 
     def step(self) -> None:
         """A moment of its life."""
@@ -286,12 +287,20 @@ class SimulatedBroker:
         self.leading.pop(place, None)
         partition = self.image.partition(*place)
         self.disk.broken[place] = -1 if partition is None else partition.leader_epoch
-        self.lifecycle.on_damage([place])
+        if partition is not None:
+            self._tell_damage(place, partition)
+
+    def _tell_damage(self, place: Place, partition: PartitionRegistration) -> None:
+        if self._told.get(place) != partition.leader_epoch:
+            self._told[place] = partition.leader_epoch
+            self.lifecycle.on_damage({place: partition.leader_epoch})
 
     def _mend(self, place: Place, partition: PartitionRegistration) -> None:
         """Damage has been heard of when nobody counts on the replica any more."""
         is_heard = partition.leader_epoch != self.disk.broken[place]
         if not self._world.rules.forgets_damaged:
             is_heard = True
-        if is_heard and self.id not in (*partition.isr, *partition.elr):
+        if self.id in (*partition.isr, *partition.elr) or not is_heard:
+            self._tell_damage(place, partition)
+        else:
             del self.disk.broken[place]

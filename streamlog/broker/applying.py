@@ -12,7 +12,7 @@ What it has never heard of is put aside.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -66,7 +66,7 @@ class Observers:
     """Other users, or credentials, are there."""
     acls: Callable[[], None]
     """Other ACLs hold."""
-    damaged: Callable[[Iterable[Place]], None]
+    damaged: Callable[[Mapping[Place, int]], None]
     """Replicas lack records that they have counted, and others in sync have them."""
 
 
@@ -280,14 +280,16 @@ class Applying:
         if damaged := self._give_up_damaged(has_asked=has_asked):
             self._tell.damaged(damaged)
 
-    def _give_up_damaged(self, *, has_asked: bool = True) -> list[Place]:
+    def _give_up_damaged(self, *, has_asked: bool = True) -> dict[Place, int]:
         """Fetch anew what others have; returns those of which the controller has to hear first.
+
+        With the leader epochs that are known of them.
 
         Nothing is given up in the epoch in which it was found: this process `has_asked` the leader
         for what follows the damage, and by that an empty log would be let in. The controller,
         told, takes it out of sync and begins another epoch.
         """
-        untold: list[Place] = []
+        untold: dict[Place, int] = {}
         for name, number in sorted(self._damaged):
             topic, hosted = self._metadata.topic(name), self._partitions.hosted(name, number)
             if topic is None or hosted is None or not hosted.log.damage:
@@ -297,11 +299,11 @@ class Applying:
             partition, node_id = topic.partitions[number], self._directory.node_id
             found_in = self._damaged_in.setdefault((name, number), partition.leader_epoch)
             if is_relied_on(partition, node_id):
-                untold.append((topic.topic_id, number))
+                untold[topic.topic_id, number] = partition.leader_epoch
             elif hosted.replica is None or hosted.is_leader or node_id in partition.isr:
                 continue  # There is nobody to fetch it from.
             elif has_asked and partition.leader_epoch == found_in:
-                untold.append((topic.topic_id, number))
+                untold[topic.topic_id, number] = partition.leader_epoch
             else:
                 try:
                     hosted.replica.mend()
@@ -349,16 +351,20 @@ class Applying:
             _log.error("%s-%d can't be had by this broker: %s", name, number, error)
 
 
-def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> Iterator[Place]:
+def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> dict[Place, int]:
     """Replicas here that have lost records, where others may do without them; see `is_relied_on`.
+
+    With the leader epochs that are known of them.
 
     To be told with the registration, so that none of them is elected.
     """
+    found: dict[Place, int] = {}
     for topic, number, partition in metadata.partitions():
         state = directory.topics.get(topic.name)
         log = None if state is None else state.partitions.get(number)
         if log is not None and log.damage and is_relied_on(partition, directory.node_id):
-            yield topic.topic_id, number
+            found[topic.topic_id, number] = partition.leader_epoch
+    return found
 
 
 def is_relied_on(partition: PartitionRegistration, broker_id: int) -> bool:

@@ -32,7 +32,7 @@ from streamlog.broker.sessions import BrokerSession
 from streamlog.errors import ConnectionLost, StreamlogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from concurrent.futures import Executor
 
     from streamlog.broker.answers import Answer
@@ -296,7 +296,7 @@ class Membership:
             raise ConnectionLost(f"this broker knows no others, and no broker {node_id}")
         return await self._neighbours.brokers.connect(node_id, timeout_ms=CONNECT_MS)
 
-    def on_damage(self, places: Iterable[Place]) -> None:
+    def on_damage(self, places: Mapping[Place, int]) -> None:
         """Replicas have turned out to lack records that they had counted."""
         self._session.on_damage(places)
         self._on_due()

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -98,7 +98,7 @@ class BrokerSession:
         """Go by other settings."""
         self._life.heartbeat_interval_ms = heartbeat_interval_ms
 
-    def on_damage(self, places: Iterable[Place]) -> None:
+    def on_damage(self, places: Mapping[Place, int]) -> None:
         """Replicas have turned out to lack records that they had counted."""
         self._life.on_damage(places)
 

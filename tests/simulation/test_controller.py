@@ -19,7 +19,7 @@ PLANTED = {
     "loses_with_directory": (Rules(loses_with_directory=False), 19),
     "forgets_leavers": (Rules(forgets_leavers=False), 705),
     "forgets_damaged": (Rules(forgets_damaged=False), 1765),
-    "hears_damage_again": (Rules(hears_damage_again=False), 9771),
+    "compares_damage_epoch": (Rules(compares_damage_epoch=False), 10309),
 }
 """Bugs, and a seed that finds each. The other rules have tests of their own beside their parts."""
 

@@ -117,8 +117,12 @@ class BrokerControl:
         """
         records: Iterable[MetadataRecord] = ()
         if known.is_fenced and self._realm.rules.hears_damage_again:
-            damage = self._damage(known.broker_id, damaged)
-            records = self._changes(known.broker_id, damage, self._realm.active())
+            lost = Wish(lost=frozenset({known.broker_id}))
+            records = self._changes(
+                known.broker_id,
+                lambda place, _: lost if place in damaged else NOTHING,
+                self._realm.active(),
+            )
         return Decision(tuple(records), lambda: self._registered(known.broker_id))
 
     def _check(
@@ -204,7 +208,7 @@ class BrokerControl:
     def _with_changes(
         self,
         broker: BrokerRegistration,
-        damaged: Collection[Place],
+        damaged: Mapping[Place, int],
         *,
         is_fenced: bool | None = None,
         is_shutting_down: bool = False,
@@ -225,7 +229,8 @@ class BrokerControl:
         own = frozenset({broker_id})
 
         def wish(place: Place, partition: PartitionRegistration) -> Wish:
-            return damage(place, partition) if place in damaged else Wish(gone=own)
+            found = damage(place, partition)
+            return found if found.lost else Wish(gone=own)
 
         yield from self._changes(broker_id, wish, self._realm.active() - own)
 
@@ -262,7 +267,7 @@ class BrokerControl:
         if not silent:
             return None
         broker = self._realm.metadata.brokers[min(silent)[1]]
-        return Decision(tuple(self._with_changes(broker, (), is_fenced=True)))
+        return Decision(tuple(self._with_changes(broker, {}, is_fenced=True)))
 
     def next_deadline_ms(self) -> int | None:
         """When the next broker has been silent for too long; None if there is none."""
@@ -306,17 +311,23 @@ class BrokerControl:
     # ---- its partitions ----
 
     def _damage(
-        self, broker_id: int, damaged: Collection[Place]
+        self, broker_id: int, damaged: Mapping[Place, int]
     ) -> Callable[[Place, PartitionRegistration], Wish]:
         """That a broker has lost records of some partitions, in the middle of its life.
 
         The leaders go on in another epoch: what the same process has asked for before, or asks
-        before it hears of this, would tell them that it has everything.
+        before it hears of this, would tell them that it has everything. In a later epoch than it
+        was said for, it has been heard, and the replica may be whole again by now; or the broker
+        says it again when it knows of that epoch.
         """
-        lost = Wish(lost=frozenset({broker_id}), renews=self._realm.rules.forgets_damaged)
+        rules = self._realm.rules
+        lost = Wish(lost=frozenset({broker_id}), renews=rules.forgets_damaged)
 
-        def wish(place: Place, _: PartitionRegistration) -> Wish:
-            return lost if place in damaged else NOTHING
+        def wish(place: Place, partition: PartitionRegistration) -> Wish:
+            if place not in damaged:
+                return NOTHING
+            is_old = damaged[place] != partition.leader_epoch
+            return NOTHING if is_old and rules.compares_damage_epoch else lost
 
         return wish
 
@@ -336,8 +347,13 @@ class BrokerControl:
             yield from record_of(*place, partition, wish(place, partition), terms)
 
 
-def _places(damaged: Iterable[DamagedTopic]) -> frozenset[Place]:
-    return frozenset((each.topic_id, number) for each in damaged for number in each.partitions)
+def _places(damaged: Iterable[DamagedTopic]) -> Mapping[Place, int]:
+    """What is damaged in which leader epoch."""
+    return {
+        (topic.topic_id, each.partition_index): each.leader_epoch
+        for topic in damaged
+        for each in topic.partitions
+    }
 
 
 def _unheard(code: int) -> Decision:

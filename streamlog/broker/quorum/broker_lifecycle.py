@@ -12,7 +12,7 @@ that has come to its own registration (rule R1): `may_act`. What it has to send 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,6 +23,7 @@ from streamlog.protocol.messages.brokers import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    DamagedPartition,
     DamagedTopic,
 )
 
@@ -79,8 +80,8 @@ class BrokerLifecycle:
     _out: int | None = None
     """The number of the request under way."""
     _sent_ms: int = 0
-    _damaged: set[Place] = field(default_factory=set)
-    _told: frozenset[Place] = frozenset()
+    _damaged: dict[Place, int] = field(default_factory=dict)
+    _told: Mapping[Place, int] = field(default_factory=dict)
     _leave_by_ms: int | None = None
     _wants_to_go: bool = False
 
@@ -88,8 +89,12 @@ class BrokerLifecycle:
         """Whether partitions may be led and followed by metadata up to an offset (rule R1)."""
         return self.epoch != NO_EPOCH and metadata_offset >= self.epoch
 
-    def on_damage(self, places: Iterable[Place]) -> None:
-        """Replicas of partitions have turned out to lack records that they had counted."""
+    def on_damage(self, places: Mapping[Place, int]) -> None:
+        """Replicas of partitions have turned out to lack records that they had counted.
+
+        The leader epochs are those that are known here. What is said of damage counts in these
+        alone: said again, as its answer was lost, it would put out a replica that is whole again.
+        """
         self._damaged.update(places)
         self._next_at_ms = 0
 
@@ -116,7 +121,7 @@ class BrokerLifecycle:
             return None
         self._number += 1
         self._out, self._sent_ms = self._number, now_ms
-        self._told = frozenset(self._damaged)
+        self._told = dict(self._damaged)
         return Send(request=self._request(metadata_offset), number=self._number)
 
     def next_deadline_ms(self) -> int | None:
@@ -141,7 +146,7 @@ class BrokerLifecycle:
         self.epoch = response.broker_epoch
         if self.state is State.STARTING:
             self.state = State.RECOVERING
-        self._damaged -= self._told
+        self._forget_told()
         self._next_at_ms = now_ms
         return None
 
@@ -155,7 +160,7 @@ class BrokerLifecycle:
         if response.error_code:
             self._refused(response.error_code, now_ms)
             return ErrorCode(response.error_code)
-        self._damaged -= self._told
+        self._forget_told()
         if self.state is State.SHUTTING_DOWN:
             if response.should_shut_down:
                 self.state = State.NOT_RUNNING
@@ -180,6 +185,12 @@ class BrokerLifecycle:
         self._out = None
         return True
 
+    def _forget_told(self) -> None:
+        """What was told has been heard."""
+        for place, epoch in self._told.items():
+            if self._damaged.get(place) == epoch:
+                del self._damaged[place]
+
     def _refused(self, code: int, now_ms: int) -> None:
         self._next_at_ms = now_ms + RETRY_MS
         if code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
@@ -202,8 +213,9 @@ class BrokerLifecycle:
         )
 
 
-def _by_topic(places: Iterable[Place]) -> list[DamagedTopic]:
-    numbers: dict[bytes, list[int]] = {}
-    for topic_id, number in sorted(places):
-        numbers.setdefault(topic_id, []).append(number)
-    return [DamagedTopic(topic_id=topic_id, partitions=own) for topic_id, own in numbers.items()]
+def _by_topic(places: Mapping[Place, int]) -> list[DamagedTopic]:
+    topics: dict[bytes, list[DamagedPartition]] = {}
+    for (topic_id, number), epoch in sorted(places.items()):
+        partition = DamagedPartition(partition_index=number, leader_epoch=epoch)
+        topics.setdefault(topic_id, []).append(partition)
+    return [DamagedTopic(topic_id=topic_id, partitions=own) for topic_id, own in topics.items()]

@@ -123,10 +123,10 @@ class ConfigControl:
 
         With fewer required, records are committed from now on that the eligible leader replicas of
         before may lack: a leader that learns of the setting learns in the same batch that there
-        are none.
+        are none. Where nobody is in sync nobody leads, and they are all that there is.
         """
         for each, number, partition in self._realm.metadata.partitions():
-            if partition.elr and topic in (None, each.name):
+            if partition.elr and partition.isr and topic in (None, each.name):
                 yield PartitionChangeRecord(
                     partition_id=number, topic_id=each.topic_id, eligible_leader_replicas=[]
                 )

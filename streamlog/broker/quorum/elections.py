@@ -51,6 +51,8 @@ class Rules:
     """What a replica has fetched does not count for one on the same broker that follows it."""
     forgets_damaged: bool = True
     """What a replica has fetched does not count for it any more once it has lost records."""
+    compares_damage_epoch: bool = True
+    """What is said of damage holds in the leader epoch that it is said for."""
     hears_damage_again: bool = True
     """What a process says of damage counts, though it says with it what is known already."""
 

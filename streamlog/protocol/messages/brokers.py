@@ -25,11 +25,19 @@ from streamlog.protocol.schema import (
 )
 
 
+class DamagedPartition(Struct):
+    """One whose copy on the broker lacks, below what it had counted, what it had."""
+
+    partition_index: int = int32("0+")
+    leader_epoch: int = int32("0+", default=-1)
+    """Of the partition, as far as the broker knows."""
+
+
 class DamagedTopic(Struct):
-    """Partitions whose copy on the broker lacks, below what it had counted, what it had."""
+    """Partitions of one topic."""
 
     topic_id: bytes = uuid("0+")
-    partitions: list[int] = int32_array("0+")
+    partitions: list[DamagedPartition] = array(DamagedPartition, "0+")
 
 
 class Listener(Struct):

@@ -32,6 +32,7 @@ from streamlog.protocol.messages.brokers import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     BrokerState,
+    DamagedPartition,
     DamagedTopic,
     Listener,
     ProposedPartition,
@@ -142,7 +143,7 @@ class Deciding:
             rack=rack,
             log_dirs=[directory_id(broker, directory)],
             previous_broker_epoch=previous_epoch,
-            damaged=_damaged(damaged),
+            damaged=self._damaged(damaged, None),
         )
         return self.ask(request, BrokerRegistrationResponse)
 
@@ -153,15 +154,16 @@ class Deciding:
         offset: int | None = None,
         epoch: int | None = None,
         damaged: dict[bytes, list[int]] | None = None,
+        damaged_in: int | None = None,
         **wants: bool,
     ) -> BrokerHeartbeatResponse:
-        """A broker that has applied everything, if it is not said."""
+        """A broker that has applied everything, if it is not said; so it knows leader epochs."""
         known = self.metadata.brokers.get(broker)
         request = BrokerHeartbeatRequest(
             broker_id=broker,
             broker_epoch=(-1 if known is None else known.epoch) if epoch is None else epoch,
             current_metadata_offset=self.metadata.offset if offset is None else offset,
-            damaged=_damaged(damaged),
+            damaged=self._damaged(damaged, damaged_in),
             **wants,
         )
         return self.ask(request, BrokerHeartbeatResponse)
@@ -244,6 +246,20 @@ class Deciding:
         assert answer.error_code == 0
         return answer.topics[0].partitions[0].error_code
 
+    def _damaged(
+        self, places: dict[bytes, list[int]] | None, epoch: int | None
+    ) -> list[DamagedTopic]:
+        def damaged(topic_id: bytes, number: int) -> DamagedPartition:
+            known = self.metadata.topics[topic_id].partitions[number].leader_epoch
+            return DamagedPartition(
+                partition_index=number, leader_epoch=known if epoch is None else epoch
+            )
+
+        return [
+            DamagedTopic(topic_id=topic_id, partitions=[damaged(topic_id, each) for each in own])
+            for topic_id, own in (places or {}).items()
+        ]
+
     def _epoch(self, broker: int, other: dict[str, Any]) -> int:
         known = self.metadata.brokers.get(broker)
         said: dict[int, int] = other.get("epochs", {})
@@ -252,10 +268,3 @@ class Deciding:
 
 def directory_id(broker: int, directory: int) -> bytes:
     return bytes([broker, directory, 7, *bytes(13)])
-
-
-def _damaged(places: dict[bytes, list[int]] | None) -> list[DamagedTopic]:
-    return [
-        DamagedTopic(topic_id=topic_id, partitions=numbers)
-        for topic_id, numbers in (places or {}).items()
-    ]

@@ -174,6 +174,17 @@ def test_who_has_lost_records_is_counted_by_what_it_asks_for_in_another_epoch(
     assert three.partition().leader_epoch == before + 2
 
 
+def test_damage_that_is_said_again_puts_nobody_out_who_is_whole_again(three: Deciding) -> None:
+    topic = three.create(replicas=[[1, 2, 3]])
+    found_in = three.partition().leader_epoch
+    three.heartbeat(2, damaged={topic: [0]})
+    assert three.propose([1, 2, 3]) == 0
+    three.heartbeat(2, damaged={topic: [0]}, damaged_in=found_in)
+    assert three.partition().isr == (1, 2, 3)
+    three.heartbeat(2, want_fence=True, damaged={topic: [0]}, damaged_in=found_in)
+    assert three.partition().isr == (1, 3)
+
+
 def test_damage_that_is_found_while_nobody_answers_a_registration_counts(three: Deciding) -> None:
     topic = three.create(replicas=[[1, 2, 3]])
     three.silence(1)

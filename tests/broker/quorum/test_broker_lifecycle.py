@@ -19,6 +19,7 @@ from streamlog.protocol.messages.brokers import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    DamagedPartition,
     DamagedTopic,
 )
 
@@ -35,6 +36,14 @@ def sent(broker: BrokerLifecycle, now_ms: int = 0, offset: int = 99) -> Send:
     send = broker.on_tick(now_ms, offset)
     assert send is not None
     return send
+
+
+def damaged(epochs: dict[int, int]) -> list[DamagedTopic]:
+    partitions = [
+        DamagedPartition(partition_index=number, leader_epoch=epoch)
+        for number, epoch in epochs.items()
+    ]
+    return [DamagedTopic(topic_id=bytes(16), partitions=partitions)]
 
 
 def registered(broker: BrokerLifecycle, epoch: int = 7) -> None:
@@ -116,24 +125,24 @@ def test_another_controller_is_asked_if_one_does_not_decide(broker: BrokerLifecy
 def test_damage_is_reported_until_it_has_been_heard(broker: BrokerLifecycle) -> None:
     running(broker)
     topic = bytes(16)
-    broker.on_damage([(topic, 2), (topic, 1)])
+    broker.on_damage({(topic, 2): 5, (topic, 1): 4})
     first = sent(broker, 1)
-    assert first.request.damaged == [DamagedTopic(topic_id=topic, partitions=[1, 2])]
+    assert first.request.damaged == damaged({1: 4, 2: 5})
     broker.on_lost(first.number, 1)
     second = sent(broker, 1 + RETRY_MS)
     assert second.request.damaged == first.request.damaged
-    broker.on_damage([(topic, 3)])
+    broker.on_damage({(topic, 3): 1, (topic, 1): 6})
     heard = BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True)
     broker.on_heard(heard, second.number, 500)
     third = sent(broker, 500 + INTERVAL_MS)
-    assert third.request.damaged == [DamagedTopic(topic_id=topic, partitions=[3])]
+    assert third.request.damaged == damaged({1: 6, 3: 1})
 
 
 def test_a_registration_under_way_stays_as_it_was_sent(broker: BrokerLifecycle) -> None:
     first = sent(broker)
-    broker.on_damage([(bytes(16), 0)])
+    broker.on_damage({(bytes(16), 0): 3})
     second = sent(broker, REQUEST_MS)
-    assert second.request.damaged == [DamagedTopic(topic_id=bytes(16), partitions=[0])]
+    assert second.request.damaged == damaged({0: 3})
     assert first.request.damaged == []
 
 

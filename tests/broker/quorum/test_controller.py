@@ -18,6 +18,7 @@ from streamlog.broker.quorum.metadata import (
 )
 from streamlog.broker.quorum.metadata_changes import PartitionChanged
 from streamlog.broker.quorum.metadata_records import decode_record
+from streamlog.broker.quorum.registrations import NO_LEADER
 from streamlog.broker.security_config import SecurityConfig
 from streamlog.errors import UsageError
 from streamlog.protocol.error_codes import ErrorCode
@@ -103,6 +104,21 @@ def test_settings_that_there_are_not_are_refused_with_what_would_be_taken(one: D
     twice = alter(one, TOPIC_RESOURCE, "t", ("retention.ms", 0, "6"), ("retention.ms", 0, "7"))
     assert twice.responses[0].error_code == ErrorCode.INVALID_REQUEST
     assert len(one.log) == written
+
+
+def test_who_is_eligible_stays_it_where_nobody_is_in_sync() -> None:
+    cluster = Deciding()
+    cluster.start(1, 2, 3)
+    topic = cluster.create(replicas=[[1, 2, 3]])
+    for broker in (1, 2, 3):
+        cluster.silence(broker)
+    cluster.register(3, damaged={topic: [0]})
+    before = cluster.partition()
+    assert (before.leader, before.isr, before.elr) == (NO_LEADER, (), (2,))
+    alter(cluster, TOPIC_RESOURCE, "t", ("min.insync.replicas", 0, "1"))
+    cluster.heartbeat(2)
+    assert (cluster.partition().leader, cluster.partition().isr) == (2, (2,))
+    assert cluster.partition().last_unclean_epoch == -1
 
 
 def test_who_was_eligible_is_not_by_another_number_of_replicas_in_sync() -> None:

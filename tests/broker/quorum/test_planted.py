@@ -67,6 +67,16 @@ def test_a_leader_that_comes_back_leads_in_another_epoch(holds: bool) -> None:
     assert now.leader_epoch == (2 if holds else 0)
 
 
+def test_damage_that_a_registration_says_again_counts(holds: bool) -> None:
+    cluster = three(Rules(hears_damage_again=holds))
+    cluster.silence(1)
+    cluster.register(2)
+    assert (cluster.partition().isr, cluster.partition().elr) == ((3,), (2,))
+    # The answer was lost, and meanwhile it has looked at its log.
+    cluster.register(2, damaged={cluster.topic_id("t"): [0]}, again=True)
+    assert cluster.partition().elr == (() if holds else (2,))
+
+
 def test_the_last_in_sync_comes_back_as_the_leader(holds: bool) -> None:
     cluster = three(Rules(keeps_last_in_sync=holds))
     cluster.create("one", replicas=[[2, 1]], configs={"min.insync.replicas": "1"})
