@@ -98,6 +98,7 @@ class Reassignments:
             return self._record(topic, number, partition, before)
         self._check(place, target)
         begun = self._begun(partition, target)
+        self._check_in_sync(topic, place, partition, begun)
         done = completed(self._realm, topic.name, begun, partition.isr)
         return self._record(topic, number, partition, begun if done is None else done)
 
@@ -119,15 +120,19 @@ class Reassignments:
         partition: PartitionRegistration,
         after: PartitionRegistration,
     ) -> None:
-        """That those who stay have what was acknowledged by as many as it takes."""
-        left = {*partition.isr} & {*after.replicas}
+        """That those who stay have what was acknowledged by as many as it takes.
+
+        The eligible have it as well: of those in sync the last one may be dead.
+        """
+        complete = {*partition.isr, *partition.elr}
+        left = complete & {*after.replicas}
         least = self._realm.min_insync(topic.name, partition.replication_factor)
-        if len(left) < min(len(partition.isr), least):
+        if len(left) < min(len(complete), least):
             raise error_for(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{place} is in sync on brokers {list(partition.isr)}, of which calling its move"
-                f" off would leave {sorted(left)}, fewer than min.insync.replicas={least}; wait"
-                " for others, or move it elsewhere",
+                f"{place} has everything on brokers {sorted(complete)}, of which this would leave"
+                f" {sorted(left)}, fewer than min.insync.replicas={least}; wait until more are in"
+                " sync, or move it where more of these stay",
             )
 
     def _check(self, place: str, target: Sequence[int]) -> None:

@@ -102,6 +102,19 @@ def test_a_move_is_not_called_off_if_too_few_would_be_left(moving: Deciding) -> 
     assert moving.partition().is_reassigning
 
 
+@pytest.mark.parametrize("target", [None, [1, 2, 6]])
+def test_who_has_everything_and_is_out_of_sync_is_not_given_up(
+    moving: Deciding, target: list[int] | None
+) -> None:
+    move(moving, [4, 5, 6])
+    moving.propose([1, 4])
+    moving.silence(4)
+    assert (moving.partition().isr, moving.partition().elr) == ((1,), (4,))
+    # Nobody knows whether 1 has not lost its disk by now.
+    assert move(moving, target) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert 4 in moving.partition().replicas
+
+
 def test_a_move_can_be_turned_elsewhere(moving: Deciding) -> None:
     move(moving, [4, 5, 6])
     move(moving, [1, 2, 6])
