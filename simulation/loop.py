@@ -55,9 +55,10 @@ class SimulatedTask(asyncio.Task[T]):
 
 
 class SimulatedFuture(asyncio.Future[T]):
-    """The same for a future."""
+    """The same for a future, which knows whose it is as well."""
 
     number = 0
+    process: Process | None = None
 
     def __hash__(self) -> int:
         return self.number
@@ -199,6 +200,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         """See `SimulatedFuture`."""
         future: SimulatedFuture[Any] = SimulatedFuture(loop=self)
         future.number = self.next_number()
+        future.process = CURRENT.get()
         return future
 
     def give_turns(self, handles: list[asyncio.Handle]) -> None:
@@ -303,8 +305,8 @@ def _task(
 
 def _on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Somebody has left an error unhandled: a fault, unless it is of a process that was killed."""
-    error, handle = context.get("exception"), context.get("handle")
-    process = getattr(handle, "process", None)
+    error, of = context.get("exception"), context.get("handle") or context.get("future")
+    process = getattr(of, "process", None)
     ended = process is not None and not process.alive
     if isinstance(loop, SimulatedLoop) and not ended and not isinstance(error, ProcessEnded):
         loop.errors.append(f"{context['message']}: {error!r}")

@@ -88,12 +88,13 @@ class Story:
         brokers = [node.machine.name for node in self.nodes]
         return SimulatedLog(self.loop, machine, brokers, self.setting.racks)
 
-    def _client(self, number: int, program: mix.Program) -> None:
-        """On a machine of its own."""
-        machine = self.network.machine(f"{CLIENTS[number % len(CLIENTS)]}-{len(self.clients)}")
-        process = machine.start(program)
-        if process.task is not None:
-            self.clients.append(process.task)
+    def _begin_clients(self) -> None:
+        """Each on a machine of its own."""
+        for number, program in enumerate(mix.programs(self.room)):
+            machine = self.network.machine(f"{CLIENTS[number % len(CLIENTS)]}-{number}")
+            process = machine.start(program)
+            if process.task is not None:
+                self.clients.append(process.task)
 
     def _heal(self) -> None:
         self.trouble.heal()
@@ -125,11 +126,14 @@ class Story:
         )
         async with asyncio.TaskGroup() as faults:
             faults.create_task(self.trouble.befall(self.plan))
-            await ended(creating)
-            for number, program in enumerate(mix.programs(self.room)):
-                self._client(number, program)
-            await asyncio.sleep(setting.trouble_s)
+            if await ended(creating, within_s=setting.trouble_s):
+                self._begin_clients()
+                await asyncio.sleep(setting.trouble_s)
         self._heal()
+        if not self.clients:
+            # A broker that is down takes no replica: its operator had to come first.
+            await ended(creating)
+            self._begin_clients()
         healed_ms = self.loop.now_ms()
         await asyncio.sleep(setting.calm_s)
         self.room.stopping.set()
@@ -170,11 +174,14 @@ class Story:
         self.violations += mix.standing_still(self.room, healed_ms)
 
 
-async def ended(process: Process) -> None:
-    """Wait for the end of a program; who does not want to wait any more leaves it alone."""
-    if process.task is not None:
-        await asyncio.wait([process.task])
+async def ended(process: Process, *, within_s: float | None = None) -> bool:
+    """Whether a program has come to its end; who does not wait any more leaves it alone."""
+    if process.task is None:
+        return True
+    await asyncio.wait([process.task], timeout=within_s)
+    if process.task.done():
         process.task.result()
+    return process.task.done()
 
 
 def _awaited(task: asyncio.Task[None]) -> Iterator[str]:

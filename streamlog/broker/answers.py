@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from streamlog.errors import StreamlogError
 from streamlog.protocol.schema import Message
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ def mapped(first: T | asyncio.Future[T], then: Callable[[T], R]) -> R | asyncio.
     whole: asyncio.Future[R] = first.get_loop().create_future()
 
     def go_on(done: asyncio.Future[T]) -> None:
-        if not whole.done():  # Or nobody waits for it any more.
+        if not nobody_waits(whole, done):
             _settle(whole, done, then)
 
     first.add_done_callback(go_on)
@@ -40,7 +41,7 @@ def chained(
     whole: asyncio.Future[R] = first.get_loop().create_future()
 
     def go_on(done: asyncio.Future[T]) -> None:
-        if whole.done():
+        if nobody_waits(whole, done):
             return
         if (error := done.exception()) is not None:
             whole.set_exception(error)
@@ -52,11 +53,25 @@ def chained(
             whole.set_result(answer)
 
     def hand_on(done: asyncio.Future[R]) -> None:
-        if not whole.done():
+        if not nobody_waits(whole, done):
             _settle(whole, done, lambda result: result)
 
     first.add_done_callback(go_on)
     return whole
+
+
+def nobody_waits(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
+    """Whether `whole` is over without what has come of `done`: its client has hung up.
+
+    What `done` was refused for counts as seen then: asyncio would tell it as an error that got
+    lost. One that nobody expects is raised.
+    """
+    if not whole.done():
+        return False
+    error = None if done.cancelled() else done.exception()
+    if error is not None and not isinstance(error, StreamlogError):
+        raise error
+    return True
 
 
 def _settle(whole: asyncio.Future[R], done: asyncio.Future[T], then: Callable[[T], R]) -> None:

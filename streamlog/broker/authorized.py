@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from streamlog.broker.answers import nobody_waits
 from streamlog.broker.security.access import Access
 from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.broker.security.rules import RULES
@@ -91,8 +92,8 @@ def _finished(
     seen: asyncio.Future[Message] = given.get_loop().create_future()
 
     def hand_on(_: object) -> None:
-        if seen.done():
-            return  # Nobody waits for it any more.
+        if nobody_waits(seen, given):
+            return
         if given.cancelled():
             seen.cancel()
             return

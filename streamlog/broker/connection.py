@@ -425,13 +425,15 @@ class Connection(asyncio.BufferedProtocol):
     def _on_answer(self, slot: _Slot) -> None:
         """What was waited for has come."""
         answer, slot.answer = slot.answer, None
-        if self._ended or answer is None or answer.cancelled():
+        if answer is None or answer.cancelled():
             return
         error = answer.exception()
-        if isinstance(error, StreamlogError):
-            self._hang_up(str(error))
-        elif error is not None:
+        if error is not None and not isinstance(error, StreamlogError):
             raise error
+        if self._ended:
+            return
+        if error is not None:
+            self._hang_up(str(error))
         else:
             self._fill(slot, answer.result())
             self._drain()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from streamlog.broker.answers import nobody_waits
 from streamlog.broker.produce_runs import append_run
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -117,7 +118,7 @@ class DurableAnswers:
         response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
         def go_on() -> None:
-            if response.done() or not durable.done():
+            if not durable.done() or nobody_waits(response, durable):
                 return
             failure = durable.exception()
             if failure is not None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamlog.broker.answers import Answer
+from streamlog.broker.answers import Answer, nobody_waits
 from streamlog.broker.quorum.refusals import refuse
 from streamlog.errors import ConnectionLost, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -95,7 +95,7 @@ class Forwarding:
         whole: asyncio.Future[Message] = answer.get_loop().create_future()
 
         def settle(done: asyncio.Future[Message]) -> None:
-            if whole.done():
+            if nobody_waits(whole, done):
                 return
             error = ConnectionLost("cancelled") if done.cancelled() else done.exception()
             if isinstance(error, StreamlogError):

@@ -38,6 +38,8 @@ class Run(Generic[T]):
     def go_on(self, done: asyncio.Future[Any] | None = None) -> None:
         """The next turn, with what was waited for."""
         if self._stopped:
+            if done is not None and not done.cancelled():
+                done.exception()  # Seen: who waited for it was told that it is over (`stop`).
             return
         try:
             if done is None:

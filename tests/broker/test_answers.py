@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from streamlog.broker.answers import chained, mapped
+from streamlog.broker.answers import Answer, chained, mapped
+from streamlog.broker.coordinator.requests import gathered
+from streamlog.broker.forwarding import Forwarding
+from streamlog.clock import SystemClock
 from streamlog.errors import ConnectionLost
+from streamlog.protocol.messages.brokers import BrokerHeartbeatRequest
+from streamlog.protocol.schema import Message
 
 
 def test_what_is_there_goes_on_at_once() -> None:
@@ -53,3 +61,67 @@ def test_an_error_is_handed_on_and_who_waits_no_more_is_left_alone() -> None:
             await late
 
     asyncio.run(main())
+
+
+class Asked:
+    """A quorum that answers later."""
+
+    is_active = True
+    controller_id = 1
+
+    def __init__(self, answer: asyncio.Future[Message]) -> None:
+        self._answer = answer
+
+    def submit(self, request: Message, version: int) -> Answer:
+        return self._answer
+
+
+def decided(first: asyncio.Future[Any]) -> Any:
+    forwarding = Forwarding(Asked(first), node_id=1, clock=SystemClock())
+    request = BrokerHeartbeatRequest(
+        broker_id=1, broker_epoch=1, current_metadata_offset=0, want_fence=False
+    )
+    return forwarding.decide(request, 1)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda first: mapped(first, str),
+        lambda first: chained(first, str),
+        lambda first: chained(done(1), lambda _: first),
+        lambda first: gathered([first], lambda _: pytest.fail("it failed")),
+        decided,
+    ],
+)
+@pytest.mark.parametrize("error", [ConnectionLost("gone"), ZeroDivisionError("a mistake")])
+def test_what_was_asked_for_in_vain_is_told_only_if_nobody_expects_it(
+    made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]], error: Exception
+) -> None:
+    """A client hangs up, and what it has asked for fails: no error that got lost (asyncio's)."""
+    told: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        first: asyncio.Future[Any] = loop.create_future()
+        answer = made(first)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        answer.cancel()
+        first.set_exception(error)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        del first, answer
+        gc.collect()
+
+    asyncio.run(main())
+    assert [each["exception"] for each in told] == (
+        [] if isinstance(error, ConnectionLost) else [error]
+    )
+
+
+def done(result: object) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_result(result)
+    return future

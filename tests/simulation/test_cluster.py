@@ -44,6 +44,15 @@ def test_three_brokers_lose_nothing_and_are_equal_in_the_end(seed: int) -> None:
     assert counts["bytes read of followers"] > 0
 
 
+def test_a_broker_that_is_down_before_there_are_topics_is_looked_after() -> None:
+    """They have three replicas, and it has never been there: they wait for its operator."""
+    early: Plan = (Fault(0.7666, "refused sync", 0.19, 0.9007),)
+    life, violations = lived(91, early, replace(SHORT, trouble_s=4.0, calm_s=2.0, life_s=100.0))
+    assert violations == []
+    assert life is not None
+    assert life.result.counted()["start"] > 3
+
+
 def test_commits_that_wait_for_nobody_are_found() -> None:
     def planted(self: Replicas, *given: Any, **more: Any) -> None:
         real(self, *given, **more)

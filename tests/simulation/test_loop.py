@@ -74,6 +74,25 @@ def test_a_killed_process_has_no_last_word() -> None:
     assert live(kill, 1).errors == ()
 
 
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_a_killed_process_left_unseen_is_no_error(killed: bool) -> None:
+    async def program(loop: SimulatedLoop, answers: list[asyncio.Future[int]]) -> None:
+        answers.append(loop.create_future())
+        answers[0].set_exception(ValueError("nobody looks at it"))
+        await asyncio.sleep(10)
+
+    async def kill(loop: SimulatedLoop) -> None:
+        answers: list[asyncio.Future[int]] = []
+        machine = Network(loop, latencies_s=LATENCIES_S).machine("m")
+        process = machine.start(program(loop, answers))
+        await asyncio.sleep(1)
+        if killed:
+            process.end()
+        answers.clear()
+
+    assert len(live(kill, 1).errors) == (0 if killed else 1)
+
+
 def test_a_paused_process_goes_on_where_it_was() -> None:
     ticks: list[float] = []
 

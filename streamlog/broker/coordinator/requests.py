@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from streamlog.broker.answers import nobody_waits
 from streamlog.broker.coordinator.position_answers import (
     all_positions,
     each_group,
@@ -266,12 +267,12 @@ def gathered(
         return merge([answer for answer in answers if not isinstance(answer, asyncio.Future)])
     whole: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
-    def on_done(_: asyncio.Future[Message]) -> None:
-        if whole.done() or not all(each.done() for each in waiting):
+    def on_done(done: asyncio.Future[Message]) -> None:
+        if nobody_waits(whole, done) or not all(each.done() for each in waiting):
             return
-        failure = next((f for each in waiting if (f := each.exception()) is not None), None)
-        if failure is not None:
-            whole.set_exception(failure)
+        failures = [failure for each in waiting if (failure := each.exception()) is not None]
+        if failures:
+            whole.set_exception(failures[0])
             return
         whole.set_result(
             merge([each.result() if isinstance(each, asyncio.Future) else each for each in answers])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from streamlog.broker.answers import nobody_waits
 from streamlog.broker.coordinator.led_shards import shard_index
 from streamlog.broker.coordinator.transaction_runtime import TRANSACTIONS_TOPIC
 from streamlog.errors import ConnectionLost, CorruptData, LogError, StreamlogError
@@ -314,7 +315,7 @@ def _hand_on(go_on: Callable[[], Reply], answer: asyncio.Future[Message]) -> Non
 
 
 def _settle(done: asyncio.Future[Message], answer: asyncio.Future[Message]) -> None:
-    if answer.done():
+    if nobody_waits(answer, done):
         return
     if done.cancelled():
         answer.cancel()
