@@ -41,10 +41,7 @@ def chained(
     whole: asyncio.Future[R] = first.get_loop().create_future()
 
     def go_on(done: asyncio.Future[T]) -> None:
-        if nobody_waits(whole, done):
-            return
-        if (error := done.exception()) is not None:
-            whole.set_exception(error)
+        if nobody_waits(whole, done) or has_failed(whole, done):
             return
         answer = then(done.result())
         if isinstance(answer, asyncio.Future):
@@ -74,8 +71,17 @@ def nobody_waits(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
     return True
 
 
-def _settle(whole: asyncio.Future[R], done: asyncio.Future[T], then: Callable[[T], R]) -> None:
-    if (error := done.exception()) is not None:
+def has_failed(whole: asyncio.Future[Any], done: asyncio.Future[Any]) -> bool:
+    """Whether `done` has come to nothing, and with it `whole`: this hands on what has happened."""
+    if done.cancelled():
+        whole.cancel()  # The broker ends, and with it the task that would have answered.
+        return True
+    error = done.exception()
+    if error is not None:
         whole.set_exception(error)
-    else:
+    return error is not None
+
+
+def _settle(whole: asyncio.Future[R], done: asyncio.Future[T], then: Callable[[T], R]) -> None:
+    if not has_failed(whole, done):
         whole.set_result(then(done.result()))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamlog.broker.answers import nobody_waits
+from streamlog.broker.answers import has_failed, nobody_waits
 from streamlog.broker.security.access import Access
 from streamlog.broker.security.principals import IN_PROCESS
 from streamlog.broker.security.rules import RULES
@@ -92,14 +92,7 @@ def _finished(
     seen: asyncio.Future[Message] = given.get_loop().create_future()
 
     def hand_on(_: object) -> None:
-        if nobody_waits(seen, given):
-            return
-        if given.cancelled():
-            seen.cancel()
-            return
-        error = given.exception()
-        if error is not None:
-            seen.set_exception(error)
+        if nobody_waits(seen, given) or has_failed(seen, given):
             return
         response = given.result()
         finish(response)

@@ -14,6 +14,7 @@ from streamlog.broker.coordinator.requests import gathered
 from streamlog.broker.forwarding import Forwarding
 from streamlog.clock import SystemClock
 from streamlog.errors import ConnectionLost
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.brokers import BrokerHeartbeatRequest
 from streamlog.protocol.schema import Message
 
@@ -84,16 +85,30 @@ def decided(first: asyncio.Future[Any]) -> Any:
     return forwarding.decide(request, 1)
 
 
-@pytest.mark.parametrize(
+def chained_behind(first: asyncio.Future[Any]) -> Any:
+    def then(_: int) -> asyncio.Future[Any]:
+        return first
+
+    return chained(done(1), then)
+
+
+def gathered_with(first: asyncio.Future[Any]) -> Any:
+    return gathered([first], lambda _: pytest.fail("it failed"))
+
+
+WAYS = pytest.mark.parametrize(
     "made",
     [
         lambda first: mapped(first, str),
         lambda first: chained(first, str),
-        lambda first: chained(done(1), lambda _: first),
-        lambda first: gathered([first], lambda _: pytest.fail("it failed")),
+        chained_behind,
+        gathered_with,
         decided,
     ],
 )
+
+
+@WAYS
 @pytest.mark.parametrize("error", [ConnectionLost("gone"), ZeroDivisionError("a mistake")])
 def test_what_was_asked_for_in_vain_is_told_only_if_nobody_expects_it(
     made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]], error: Exception
@@ -119,6 +134,31 @@ def test_what_was_asked_for_in_vain_is_told_only_if_nobody_expects_it(
     assert [each["exception"] for each in told] == (
         [] if isinstance(error, ConnectionLost) else [error]
     )
+
+
+@WAYS
+def test_who_would_have_answered_is_cancelled(
+    made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]],
+) -> None:
+    """The broker ends: so does the wait, and nothing is told."""
+    told: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context))
+        first: asyncio.Future[Any] = loop.create_future()
+        answer = made(first)
+        await asyncio.sleep(0)
+        first.cancel()
+        async with asyncio.timeout(10):
+            await asyncio.wait([answer])
+        if made is decided:
+            assert answer.result().error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            assert answer.cancelled()
+
+    asyncio.run(main())
+    assert told == []
 
 
 def done(result: object) -> asyncio.Future[Any]:

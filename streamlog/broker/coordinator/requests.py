@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from streamlog.broker.answers import nobody_waits
+from streamlog.broker.answers import has_failed, nobody_waits
 from streamlog.broker.coordinator.position_answers import (
     all_positions,
     each_group,
@@ -268,15 +268,13 @@ def gathered(
     whole: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def on_done(done: asyncio.Future[Message]) -> None:
-        if nobody_waits(whole, done) or not all(each.done() for each in waiting):
+        if nobody_waits(whole, done) or has_failed(whole, done):
             return
-        failures = [failure for each in waiting if (failure := each.exception()) is not None]
-        if failures:
-            whole.set_exception(failures[0])
-            return
-        whole.set_result(
-            merge([each.result() if isinstance(each, asyncio.Future) else each for each in answers])
-        )
+        if all(each.done() for each in waiting):
+            found = [
+                each.result() if isinstance(each, asyncio.Future) else each for each in answers
+            ]
+            whole.set_result(merge(found))
 
     for each in waiting:
         each.add_done_callback(on_done)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from streamlog.broker.answers import nobody_waits
+from streamlog.broker.answers import has_failed, nobody_waits
 from streamlog.broker.coordinator.led_shards import shard_index
 from streamlog.broker.coordinator.transaction_runtime import TRANSACTIONS_TOPIC
 from streamlog.errors import ConnectionLost, CorruptData, LogError, StreamlogError
@@ -315,11 +315,5 @@ def _hand_on(go_on: Callable[[], Reply], answer: asyncio.Future[Message]) -> Non
 
 
 def _settle(done: asyncio.Future[Message], answer: asyncio.Future[Message]) -> None:
-    if nobody_waits(answer, done):
-        return
-    if done.cancelled():
-        answer.cancel()
-    elif (error := done.exception()) is not None:
-        answer.set_exception(error)
-    else:
+    if not nobody_waits(answer, done) and not has_failed(answer, done):
         answer.set_result(done.result())
