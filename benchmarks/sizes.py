@@ -1,11 +1,12 @@
 """What a record costs a worker, log to log, where there is ten times as much of something.
 
 The job is J2 of the engine's contest: counts and sums per key and window, a row for every update,
-state on disk with a changelog, exactly once. It runs as it is, and with 10 times the keys, with 10
-windows open at a time instead of one, and with 10 partitions instead of one; every row is compared
-with the oracle's. It gets two windows of events at least: what a run costs once, its first and
-last commits and an idle moment, is a third of the plain job's cost at half a window, and nothing of
-it grows with the size: the ratio would look better than it is. `commits` shows the same of a task
+state on disk with a changelog, exactly once. It runs as it is beside one with 10 times the keys,
+one with 10 windows open at a time instead of one, and one with 10 partitions instead of one; of
+each two, one works while the other is stopped, in turns (`contest`). Every row is compared with the
+oracle's. A job gets two windows of events at least: what a run costs once, its first and last
+commits and an idle moment, is a third of the plain job's cost at half a window, and nothing of it
+grows with the size: the ratio would look better than it is. `commits` shows the same of a task
 alone, where ten times the keys mean ten times the rows that a commit writes.
 """
 
@@ -31,19 +32,15 @@ SIZES = {
 
 
 async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
-    """The plain job first, then what the others cost in terms of that."""
+    """The plain job beside each of the others, and what that costs in terms of the plain one."""
     with broker(directory / "log", flush="os") as (_, url):
         async with Log.open(url) as log:
             contest = Contest(log, url.removeprefix("kafka://"), directory / "runs")
             await contest.prepare()
-
-            async def cost_ns(size: Size) -> float:
-                cost = Cost("j2", "built-in", OURS, max(records, EVENTS_MIN))
-                return (await contest.run(ours("j2"), cost, size)).cpu_ns
-
-            plain_ns = await cost_ns(PLAIN)
-            yield Reading("J2, log to log", plain_ns, "ns", digits=0)
+            cost = Cost("j2", "built-in", OURS, max(records, EVENTS_MIN))
             for what, size in SIZES.items():
-                times = await cost_ns(size) / plain_ns
+                plain, sized = await contest.run_by_turns(ours("j2"), cost, (PLAIN, size))
+                yield Reading("J2, log to log", plain.cpu_ns, "ns", digits=0)
                 name = f"J2, log to log, at {TIMES} x the {what}"
+                times = sized.cpu_ns / plain.cpu_ns
                 yield Reading(name, times, "times", bar=TIMES_BAR, digits=2)

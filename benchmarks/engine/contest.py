@@ -4,6 +4,11 @@ The participant is started on an empty input and given events for warming up unt
 so that imports, connections and rebalances are over. Then it is stopped by SIGSTOP, the input is
 loaded, its CPU time is read, and it goes on; the last reading is a commit interval after the last
 row has come out, so that the last commit counts. Every row is compared with the oracle's.
+
+A machine that is shared changes its speed by a third from one second to the next, and by more for
+what does not fit into a cache. Where two costs are divided by each other, both processes are there
+at the same time and work in turns, a commit interval long: each commits once in a turn, as it would
+at that time by itself.
 """
 
 from __future__ import annotations
@@ -13,11 +18,11 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain, count, islice
+from itertools import chain, count, cycle, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -129,6 +134,40 @@ class Contest:
         Raises:
             Failed: nothing came out, it ended, or rows are wrong.
         """
+        (cost,) = await self.run_by_turns(participant, cost, [size])
+        return cost
+
+    async def run_by_turns(
+        self, participant: Participant, cost: Cost, sizes: Sequence[Size]
+    ) -> list[Cost]:
+        """Let a process for each of these sizes do the job, in turns; their costs.
+
+        Raises:
+            Failed: nothing came out of one, it ended, or rows are wrong.
+        """
+        async with AsyncExitStack() as stack:
+            jobs = [
+                await stack.enter_async_context(self._warmed(participant, cost, size))
+                for size in sizes
+            ]
+            # Made before: who stands still for longer than a session is not in its group any more.
+            shares = [_shares(cost.records, size) for size in sizes]
+            for job in jobs:
+                job.process.send(signal.SIGSTOP)
+            for job, share in zip(jobs, shares, strict=True):
+                await self._load_up(job, share)
+            async with asyncio.TaskGroup() as tasks:
+                works = [tasks.create_task(self._worked(job, len(jobs))) for job in jobs]
+                await _take_turns(jobs, works)
+            for job in jobs:
+                await self._check(job)
+            return [work.result() for work in works]
+
+    @asynccontextmanager
+    async def _warmed(
+        self, participant: Participant, cost: Cost, size: Size
+    ) -> AsyncIterator[_Job]:
+        """A process that has given rows already, until the end."""
         name = f"{cost.job}-{next(self._numbers)}"
         topics = Topics(f"events-{name}", f"output-{name}", size.partitions)
         created = [NewTopic(topic, size.partitions) for topic in (topics.entry, topics.output)]
@@ -150,39 +189,37 @@ class Contest:
         }
         try:
             with _running(participant, settings, directory / "said") as process:
-                return await self._measured(process, participant.row, cost, topics, size)
+                await self._warm_up(process, topics)
+                yield _Job(process, participant.row, cost, topics, size)
         finally:
             await self._log.admin().delete_topics([topics.entry, topics.output])
 
-    async def _measured(
-        self,
-        process: _Process,
-        row: Callable[[Record], Row],
-        cost: Cost,
-        topics: Topics,
-        size: Size,
-    ) -> Cost:
-        await self._warm_up(process, topics)
-        # Made before: who stands still for longer than a session is not in its group any more.
-        shares = _shares(cost.records, size)
-        process.send(signal.SIGSTOP)
-        output = topics.outputs
-        begin = await self._ends(output)
-        for entry, share in zip(topics.entries, shares, strict=True):
+    async def _load_up(self, job: _Job, shares: list[list[Loaded]]) -> None:
+        job.expected = _expected(job.cost.job, job.cost.records, job.size)
+        job.begin = await self._ends(job.topics.outputs)
+        for entry, share in zip(job.topics.entries, shares, strict=True):
             await self._load(entry, share)
-        expected = _expected(cost.job, cost.records, size)
-        cpu_s, began_s = process.cpu_s(), perf_counter()
-        process.send(signal.SIGCONT)
+        job.cpu_s = job.process.cpu_s()
+
+    async def _worked(self, job: _Job, jobs: int) -> Cost:
+        """Its cost, once everything has come out of it; it is one of so many that take turns."""
+        process, cost = job.process, job.cost
+        began_s = perf_counter()
         if cost.job in NEWEST:
-            rows = await self._newest(process, begin, row, expected)
+            job.rows = await self._newest(process, job.begin, job.row, job.expected)
         else:
-            rows = await self._rows(process, begin, row, sum(expected.values()))
+            await self._written(process, job.begin, job.expected.total())
         wall_s = perf_counter() - began_s
-        await asyncio.sleep(1.5 * COMMIT_MS / 1000)
-        cost = replace(cost, cpu_s=process.cpu_s() - cpu_s, wall_s=wall_s)
-        if rows != expected:
-            raise Failed(_difference(rows, expected))
-        return cost
+        await asyncio.sleep(jobs * 1.5 * COMMIT_MS / 1000)
+        return replace(cost, cpu_s=process.cpu_s() - job.cpu_s, wall_s=wall_s)
+
+    async def _check(self, job: _Job) -> None:
+        """Compare what has come out; to read it takes a processor, so nobody is measured now."""
+        if job.cost.job not in NEWEST:
+            job.process.send(signal.SIGCONT)
+            job.rows = await self._rows(job.process, job.begin, job.row, job.expected.total())
+        if job.rows != job.expected:
+            raise Failed(_difference(job.rows, job.expected))
 
     async def _warm_up(self, process: _Process, topics: Topics) -> None:
         """Events until rows come out, and then until no more do."""
@@ -201,6 +238,22 @@ class Contest:
             before = ends
             await asyncio.sleep(QUIET_S)
 
+    async def _written(
+        self, process: _Process, begin: dict[TopicPartition, int], wanted: int
+    ) -> None:
+        """Wait until so many rows are in the output; only its end is asked for meanwhile.
+
+        The markers of transactions count as well: some rows are written a moment later.
+        """
+        moved_s = perf_counter()
+        end = sum(begin.values())
+        enough = end + wanted
+        while (now := sum((await self._ends(list(begin))).values())) < enough:
+            moved_s = perf_counter() if now > end else moved_s
+            end = now
+            process.check(perf_counter() - moved_s)
+            await asyncio.sleep(LOOK_S)
+
     async def _rows(
         self,
         process: _Process,
@@ -210,14 +263,6 @@ class Contest:
     ) -> Counter[Row]:
         """The rows that belong to events behind the start; those of warming up are left out."""
         moved_s = perf_counter()
-        end = sum(begin.values())
-        enough = end + wanted
-        # Only the end is asked for while it works: reading along would take its processor.
-        while (now := sum((await self._ends(list(begin))).values())) < enough:
-            moved_s = perf_counter() if now > end else moved_s
-            end = now
-            process.check(perf_counter() - moved_s)
-            await asyncio.sleep(LOOK_S)
         found: Counter[Row] = Counter()
         async with self._reading(begin) as consumer:
             while found.total() < wanted:
@@ -266,6 +311,39 @@ class Contest:
             while chunk := list(islice(remaining, CHUNK)):
                 await producer.send_many(*topic, chunk)
             await producer.flush()
+
+
+@dataclass(slots=True)
+class _Job:
+    """A participant that is ready for its job."""
+
+    process: _Process
+    row: Callable[[Record], Row]
+    cost: Cost
+    topics: Topics
+    size: Size
+    begin: dict[TopicPartition, int] = field(default_factory=dict)
+    """Of the output, before there was any input to be counted."""
+    cpu_s: float = 0.0
+    """What it had needed by then."""
+    expected: Counter[Row] = field(default_factory=Counter)
+    rows: Counter[Row] = field(default_factory=Counter)
+    """Those that have come out of it."""
+
+
+async def _take_turns(jobs: Sequence[_Job], works: Sequence[asyncio.Task[Cost]]) -> None:
+    """Let one after the other go on for a commit interval, until there is nothing left to do."""
+    for job, work in cycle(zip(jobs, works, strict=True)):
+        working = [each for each in works if not each.done()]
+        if not working:
+            return
+        if work in working:
+            is_alone = len(working) == 1
+            job.process.send(signal.SIGCONT)
+            turn_s = None if is_alone else COMMIT_MS / 1000
+            await asyncio.wait(working, timeout=turn_s, return_when=asyncio.FIRST_COMPLETED)
+            if not is_alone:
+                job.process.send(signal.SIGSTOP)
 
 
 class _Process:
