@@ -234,7 +234,10 @@ def error_for(code: int, detail: str) -> errors.LogError:
     """
     if code == ErrorCode.NONE:
         raise errors.UsageError(f"no error: {detail}")
-    error = _CLASSES.get(code, errors.LogError)(f"{detail}: {describe(code)}")
+    meaning = describe(code)
+    # What a broker of ours says ends with the meaning already.
+    told = detail if detail.endswith(meaning) else f"{detail}: {meaning}"
+    error = _CLASSES.get(code, errors.LogError)(told)
     error.code = code
     error.retriable = is_retriable(code)
     error.fatal = error.fatal or code in _FATAL

@@ -82,3 +82,11 @@ def test_a_code_of_a_newer_broker_is_an_error_like_any_other(code: int) -> None:
 def test_no_error_is_no_error() -> None:
     with pytest.raises(errors.UsageError):
         error_for(ErrorCode.NONE, "x")
+
+
+def test_what_a_refusal_means_is_told_once() -> None:
+    """A broker of ours says it with the reason; the client has the code as well."""
+    said = str(error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, "topic 'a/b'"))
+    heard = error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"create topics: {said}")
+    assert str(heard) == f"create topics: {said}"
+    assert str(heard).count(describe(ErrorCode.INVALID_TOPIC_EXCEPTION)) == 1
