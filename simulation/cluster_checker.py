@@ -44,6 +44,8 @@ class Batch(NamedTuple):
 
     base_offset: int
     next_offset: int
+    epoch: int
+    """Of the leader that wrote it."""
     digest: int
 
 
@@ -113,7 +115,9 @@ class ClusterChecker:
             has = {each.base_offset: each for each in self._read(node, place)}
             start = replica.facts.start_offset
             for each in self._committed.get(place, {}).values():
-                if each.base_offset >= start and has.get(each.base_offset) != each:
+                # Looked at late, a leader may have been replaced by one that commits already.
+                is_before = start <= each.base_offset and each.epoch < leader.epoch
+                if is_before and has.get(each.base_offset) != each:
                     self._violate(
                         "P3",
                         f"{name} leads {place} in epoch {leader.epoch} and has"
@@ -226,11 +230,12 @@ class ClusterChecker:
 def _batches(data: bytes) -> Iterator[Batch]:
     position = 0
     while position + HEADER.size <= len(data):
-        base_offset, length, _, magic, _, _, delta = HEADER.unpack_from(data, position)
+        base_offset, length, epoch, magic, _, _, delta = HEADER.unpack_from(data, position)
         end = position + PREFIX_BYTES + length
         if magic != MAGIC or length <= 0 or end > len(data):
             return
-        yield Batch(base_offset, base_offset + delta + 1, zlib.crc32(data[position:end]))
+        digest = zlib.crc32(data[position:end])
+        yield Batch(base_offset, base_offset + delta + 1, epoch, digest)
         position = end
 
 

@@ -38,8 +38,10 @@ class Run(Generic[T]):
     def go_on(self, done: asyncio.Future[Any] | None = None) -> None:
         """The next turn, with what was waited for."""
         if self._stopped:
-            if done is not None and not done.cancelled():
-                done.exception()  # Seen: who waited for it was told that it is over (`stop`).
+            # Who waited was told that it is over (`stop`): a refusal counts as seen.
+            error = None if done is None or done.cancelled() else done.exception()
+            if error is not None and not isinstance(error, StreamlogError | OSError):
+                raise error
             return
         try:
             if done is None:

@@ -3,7 +3,8 @@
 Rule of the file: everything learnt may be stale. A call that fails because of that says so by
 its `retriable` flag, what is stale is forgotten, and the next attempt asks again: first brokers
 that are connected, then those known by name, at last the bootstrap addresses, which are looked
-up anew every time because an embedded log comes back on another port. Each broker has a
+up anew every time because an embedded log comes back on another port. A broker whose answer was
+older than what is known (`Elections`) is asked after the others. Each broker has a
 connection per `Lane`, since answers come in order and a waiting one would hold up the others.
 A client never creates a topic by asking for it.
 """
@@ -18,6 +19,7 @@ from enum import Enum, auto
 from typing import TypeAlias, TypeVar
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.elections import NOBODY, Elections
 from streamlog.clock import Clock
 from streamlog.errors import (
     ConnectionLost,
@@ -115,6 +117,9 @@ class Cluster:
         self._controller_id = -1
         self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicMetadata] = {}
+        self._elected = Elections()
+        self._behind: set[int] = set()
+        """Brokers that have missed elections, as of their last metadata."""
         self._transports: dict[tuple[int, Lane], Transport] = {}
         self._connecting: dict[tuple[int, Lane], asyncio.Lock] = {}
 
@@ -123,8 +128,17 @@ class Cluster:
         topic = self.known(partition.topic)
         if topic is None:
             return None
-        leader = topic.leaders.get(partition.partition, -1)
+        leader = topic.leaders.get(partition.partition, NOBODY)
         return leader if leader in self._brokers else None
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """The newest that is known, though its leader may have to be looked up; -1: none is."""
+        return self._elected.epoch(partition)
+
+    def note_epoch(self, partition: TopicPartition, leader_epoch: int) -> None:
+        """Somebody has read what the leader of this epoch wrote: who led before leads no more."""
+        if self._elected.note(partition, leader_epoch):
+            self.forget([partition.topic])
 
     def knows(self, node_id: int) -> bool:
         """Whether it is known where this broker is reached."""
@@ -198,7 +212,7 @@ class Cluster:
         for topic in response.topics:
             if topic.error_code:
                 raise error_for(topic.error_code, f"topic {topic.name!r}")
-        return [self._learn(topic) for topic in response.topics]
+        return [self._topics[topic.name or ""] for topic in response.topics]
 
     async def survey(self, topics: Collection[str] | None = None) -> dict[str, TopicMetadata]:
         """Those of these topics, or of all, that there are.
@@ -213,7 +227,7 @@ class Cluster:
         found: dict[str, TopicMetadata] = {}
         for topic in response.topics:
             if not topic.error_code:
-                found[topic.name or ""] = self._learn(topic)
+                found[topic.name or ""] = self._topics[topic.name or ""]
                 continue
             error = error_for(topic.error_code, f"topic {topic.name!r}")
             if error.retriable and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -364,12 +378,12 @@ class Cluster:
                 return False
             if topic.error_code:
                 raise error_for(topic.error_code, f"topic {name!r}")
-            self._learn(topic)
         return name in self._topics
 
     async def _metadata(self, topics: list[MetadataRequestTopic] | None) -> MetadataResponse:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        response = await self.call_any(request, MetadataResponse)
+        node_id = await self._reachable()
+        response = await self.call(node_id, request, MetadataResponse)
         if response.error_code:
             raise error_for(response.error_code, "metadata")
         if self.cluster_id is not None and response.cluster_id != self.cluster_id:
@@ -384,19 +398,28 @@ class Cluster:
             await self._learn_broker(broker.node_id, (broker.host, broker.port))
         for gone in self._brokers.keys() - {broker.node_id for broker in response.brokers}:
             del self._brokers[gone]
+        self._learn(node_id, response.topics)
         return response
 
-    def _learn(self, topic: MetadataResponseTopic) -> TopicMetadata:
-        learnt = TopicMetadata(
-            name=topic.name or "",
-            topic_id=topic.topic_id,
-            is_internal=topic.is_internal,
-            leaders={each.partition_index: each.leader_id for each in topic.partitions},
-            replicas={each.partition_index: tuple(each.replica_nodes) for each in topic.partitions},
-            learnt_ms=self.clock.now_ms(),
-        )
-        self._topics[learnt.name] = learnt
-        return learnt
+    def _learn(self, node_id: int, topics: Collection[MetadataResponseTopic]) -> None:
+        """What a broker says about topics; where it is behind, what is known stays."""
+        self._behind.discard(node_id)
+        for topic in topics:
+            if topic.error_code:
+                continue
+            leaders, is_behind = self._elected.learn(topic)
+            if is_behind:
+                log.debug("broker %d has missed elections of %r", node_id, topic.name)
+                self._behind.add(node_id)
+            name, parts = topic.name or "", topic.partitions
+            self._topics[name] = TopicMetadata(
+                name=name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                leaders=leaders,
+                replicas={each.partition_index: tuple(each.replica_nodes) for each in parts},
+                learnt_ms=self.clock.now_ms(),
+            )
 
     async def _learn_broker(self, node_id: int, address: Address) -> None:
         if self._brokers.get(node_id, address) != address:
@@ -406,10 +429,10 @@ class Cluster:
 
     async def _reachable(self) -> int:
         """A broker to which there is a connection, or can be made."""
-        for node_id, lane in self._transports:
-            if lane is Lane.MAIN and node_id in self._brokers:
-                return node_id
-        for node_id in list(self._brokers):
+        connected = [node_id for node_id, lane in self._transports if lane is Lane.MAIN]
+        candidates = [each for each in connected if each in self._brokers]
+        candidates += [each for each in self._brokers if each not in candidates]
+        for node_id in sorted(candidates, key=self._behind.__contains__):
             try:
                 await self.transport(node_id, Lane.MAIN)
             except StreamlogError as error:

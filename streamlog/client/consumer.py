@@ -17,6 +17,7 @@ from typing import Self, TypeVar
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
+from streamlog.client.beginnings import Beginnings
 from streamlog.client.cluster import Cluster
 from streamlog.client.commits import Commits
 from streamlog.client.consumer_settings import ConsumerSettings
@@ -67,8 +68,14 @@ class Consumer:
         self._background = Background(self._on_death)
         self._is_open = False
         self._woken = False
+        self._beginnings = Beginnings(cluster, self._positions, settings)
         self._fetcher = Fetcher(
-            cluster, self._positions, settings, self._background, tell=self._on_news
+            cluster,
+            self._positions,
+            self._beginnings,
+            settings,
+            self._background,
+            tell=self._on_news,
         )
         self._group = self._session()
         self._commits: Commits | None = None
@@ -351,7 +358,7 @@ class Consumer:
         """The offset of the next record that `poll` returns."""
         state = self._positions.state(partition)
         if state.position is None:
-            await self._fetcher.resolve([partition])
+            await self._beginnings.find([partition])
         if state.position is None:
             raise UsageError(f"{partition} was moved or revoked while it was looked up")
         return state.position
@@ -479,7 +486,7 @@ class Consumer:
         if group is None:
             return None
         session = GroupSession(self._cluster, group, self._settings.assignor, tell=self._news.set)
-        self._fetcher.begin_at_committed(session.committed)
+        self._beginnings.begin_at_committed(session.committed)
         return session
 
     async def _has_news(self, timeout_ms: int) -> bool:
@@ -522,7 +529,7 @@ class Consumer:
         moved = list(partitions) or self._positions.assigned()
         for partition in moved:
             self._positions.state(partition).move(None, start)
-        await self._fetcher.resolve(moved)
+        await self._beginnings.find(moved)
         self._fetcher.look()
 
     def _take(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:

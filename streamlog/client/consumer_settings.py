@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from streamlog.assignors import Assignor, RangeAssignor
-from streamlog.client.fetcher import FetchSettings, Reset
+from streamlog.client.fetch_settings import FetchSettings, Reset
 from streamlog.client.membership import GroupProtocol, GroupSettings
 from streamlog.client.offsets import Isolation
 from streamlog.errors import ConfigError

@@ -108,6 +108,7 @@ def _differs(known: Wanted | None, wanted: Wanted) -> bool:
     return (
         known is None
         or known.fetch.fetch_offset != wanted.fetch.fetch_offset
+        or known.fetch.current_leader_epoch != wanted.fetch.current_leader_epoch
         or known.fetch.last_fetched_epoch != wanted.fetch.last_fetched_epoch
         or known.fetch.partition_max_bytes != wanted.fetch.partition_max_bytes
         or known.fetch.mark_after_ms != wanted.fetch.mark_after_ms

@@ -16,26 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
+from streamlog.client.beginnings import Beginnings
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
 from streamlog.client.fetch_session import SESSION_OVER, FetchSession, Wanted
-from streamlog.client.offset_metadata import OffsetAndMetadata
-from streamlog.client.offsets import (
-    EARLIEST,
-    ISOLATION_LEVELS,
-    LATEST,
-    Isolation,
-    OffsetAndTimestamp,
-    list_offsets,
-)
+from streamlog.client.fetch_settings import FetchSettings
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
+from streamlog.client.offsets import ISOLATION_LEVELS
 from streamlog.client.positions import NO_MARK, PartitionState, Positions, Start
-from streamlog.errors import ConfigError, OffsetOutOfRange, StreamlogError
+from streamlog.errors import OffsetOutOfRange, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.data import (
     EpochEndOffset as DivergingEpoch,
@@ -49,10 +43,6 @@ from streamlog.protocol.messages.data import (
 )
 from streamlog.protocol.schema import ZERO_UUID, one_buffer
 
-Reset: TypeAlias = Literal["earliest", "latest", "none"]
-Committed: TypeAlias = Callable[
-    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
-]
 Requests: TypeAlias = dict[int, list[tuple[TopicPartition, PartitionState]]]
 """Partitions to ask for, by broker."""
 
@@ -69,44 +59,6 @@ AT_LEADER_MS: Final = 10_000
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSettings:
-    """How much to fetch, and where to begin."""
-
-    auto_offset_reset: Reset = "latest"
-    fetch_min_bytes: int = 1
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 50 * 1024 * 1024
-    max_partition_fetch_bytes: int = 1024 * 1024
-    isolation_level: Isolation = "read_uncommitted"
-    """read_committed: only records of committed transactions, and of none, up to the first
-    transaction that is still open."""
-    client_rack: str = ""
-    """Where this reader stands, in the words of broker.rack: a leader sends it to a replica that is
-    nearer, if replica.selector.class says so (KIP-392)."""
-    metadata_max_age_ms: int = 300_000
-    """How often a member looks for topics that have come, gone or grown, and how long a nearer
-    replica is read from until the leader is asked for the nearest one again."""
-
-    def __post_init__(self) -> None:
-        if self.auto_offset_reset not in {"earliest", "latest", "none"}:
-            raise ConfigError(
-                f"auto_offset_reset is {self.auto_offset_reset!r}: "
-                "it can be 'earliest', 'latest' or 'none'"
-            )
-        if self.isolation_level not in ISOLATION_LEVELS:
-            raise ConfigError(
-                f"isolation_level is {self.isolation_level!r}: "
-                "it can be 'read_committed' or 'read_uncommitted'"
-            )
-        for name in ("fetch_min_bytes", "fetch_max_wait_ms"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it can't be negative")
-        for name in ("fetch_max_bytes", "max_partition_fetch_bytes"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it has to be positive")
-
-
 class Fetcher:
     """Fills `positions` from the brokers. `run` is its task."""
 
@@ -114,6 +66,7 @@ class Fetcher:
         self,
         cluster: Cluster,
         positions: Positions,
+        beginnings: Beginnings,
         settings: FetchSettings,
         background: Background,
         *,
@@ -122,21 +75,16 @@ class Fetcher:
         """Tell the owner by `tell` that there are records (None) or what went wrong."""
         self._cluster = cluster
         self._positions = positions
+        self._beginnings = beginnings
         self._settings = settings
         self._background = background
         self._tell = tell
         self._look = asyncio.Event()
-        self._resolving = asyncio.Lock()
         self._busy: set[int] = set()
         self._plain: set[int] = set()
         """Brokers whose last request did not say where the reader stands, for it must not."""
         self._sessions: dict[int, FetchSession] = {}
         self._troubled_since_ms: int | None = None
-        self._committed: Committed | None = None
-
-    def begin_at_committed(self, committed: Committed) -> None:
-        """Begin partitions where their group has committed."""
-        self._committed = committed
 
     async def end_sessions(self) -> None:
         """Let go of what brokers remember for this reader; nothing waits for it but a moment."""
@@ -165,24 +113,11 @@ class Fetcher:
             except TimeoutError:
                 continue
 
-    async def resolve(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Give these a position, or all whose owner is not just about to.
-
-        Raises:
-            OffsetOutOfRange: the reset policy is "none" and a partition has no place to begin.
-        """
-        async with self._resolving:
-            # Again for those that were assigned anew while it was asked for the others: they don't
-            # begin by the reset policy as long as it isn't known that their group has no place.
-            while asked := self._unresolved(partitions, {Start.COMMITTED}):
-                await self._resolve_committed(asked)
-            await self._resolve_by_time(self._unresolved(partitions))
-
     async def _round(self) -> int | None:
         """Send what can be sent; returns when to look again if nothing happens."""
         now_ms = self._cluster.clock.now_ms()
         try:
-            await self.resolve()
+            await self._beginnings.find()
             requests, next_ms, some_full = await self._requests(now_ms)
         except StreamlogError as error:
             self._on_error(error)
@@ -209,10 +144,7 @@ class Fetcher:
             if state.not_before_ms > now_ms:
                 next_ms = min(next_ms or state.not_before_ms, state.not_before_ms)
                 continue
-            leader = self._cluster.leader(partition)
-            if leader is None:
-                await self._cluster.refresh([partition.topic])
-                leader = self._cluster.leader(partition)
+            leader = await self._leader(partition, state)
             if leader is None:
                 state.not_before_ms = next_ms = now_ms + ERROR_BACKOFF_MS
                 continue
@@ -220,6 +152,28 @@ class Fetcher:
             if source not in self._busy:
                 requests.setdefault(source, []).append((partition, state))
         return self._separated(requests, now_ms), next_ms, some_full
+
+    async def _leader(self, partition: TopicPartition, state: PartitionState) -> int | None:
+        """Who leads a partition, if somebody does that can know what was read of it."""
+        leader = self._cluster.leader(partition)
+        if leader is None:
+            await self._cluster.refresh([partition.topic])
+            leader = self._cluster.leader(partition)
+        known = self._cluster.leader_epoch(partition)
+        if leader is None or known == NO_EPOCH or known >= state.fetched_epoch:
+            return leader
+        topic = self._cluster.known(partition.topic)
+        if topic is None or state.topic_id not in (None, topic.topic_id):
+            return leader  # The topic was made again, and says so itself.
+        log.warning(
+            "%s-%d: what was read is of leader epoch %d, and brokers know of %d: waiting for one"
+            " that has heard of that election",
+            *partition,
+            state.fetched_epoch,
+            known,
+        )
+        self._cluster.note_epoch(partition, state.fetched_epoch)
+        return None
 
     def _source(self, state: PartitionState, leader: int, now_ms: int) -> int:
         """Whom to ask: the replica that the leader has named, as long as that holds, or the leader.
@@ -317,8 +271,11 @@ class Fetcher:
         asked = {}
         for partition, state in wanted:
             topic = self._cluster.known(partition.topic)
+            if topic is not None and state.topic_id is None:
+                state.topic_id = topic.topic_id
             fetch = FetchPartition(
                 partition=partition.partition,
+                current_leader_epoch=self._cluster.leader_epoch(partition),
                 fetch_offset=state.fetch_offset,
                 last_fetched_epoch=state.fetched_epoch,
                 partition_max_bytes=self._settings.max_partition_fetch_bytes,
@@ -448,59 +405,3 @@ class Fetcher:
         if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
             self._troubled_since_ms = None
             self._tell(error)
-
-    def _unresolved(
-        self,
-        wanted: Collection[TopicPartition] | None,
-        starts: Collection[Start] = frozenset(Start),
-    ) -> dict[TopicPartition, PartitionState]:
-        return {
-            partition: state
-            for partition, state in self._positions.items()
-            if state.position is None
-            and state.start in starts
-            and (not state.is_held if wanted is None else partition in wanted)
-        }
-
-    async def _resolve_committed(self, states: Mapping[TopicPartition, PartitionState]) -> None:
-        unknown = {partition: state.era for partition, state in states.items()}
-        committed = await self._committed(unknown) if self._committed is not None else {}
-        for partition, era in unknown.items():
-            state = self._positions.get(partition)
-            if state is not None and state.era == era:
-                place = committed.get(partition)
-                if place is None:
-                    state.move(None, Start.RESET)
-                else:
-                    state.move(place.offset, leader_epoch=place.leader_epoch)
-
-    async def _resolve_by_time(self, states: Mapping[TopicPartition, PartitionState]) -> None:
-        times = {
-            partition: self._time_of(partition, state.start) for partition, state in states.items()
-        }
-        eras = {partition: state.era for partition, state in states.items()}
-        if not times:
-            return
-        for partition, found in (await self._ends(times)).items():
-            unmoved = self._positions.get(partition)
-            if unmoved is not None and unmoved.era == eras[partition]:
-                unmoved.move(found.offset)
-
-    async def _ends(
-        self, times: Mapping[TopicPartition, int]
-    ) -> Mapping[TopicPartition, OffsetAndTimestamp]:
-        return await list_offsets(self._cluster, times, isolation=self._settings.isolation_level)
-
-    def _time_of(self, partition: TopicPartition, start: Start) -> int:
-        match start:
-            case Start.EARLIEST:
-                return EARLIEST
-            case Start.LATEST:
-                return LATEST
-            case _ if self._settings.auto_offset_reset == "none":
-                raise OffsetOutOfRange(
-                    f"{partition.topic}-{partition.partition} has no committed offset, and "
-                    "auto_offset_reset is 'none': seek, commit, or choose 'earliest' or 'latest'"
-                )
-            case _:
-                return EARLIEST if self._settings.auto_offset_reset == "earliest" else LATEST

@@ -54,7 +54,7 @@ async def list_offsets(
     async def attempt() -> dict[TopicPartition, OffsetAndTimestamp]:
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         for leader, wanted in (await by_leader(cluster, times)).items():
-            request = _request(wanted)
+            request = _request(cluster, wanted)
             request.isolation_level = ISOLATION_LEVELS[isolation]
             response = await cluster.call(leader, request, ListOffsetsResponse)
             found |= _found(cluster, response)
@@ -92,10 +92,14 @@ async def by_leader(
     return leaders
 
 
-def _request(times: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
+def _request(cluster: Cluster, times: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for partition, time_ms in times.items():
-        wanted = ListOffsetsPartition(partition_index=partition.partition, timestamp=time_ms)
+        wanted = ListOffsetsPartition(
+            partition_index=partition.partition,
+            current_leader_epoch=cluster.leader_epoch(partition),
+            timestamp=time_ms,
+        )
         topics.setdefault(partition.topic, []).append(wanted)
     return ListOffsetsRequest(
         replica_id=REPLICA_ID_OF_A_CONSUMER,

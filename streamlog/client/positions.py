@@ -66,7 +66,7 @@ class PartitionState:
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
         "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
         "mark_after_ms", "marks", "not_before_ms", "paused", "position", "replica",
-        "replica_until_ms", "rest", "stable_offset", "start",
+        "replica_until_ms", "rest", "stable_offset", "start", "topic_id",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -78,6 +78,9 @@ class PartitionState:
         """Of the record before the position."""
         self.fetched_epoch = NO_EPOCH
         """Of the record before `fetch_offset`: the broker sees by it whether it has that, too."""
+        self.topic_id: bytes | None = None
+        """Of the topic that these epochs are of, once it was asked for: one that is made again
+        counts anew."""
         self.paused = False
         self.is_held = False
         """Its owner may move it before anything is fetched."""
@@ -117,6 +120,7 @@ class PartitionState:
         self.era = next(_eras)
         self.position = position
         self.leader_epoch = self.fetched_epoch = leader_epoch
+        self.topic_id = None
         self.fetch_offset = position or 0
         self.start = start
         self.batches.clear()

@@ -108,32 +108,48 @@ WAYS = pytest.mark.parametrize(
 )
 
 
+async def some_turns() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def told(
+    made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]],
+    end: Callable[[asyncio.Future[Any], asyncio.Future[Any]], object],
+) -> tuple[list[BaseException], asyncio.Future[Any]]:
+    """What asyncio tells as lost when `end` has ended what was asked for, and the answer."""
+    lost: list[BaseException] = []
+
+    async def main() -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: lost.append(context["exception"]))
+        first: asyncio.Future[Any] = loop.create_future()
+        answer = made(first)
+        await some_turns()
+        end(first, answer)
+        async with asyncio.timeout(10):
+            await asyncio.wait([first, answer])
+        await some_turns()
+        return answer
+
+    answer = asyncio.run(main())
+    gc.collect()
+    return lost, answer
+
+
 @WAYS
 @pytest.mark.parametrize("error", [ConnectionLost("gone"), ZeroDivisionError("a mistake")])
 def test_what_was_asked_for_in_vain_is_told_only_if_nobody_expects_it(
     made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]], error: Exception
 ) -> None:
     """A client hangs up, and what it has asked for fails: no error that got lost (asyncio's)."""
-    told: list[dict[str, Any]] = []
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(context))
-        first: asyncio.Future[Any] = loop.create_future()
-        answer = made(first)
-        for _ in range(3):
-            await asyncio.sleep(0)
+    def end(first: asyncio.Future[Any], answer: asyncio.Future[Any]) -> None:
         answer.cancel()
         first.set_exception(error)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        del first, answer
-        gc.collect()
 
-    asyncio.run(main())
-    assert [each["exception"] for each in told] == (
-        [] if isinstance(error, ConnectionLost) else [error]
-    )
+    lost, _ = told(made, end)
+    assert lost == ([] if isinstance(error, ConnectionLost) else [error])
 
 
 @WAYS
@@ -141,24 +157,12 @@ def test_who_would_have_answered_is_cancelled(
     made: Callable[[asyncio.Future[Any]], asyncio.Future[Any]],
 ) -> None:
     """The broker ends: so does the wait, and nothing is told."""
-    told: list[dict[str, Any]] = []
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(context))
-        first: asyncio.Future[Any] = loop.create_future()
-        answer = made(first)
-        await asyncio.sleep(0)
-        first.cancel()
-        async with asyncio.timeout(10):
-            await asyncio.wait([answer])
-        if made is decided:
-            assert answer.result().error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        else:
-            assert answer.cancelled()
-
-    asyncio.run(main())
-    assert told == []
+    lost, answer = told(made, lambda first, _: first.cancel())
+    if made is decided:
+        assert answer.result().error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        assert answer.cancelled()
+    assert lost == []
 
 
 def done(result: object) -> asyncio.Future[Any]:

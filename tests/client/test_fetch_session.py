@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from streamlog.assignors import TopicPartition
 from streamlog.broker.broker import Broker
 from streamlog.broker.server import BrokerServer
@@ -48,10 +50,11 @@ def test_only_what_has_changed_is_said() -> None:
     assert names(request) == ([], [])
 
 
-def test_another_epoch_at_the_same_offset_is_said() -> None:
+@pytest.mark.parametrize("epoch", ["last_fetched_epoch", "current_leader_epoch"])
+def test_another_epoch_at_the_same_offset_is_said(epoch: str) -> None:
     session = begun()
     other = wanted(0)
-    other.fetch.last_fetched_epoch = 4
+    setattr(other.fetch, epoch, 4)
     request = session.question({TopicPartition("a", 0): other, TopicPartition("b", 0): wanted(0)})
     assert names(request) == (["a"], [])
 

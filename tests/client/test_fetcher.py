@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import cast
 
 import pytest
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.background import Background
+from streamlog.client.beginnings import Beginnings
 from streamlog.client.cluster import Cluster
-from streamlog.client.fetcher import AT_LEADER_MS, ERROR_BACKOFF_MS, Fetcher, FetchSettings
-from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.client.fetch_settings import FetchSettings
+from streamlog.client.fetcher import AT_LEADER_MS, ERROR_BACKOFF_MS, Fetcher
+from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.client.positions import Positions
 from streamlog.clock import Clock, ManualClock, SystemClock
 from streamlog.errors import ConnectionLost
@@ -36,6 +38,9 @@ class Questions:
 
     def leader(self, _: TopicPartition) -> int:
         return 0
+
+    def leader_epoch(self, _: TopicPartition) -> int:
+        return NO_EPOCH
 
     def known(self, _: str) -> None:
         return None
@@ -66,6 +71,7 @@ def test_a_buffer_that_gets_room_while_a_request_is_on_its_way_is_not_waited_for
         fetcher = Fetcher(
             cast("Cluster", cluster),
             positions,
+            Beginnings(cast("Cluster", cluster), positions, settings),
             settings,
             cast("Background", background),
             tell=lambda _: None,
@@ -84,45 +90,6 @@ def test_a_buffer_that_gets_room_while_a_request_is_on_its_way_is_not_waited_for
         ]
         assert asked == [([0], 0), ([0, 1], settings.fetch_max_wait_ms)]
         await asyncio.wait([running])
-
-    asyncio.run(main())
-
-
-class Group:
-    """A group that has committed offset 5, and a rebalance while it is asked for the first time."""
-
-    def __init__(self, positions: Positions) -> None:
-        self.asked = 0
-        self._positions = positions
-
-    async def committed(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        self.asked += 1
-        await asyncio.sleep(0)
-        if self.asked == 1:
-            self._positions.assign(())
-            self._positions.assign(partitions)
-        return dict.fromkeys(partitions, OffsetAndMetadata(5))
-
-
-def test_who_is_assigned_anew_while_it_is_asked_where_to_begin_begins_there() -> None:
-    """Not at the earliest record: everything would be done again."""
-
-    async def main() -> None:
-        positions = Positions()
-        positions.assign([AT_ITS_END])
-        group = Group(positions)
-        fetcher = Fetcher(
-            cast("Cluster", Questions()),
-            positions,
-            FetchSettings(auto_offset_reset="earliest"),
-            cast("Background", Held()),
-            tell=lambda _: None,
-        )
-        fetcher.begin_at_committed(group.committed)
-        await fetcher.resolve()
-        assert (positions.state(AT_ITS_END).position, group.asked) == (5, 2)
 
     asyncio.run(main())
 
@@ -168,10 +135,12 @@ def rounds(cluster: Racks, *turns: Callable[[], object]) -> list[tuple[int, str]
         positions.assign([T0])
         positions.state(T0).move(5)
         told: list[object] = []
+        settings = FetchSettings(client_rack="r", metadata_max_age_ms=60_000)
         fetcher = Fetcher(
             cast("Cluster", cluster),
             positions,
-            FetchSettings(client_rack="r", metadata_max_age_ms=60_000),
+            Beginnings(cast("Cluster", cluster), positions, settings),
+            settings,
             cast("Background", background),
             tell=told.append,
         )

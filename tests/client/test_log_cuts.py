@@ -9,6 +9,7 @@ import pytest
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin import NewTopic
+from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import OffsetOutOfRange
 from streamlog.log import Log
@@ -61,6 +62,47 @@ def test_a_reader_that_was_further_reads_on_from_where_the_log_was_cut(tmp_path:
                     await strict.poll(timeout_ms=60_000)
                 strict.seek(T0, 5)
                 assert (await strict.poll(timeout_ms=60_000))[T0][0].value == AFTER[0]
+
+    with BrokerProcess(tmp_path / "data", flush="os") as broker:
+        asyncio.run(main(broker))
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_topic_that_is_made_again_is_no_older_leader_of_the_one_before(
+    tmp_path: Path, is_back: bool
+) -> None:
+    """Its epochs begin anew: a reader who waited for a newer one would wait for ever."""
+
+    async def main(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log:
+            await log.admin().create_topics([NewTopic("t", 1)])
+            await asyncio.to_thread(broker.kill_and_restart)
+            await write(log, BEFORE)
+            options = {"group_id": "g", "auto_offset_reset": "earliest"}
+
+            async def read(reader: Consumer) -> list[bytes | None]:
+                reader.assign([T0])
+                found: list[bytes | None] = []
+                async with asyncio.timeout(60):
+                    while len(found) < 5:
+                        for records in (await reader.poll(timeout_ms=1_000)).values():
+                            found += [record.value for record in records]
+                return found
+
+            async with log.consumer(**options) as reader:  # type: ignore[arg-type]
+                assert await read(reader) == BEFORE
+                await reader.commit()
+                place = (await reader.committed_metadata([T0]))[T0]
+                assert place is not None
+                assert place.leader_epoch > 0
+                await log.admin().delete_topics(["t"])
+                await log.admin().create_topics([NewTopic("t", 1)])
+                await write(log, AFTER)
+                if not is_back:
+                    assert await read(reader) == AFTER
+            if is_back:
+                async with log.consumer(**options) as reader:  # type: ignore[arg-type]
+                    assert await read(reader) == AFTER
 
     with BrokerProcess(tmp_path / "data", flush="os") as broker:
         asyncio.run(main(broker))
