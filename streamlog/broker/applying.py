@@ -58,7 +58,7 @@ class Observers:
     """It is no more."""
     deleting: Callable[[], None]
     """A log is about to be deleted: nobody may be at work in its files after this."""
-    deleted: Callable[[str], None]
+    deleted: Callable[[], None]
     """A topic is gone."""
     settings: Callable[[], None]
     """Other settings of the broker hold."""
@@ -263,7 +263,7 @@ class Applying:
                 _log.error(
                     "topic %s is deleted and its files stay until the next start: %s", name, error
                 )
-        self._tell.deleted(name)
+        self._tell.deleted()
 
     def _leave(self, name: str, numbers: Iterable[int]) -> None:
         """Have nothing to do with partitions any more whose logs are about to be deleted."""

@@ -431,7 +431,7 @@ class Broker:
                 leading=self._on_led,
                 resigned=self._on_resigned,
                 deleting=self._upkeep.wait,
-                deleted=self._coordinator.forget_topic,
+                deleted=self._coordinator.on_deletion,
                 settings=self._on_altered,
                 users=self._users.on_changed,
                 acls=self._acls.on_changed,

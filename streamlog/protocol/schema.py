@@ -273,9 +273,10 @@ def boolean(versions: str, *, default: bool = False, tag: int | None = None) -> 
     return cast("bool", field)
 
 
-def uuid(versions: str) -> bytes:
+def uuid(versions: str, *, tag: int | None = None) -> bytes:
     """Declare an identifier of sixteen bytes; all zero means none."""
-    return cast("bytes", Field(kind="uuid", versions=Versions.parse(versions), default=ZERO_UUID))
+    field = Field(kind="uuid", versions=Versions.parse(versions), default=ZERO_UUID, tag=tag)
+    return cast("bytes", field)
 
 
 def string(

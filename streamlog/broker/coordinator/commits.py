@@ -46,7 +46,11 @@ def commit_refusal(partition: OffsetCommitRequestPartition, *, exists: bool) -> 
 
 
 def commit_record(
-    request: OffsetCommitRequest, topic: str, partition: OffsetCommitRequestPartition, at: Instant
+    request: OffsetCommitRequest,
+    topic: str,
+    topic_id: bytes,
+    partition: OffsetCommitRequestPartition,
+    at: Instant,
 ) -> CoordinatorRecord:
     """The record of one position."""
     key = OffsetCommitKey(group=request.group_id, topic=topic, partition=partition.partition_index)
@@ -57,6 +61,7 @@ def commit_record(
         metadata=partition.committed_metadata or "",
         commit_timestamp=at.wall_ms,
         expire_timestamp=-1 if retention_ms == FOR_AS_LONG_AS_ALL else at.wall_ms + retention_ms,
+        topic_id=topic_id,
     )
     return encode_change(OffsetChange(key, value))
 

@@ -47,7 +47,6 @@ from streamlog.broker.coordinator.records import (
     GroupChange,
     OffsetChange,
     decode_change,
-    encode_change,
 )
 from streamlog.broker.coordinator.refusals import refuse
 from streamlog.broker.coordinator.shard import Answer, Caller, CoordinatorRecord, Instant, Outcome
@@ -76,6 +75,7 @@ from streamlog.protocol.messages.coordination import (
     MemberResponse,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitValue,
     OffsetFetchResponseTopics,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -87,6 +87,7 @@ from streamlog.protocol.messages.group_admin import (
     OffsetDeleteRequest,
 )
 from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
+from streamlog.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,8 +100,10 @@ MANY_LEAVE_VERSION = 3
 """From this LeaveGroup version on several members leave at once, each with a code of its own."""
 GROUP_ID_BYTES_MAX = 32_767
 """What a string of two bytes' length can hold: the record has to name the group."""
-EXPIRED_AT_ONCE = 1_000
+FORGOTTEN_AT_ONCE = 1_000
 """Positions ended by one batch; if there are more, the next tick goes on."""
+GONE_CHECK_MS = 10_000
+"""Until it is looked whether positions in topics that are no more have been forgotten."""
 
 
 class GroupCoordinator:
@@ -115,6 +118,8 @@ class GroupCoordinator:
         self._steady = SteadyTime()
         self._expiry_ms: int | None = None
         """When positions and groups are looked through; None while there are none."""
+        self._gone_ms: int | None = None
+        """When it is looked for positions in topics that are no more; None: all are forgotten."""
 
     def configure(self, config: GroupConfig) -> None:
         """Go on with other settings."""
@@ -206,11 +211,14 @@ class GroupCoordinator:
                 outcome += group.on_tick(at)
                 self._schedule(group_id)
                 outcome += self._bury(group_id)
-        return outcome + self._expire(at)
+        outcome += self._expire(at)
+        if self._gone_ms is not None and at.now_ms >= self._gone_ms:
+            outcome += self._forget_gone(at)
+        return outcome
 
     def next_deadline_ms(self) -> int | None:
         """See `Shard.next_deadline_ms`."""
-        deadlines = (self._deadlines.next_ms(), self._expiry_ms)
+        deadlines = (self._deadlines.next_ms(), self._expiry_ms, self._gone_ms)
         return min((each for each in deadlines if each is not None), default=None)
 
     def refuse(self, request: Message, version: int, code: int) -> Message:  # noqa: ARG002 - see `Shard.refuse`; these responses do not depend on it
@@ -223,7 +231,12 @@ class GroupCoordinator:
         self, group_id: str, wanted: Iterable[tuple[str, Iterable[int]]] | None
     ) -> list[OffsetFetchResponseTopics]:
         """Committed offsets, -1 where there is none; `wanted` None is all that there are."""
-        return positions(self._offsets.of(group_id), wanted)
+        known = {
+            (topic, partition): value
+            for (topic, partition), value in self._offsets.of(group_id).items()
+            if self._is_there(topic, value)
+        }
+        return positions(known, wanted)
 
     def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether no transaction is open that may set the position."""
@@ -249,9 +262,10 @@ class GroupCoordinator:
         """A line about each group."""
         return listed(self._groups.values(), self._offsets.groups())
 
-    def forget_topic(self, name: str) -> Outcome:
+    def on_deletion(self, now_ms: int) -> None:
         """A topic is gone, and with it all positions in it."""
-        return Outcome(tuple(encode_change(c) for c in self._offsets.forget_topic(name)))
+        if self._offsets.groups():
+            self._gone_ms = now_ms
 
     # ---- requests ----
 
@@ -359,7 +373,8 @@ class GroupCoordinator:
             exists = self._exists(topic, partition.partition_index)
             code = refused or commit_refusal(partition, exists=exists)
             if code is ErrorCode.NONE:
-                records.append(commit_record(request, topic, partition, at))
+                topic_id = self._topics.topic_id(topic) or ZERO_UUID
+                records.append(commit_record(request, topic, topic_id, partition, at))
             return code
 
         response = commit_response(request, keep)
@@ -421,11 +436,12 @@ class GroupCoordinator:
             wall_ms=self._steady.wall_ms(now_ms=at.now_ms, wall_ms=at.wall_ms),
             retention_ms=self._config.offsets_retention_minutes * 60_000,
         )
-        over = list(itertools.islice(unused, EXPIRED_AT_ONCE))
-        if len(over) < EXPIRED_AT_ONCE:
+        over = list(itertools.islice(unused, FORGOTTEN_AT_ONCE))
+        if len(over) < FORGOTTEN_AT_ONCE:
             interval_ms = self._config.offsets_retention_check_interval_ms
             something = self._offsets.groups() or self._groups
             self._expiry_ms = at.now_ms + interval_ms if something else None
+        self._gone_ms = at.now_ms
         outcome = Outcome(tuple(forgotten(key.group, key.topic, key.partition) for key in over))
         for group_id, gone in Counter(key.group for key in over).items():
             outcome += self._bury(group_id, gone=gone)
@@ -434,16 +450,36 @@ class GroupCoordinator:
             outcome += self._bury(group_id)
         return outcome
 
+    def _forget_gone(self, at: Instant) -> Outcome:
+        """Forget positions in topics that are no more.
+
+        What forgets them may be lost with the leader of this shard, before or after it was
+        appended: so it is looked again some time later, and by whoever has loaded the shard.
+        """
+        gone = list(itertools.islice(self._offsets.gone(self._is_there), FORGOTTEN_AT_ONCE))
+        wait_ms = 0 if len(gone) == FORGOTTEN_AT_ONCE else GONE_CHECK_MS
+        self._gone_ms = at.now_ms + wait_ms if gone else None
+        return Outcome(tuple(forgotten(key.group, key.topic, key.partition) for key in gone))
+
     def _expire_later(self, now_ms: int) -> None:
         """There is something now that may be over one day."""
         if self._expiry_ms is None:
             self._expiry_ms = now_ms + self._config.offsets_retention_check_interval_ms
+            self._gone_ms = now_ms
 
     def _unused_since_ms(self, group_id: str, topic: str, committed_ms: int) -> int | None:
         group = self._groups.get(group_id)
         return committed_ms if group is None else group.unused_since_ms(topic, committed_ms)
 
     # ---- groups ----
+
+    def _is_there(self, topic: str, position: OffsetCommitValue) -> bool:
+        """Whether the topic is the one that the position is of.
+
+        A new one of the same name would be read from the old one's position on.
+        """
+        topic_id = self._topics.topic_id(topic)
+        return topic_id is not None and position.topic_id in (ZERO_UUID, topic_id)
 
     def _exists(self, topic: str, partition: int) -> bool:
         return 0 <= partition < self._topics.partitions(topic)

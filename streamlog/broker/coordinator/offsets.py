@@ -54,17 +54,13 @@ class CommittedOffsets:
                 if wall_ms >= (unused_ms + retention_ms if asked_ms < 0 else asked_ms):
                     yield OffsetCommitKey(group=group_id, topic=topic, partition=partition)
 
-    def forget_topic(self, name: str) -> list[OffsetChange]:
-        """The end of all positions in a topic that is no more.
-
-        Otherwise a new topic of the same name would be read from the old one's position on.
-        """
-        return [
-            OffsetChange(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)
-            for group_id, positions in self._groups.items()
-            for topic, partition in positions
-            if topic == name
-        ]
+    def gone(self, is_there: Callable[[str, OffsetCommitValue], bool]) -> Iterator[OffsetCommitKey]:
+        """Positions in topics that are no more, but for those that a transaction may set."""
+        for group_id, positions in self._groups.items():
+            for (topic, partition), value in positions.items():
+                if is_there(topic, value) or (group_id, topic, partition) in self._staged:
+                    continue
+                yield OffsetCommitKey(group=group_id, topic=topic, partition=partition)
 
     def is_stable(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether no transaction is open that may set the position."""

@@ -1,10 +1,11 @@
 """The records of `__consumer_offsets`, byte for byte as Kafka writes them.
 
 Two kinds, told apart by the version in front of the key: 0 and 1 are committed offsets, 2 is a
-group. Values carry a version of their own. We write what Kafka has written since 2.3 (offset
-value 3, or 1 for one with a time to expire at; group value 3) and read every other one that the
-protocol's tables know, so that a partition of Kafka's can be read as it is. Keys of later
-versions are new kinds of groups: none of our business, and skipped.
+group. Values carry a version of their own. We write what Kafka has written since 2.3 (group value
+3; offset value 1 for one with a time to expire at, else 3, or since 4.1 the 4 that names the topic
+by its id) and read every other one that the protocol's tables know, so that a partition of Kafka's
+can be read as it is. Keys of later versions are new kinds of groups: none of our business, and
+skipped.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from streamlog.protocol.messages.coordination import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
+from streamlog.protocol.schema import ZERO_UUID
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
+OFFSET_VALUE_VERSION_OF_TOPICS = 4
+"""From this version on a position says of which topic it is."""
 EXPIRING_OFFSET_VALUE_VERSION = 1
 GROUP_VALUE_VERSION = 3
 
@@ -47,11 +51,9 @@ def encode_change(change: OffsetChange | GroupChange) -> CoordinatorRecord:
     """The record for one change."""
     if isinstance(change, OffsetChange):
         position = change.value
-        expires = position is not None and position.expire_timestamp >= 0
-        version = EXPIRING_OFFSET_VALUE_VERSION if expires else OFFSET_VALUE_VERSION
         return CoordinatorRecord(
             encode_versioned(change.key, OFFSET_KEY_VERSION),
-            None if position is None else encode_versioned(position, version),
+            None if position is None else encode_versioned(position, _version_of(position)),
         )
     value = change.value
     return CoordinatorRecord(
@@ -79,3 +81,11 @@ def decode_change(record: CoordinatorRecord) -> OffsetChange | GroupChange | Non
         decode_versioned(OffsetCommitKey, record.key),
         None if data is None else decode_versioned(OffsetCommitValue, data),
     )
+
+
+def _version_of(position: OffsetCommitValue) -> int:
+    """The one that has room for what it says."""
+    if position.expire_timestamp >= 0:
+        return EXPIRING_OFFSET_VALUE_VERSION
+    is_of_topic = position.topic_id != ZERO_UUID
+    return OFFSET_VALUE_VERSION_OF_TOPICS if is_of_topic else OFFSET_VALUE_VERSION

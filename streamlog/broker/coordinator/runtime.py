@@ -192,10 +192,10 @@ class CoordinatorRuntime:
         """A producer's transaction has ended in a partition of the offsets topic."""
         self._shards.at(index).shard.end_transaction(producer_id, committed=committed)
 
-    def forget_topic(self, name: str) -> None:
-        """A topic was deleted: forget all positions in it."""
+    def on_deletion(self) -> None:
+        """A topic was deleted: the next `tick` forgets all positions in it."""
         for led in self._shards:
-            self._deliver(led, led.shard.forget_topic(name))
+            led.shard.on_deletion(self._clock.now_ms())
 
     def stop(self, reason: StreamlogError) -> None:
         """Nobody will be answered any more."""

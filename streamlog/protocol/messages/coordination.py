@@ -21,6 +21,7 @@ from streamlog.protocol.schema import (
     opaque,
     string,
     string_array,
+    uuid,
 )
 
 
@@ -455,13 +456,14 @@ class OffsetCommitKey(Message, versions="0-1"):
 
 
 class OffsetCommitValue(Message, versions="0-4", flexible_from=4):
-    """A position in `__consumer_offsets`."""
+    """A position in `__consumer_offsets`; `topic_id` says of which topic of that name."""
 
     offset: int = int64("0+")
     leader_epoch: int = int32("3+", default=-1)
     metadata: str = string("0+")
     commit_timestamp: int = int64("0+")
     expire_timestamp: int = int64("1", default=-1)
+    topic_id: bytes = uuid("4+", tag=0)
 
 
 class GroupMetadataKey(Message, versions="2"):

@@ -226,7 +226,7 @@ def test_a_commit_may_say_itself_how_long_it_is_kept(forgetful: Node) -> None:
 
 
 def test_positions_end_in_portions(forgetful: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_coordinator, "EXPIRED_AT_ONCE", 2)
+    monkeypatch.setattr(group_coordinator, "FORGOTTEN_AT_ONCE", 2)
 
     async def story(broker: Broker) -> None:
         for number in range(5):

@@ -38,6 +38,11 @@ def test_positions_go_with_their_topic() -> None:
     for group in ("g", "h"):
         for topic in ("t", "u"):
             offsets.replay(change(group, topic, 0, 3))
-    for forgotten in offsets.forget_topic("t"):
-        offsets.replay(forgotten)
+    staged = change("h", "t", 0, 4)
+    offsets.stage(7, staged)
+    gone = list(offsets.gone(lambda topic, _: topic != "t"))
+    assert [(each.group, each.topic) for each in gone] == [("g", "t")]  # That of h may be set.
+    offsets.decide(7, committed=False)
+    for key in list(offsets.gone(lambda topic, _: topic != "t")):
+        offsets.replay(OffsetChange(key, None))
     assert positions(offsets, "g") == positions(offsets, "h") == {("u", 0): 3}

@@ -26,6 +26,15 @@ def test_a_position_has_kafkas_bytes() -> None:
     assert decode_change(record) == OffsetChange(key, value)
 
 
+def test_a_position_may_name_its_topic() -> None:
+    key = OffsetCommitKey(group="g", topic="top", partition=3)
+    value = OffsetCommitValue(offset=42, metadata="m", commit_timestamp=5, topic_id=b"i" * 16)
+    record = encode_change(OffsetChange(key, value))
+    head = bytes.fromhex("0004 000000000000002a ffffffff 02 6d 0000000000000005")
+    assert record.value == head + b"\1\0\x10" + b"i" * 16
+    assert decode_change(record) == OffsetChange(key, value)
+
+
 def test_a_group_has_kafkas_bytes() -> None:
     member = MemberMetadata(
         member_id="m",
