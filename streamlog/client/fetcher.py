@@ -167,7 +167,7 @@ class Fetcher:
             return leader  # The topic was made again, and says so itself.
         log.warning(
             "%s-%d: what was read is of leader epoch %d, and brokers know of %d: waiting for one"
-            " that has heard of that election",
+            " that has heard of that election; if the topic was made again, seek",
             *partition,
             state.fetched_epoch,
             known,

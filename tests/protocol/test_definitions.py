@@ -35,7 +35,15 @@ LATER: list[Definition] = [
         "versions": "0+",
         "taggedVersions": "0+",
         "tag": 0,
-    }
+    },
+    {
+        "of": "OffsetCommitValue",
+        "name": "TopicId",
+        "type": "uuid",
+        "versions": "4+",
+        "taggedVersions": "4+",
+        "tag": 0,
+    },
 ]
 
 
