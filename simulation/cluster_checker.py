@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,14 @@ class Batch(NamedTuple):
     digest: int
 
 
+class Commit(NamedTuple):
+    """A batch that a replica knew to be committed."""
+
+    batch: Batch
+    leader_epoch: int
+    """In which that was so; the earliest that anybody was in. Later leaders have the batch."""
+
+
 class ClusterChecker:
     """The checker of one life."""
 
@@ -57,7 +66,7 @@ class ClusterChecker:
         self.counts: Counter[str] = Counter()
         self._nodes = nodes
         self._loop = loop
-        self._committed: dict[Place, dict[int, Batch]] = {}
+        self._committed: dict[Place, dict[int, Commit]] = {}
         """Every batch that was ever below a high watermark, by its base offset."""
         self._leaders: dict[tuple[Place, int], str] = {}
         self._marks: dict[tuple[str, Place], tuple[int, int, int]] = {}
@@ -114,9 +123,10 @@ class ClusterChecker:
             self.counts["leaderships"] += 1
             has = {each.base_offset: each for each in self._read(node, place)}
             start = replica.facts.start_offset
-            for each in self._committed.get(place, {}).values():
-                # Looked at late, a leader may have been replaced by one that commits already.
-                is_before = start <= each.base_offset and each.epoch < leader.epoch
+            for each, by_epoch in self._committed.get(place, {}).values():
+                # Looked at late, a leader may have been replaced by one that commits already,
+                # what the one before it has left included.
+                is_before = start <= each.base_offset and by_epoch < leader.epoch
                 if is_before and has.get(each.base_offset) != each:
                     self._violate(
                         "P3",
@@ -140,6 +150,8 @@ class ClusterChecker:
     def _compare(self, place: Place, node: Node, replica: PartitionReplica) -> None:
         """P4 and P8, of what is on this replica's disk."""
         committed = self._committed.setdefault(place, {})
+        epoch = replica.machine.leader_epoch
+        now = sys.maxsize if epoch is None else epoch
         end = None
         for each in self._read(node, place):
             if end is not None and each.base_offset != end:
@@ -147,7 +159,8 @@ class ClusterChecker:
             end = each.next_offset
             if each.next_offset > replica.facts.high_watermark:
                 return
-            known = committed.setdefault(each.base_offset, each)
+            known, by_epoch = committed.get(each.base_offset, Commit(each, now))
+            committed[each.base_offset] = Commit(known, min(by_epoch, now))
             if known != each:
                 self._violate("P4", f"{node.machine.name}: {place} has {each}, and not {known}")
 

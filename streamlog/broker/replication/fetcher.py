@@ -5,7 +5,9 @@ brought is synced meanwhile, and only then asked on from, which tells the leader
 disk. A leader that has nothing new keeps the request for a while.
 Rule of the file: an answer is told to the follower that asked, or the follower is told that there
 is none. A broker that can't be reached is tried again, at growing intervals, for as long as it
-leads. Replicas that are throttled are left out of requests while their quota is exceeded (KIP-73).
+leads. What an earlier life of it was asked is answered by nobody, and waited for no longer than
+until the next is registered: who loses its power says goodbye to no connection. Replicas that are
+throttled are left out of requests while their quota is exceeded (KIP-73).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from streamlog.broker.replication.decisions import Diverging, OutstandingFetch
 from streamlog.broker.replication.fetched_batches import fetched_batches
-from streamlog.errors import StreamlogError
+from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.data import (
     FetchPartition,
@@ -57,6 +59,7 @@ class ReplicaFetcher:
         leader: int,
         connect: Connect,
         *,
+        leader_broker_epoch: int,
         config: ReplicationConfig,
         clock: Clock,
         topic_id: Callable[[str], bytes | None],
@@ -64,6 +67,7 @@ class ReplicaFetcher:
     ) -> None:
         """`quota` is shared by all fetchers of this broker."""
         self.leader = leader
+        self._leader_broker_epoch = leader_broker_epoch
         self._connect = connect
         self._config = config
         self._clock = clock
@@ -78,6 +82,16 @@ class ReplicaFetcher:
         self._timers: dict[PartitionReplica, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._transport: Transport | None = None
+        self._patience: asyncio.Timeout | None = None
+        """With the answer that is due; it ends when nobody can give that any more."""
+
+    def on_registered(self, leader_broker_epoch: int) -> None:
+        """The leader is registered with this epoch; with a new one it is another life of it."""
+        if leader_broker_epoch == self._leader_broker_epoch:
+            return
+        self._leader_broker_epoch = leader_broker_epoch
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
 
     def add(self, replica: PartitionReplica) -> None:
         """It may have something to ask for."""
@@ -198,7 +212,14 @@ class ReplicaFetcher:
         """What the leader answers, by topic; nothing if it refuses the whole."""
         if self._transport is None:
             self._transport = await self._connect(self.leader)
-        response = await self._transport.call(request, timeout_ms=self._config.socket_timeout_ms)
+        timeout_ms = self._config.socket_timeout_ms
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                response = await self._transport.call(request, timeout_ms=timeout_ms)
+        except TimeoutError:
+            raise ConnectionLost("it was started again, and does not know the request") from None
+        finally:
+            self._patience = None
         if not isinstance(response, FetchResponse) or response.error_code:
             return []
         return [(topic.topic_id, data) for topic in response.responses for data in topic.partitions]

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from streamlog.broker.replication.decisions import NO_EPOCH
 from streamlog.broker.replication.fetcher import Connect, ReplicaFetcher
 from streamlog.broker.replication.isr_changes import IsrChanges, Submit
 from streamlog.broker.replication.partition_replica import PartitionReplica, ReplicaNode
@@ -115,6 +116,9 @@ class Replicas:
         self.node.brokers.clear()
         self.node.brokers.update(alive)
         self.node.racks = dict(racks or {})
+        for leader, fetcher in self._fetchers.items():
+            if leader in alive:
+                fetcher.on_registered(alive[leader])
 
     def apply(self, partition: Partition, state: PartitionState, metadata_offset: int) -> None:
         """The controller has committed this of a partition that has a replica here.
@@ -179,6 +183,7 @@ class Replicas:
             fetcher = self._fetchers[follower.leader] = ReplicaFetcher(
                 follower.leader,
                 self._connect,
+                leader_broker_epoch=self.node.brokers.get(follower.leader, NO_EPOCH),
                 config=self._config,
                 clock=self._clock,
                 topic_id=self._topic_id,

@@ -649,7 +649,9 @@ class LogDirectory:
                 log_start_offset=start,
                 rolls=self.rolls,
             )
-            logs[number].high_watermark = mark
+            # Committed by others, and kept, while it was not on this disk yet: what was lost of it
+            # is not committed here, and what comes in its place is so only when the leader says so.
+            logs[number].high_watermark = min(mark, logs[number].log_end_offset)
 
     def _check_writable(self) -> None:
         if self._lock is None:

@@ -79,17 +79,18 @@ class ReplicatingNode:
         self.files = MemoryFiles()
         self.up = False
         self._cluster = cluster
-        self._life = 0
+        self.life = 0
+        self._silent_lives: set[int] = set()
 
     def start(self) -> None:
-        self._life += 1
+        self.life += 1
         self.threads: list[HeldThread] = []
         self.broker = Broker.open("data", files=self.files, threads=self._thread)
         if "t" not in self.broker.directory.topics:
             self._know_topic()
         self.replicas = Replicas(
             self.broker.directory,
-            node=(self.id, self._life),
+            node=(self.id, self.life),
             clock=self.broker.clock,
             config=ReplicationConfig(lag_time_max_ms=LAG_MS),
             topic_id=lambda _: TOPIC_ID,
@@ -139,9 +140,15 @@ class ReplicatingNode:
         self.threads.append(thread)
         return thread
 
+    def was_silent_in(self, life: int) -> bool:
+        """Whether no connection to that life was told of its end."""
+        return life in self._silent_lives
+
     async def stop(self, *, power_cut: bool = False) -> None:
-        """The process ends; with a power cut, what was not synced is gone."""
+        """The process ends; with a power cut, what was not synced is gone, and nobody is told."""
         self.up = False
+        if power_cut:
+            self._silent_lives.add(self.life)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         gone = ConnectionLost("stopped")
@@ -195,14 +202,23 @@ class _Wire:
     def __init__(self, cluster: Cluster, ends: tuple[ReplicatingNode, ReplicatingNode]) -> None:
         self._cluster = cluster
         self._ends = ends
+        self._life = ends[1].life
 
     async def call(self, request: Message, *, timeout_ms: int) -> Message:
         assert isinstance(request, FetchRequest)
+        async with asyncio.timeout(timeout_ms / 1000):
+            try:
+                return await self._answer(request)
+            except ConnectionLost:
+                if not self._ends[1].was_silent_in(self._life):
+                    raise
+                return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def _answer(self, request: FetchRequest) -> Message:
         self._cluster.check(*self._ends)
         answer = self._ends[1].fetches.begin(request)
         if isinstance(answer, asyncio.Future):
-            async with asyncio.timeout(timeout_ms / 1000):
-                answer = await answer
+            answer = await answer
         self._cluster.check(*self._ends)
         return answer
 
@@ -243,7 +259,7 @@ class Cluster:
         """Begin a life of a node: it is registered, and told what is committed."""
         node.start()
         self.offset += 1
-        node.replicas.register(100 * node.id + node._life, self.offset)
+        node.replicas.register(100 * node.id + node.life, self.offset)
         self.commit()
 
     def elect(self, leader: int, isr: tuple[int, ...] | None = None) -> None:

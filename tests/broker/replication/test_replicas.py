@@ -178,6 +178,21 @@ async def test_a_broker_that_lost_its_power_comes_back_as_a_follower(cluster: Cl
 
 
 @story
+async def test_nobody_waits_for_an_answer_of_a_life_that_has_ended(cluster: Cluster) -> None:
+    """A power cut says goodbye to no connection; `replica.socket.timeout.ms` is 30 seconds."""
+    leader = cluster.nodes[0]
+    await leader.produce(b"first")
+    await leader.stop(power_cut=True)
+    cluster.elect(1, isr=(1, 2))
+    cluster.start(leader)
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    cluster.elect(0)
+    async with asyncio.timeout(20):
+        assert (await leader.produce(b"second")).base_offset == 1
+    assert cluster.isr == (0, 1, 2)
+
+
+@story
 async def test_who_waits_for_a_partition_that_goes_is_told(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     cluster.cut_off |= {1, 2}
@@ -197,6 +212,31 @@ async def test_what_was_committed_is_known_after_a_restart(cluster: Cluster) -> 
     cluster.elect(0)
     cluster.start(leader)
     assert leader.partition.high_watermark == 1
+
+
+@story
+async def test_what_a_disk_has_lost_makes_nothing_committed_that_comes_in_its_place(
+    cluster: Cluster,
+) -> None:
+    leader, _, late = cluster.nodes
+    cluster.cut_off.add(2)
+    for number in range(3):
+        await leader.produce(b"%d" % number)
+    for thread in late.threads:
+        thread.held = True
+    cluster.cut_off.discard(2)
+    cluster.commit()
+    await cluster.until(lambda: late.partition.high_watermark == 3)
+    late.broker.directory.write_checkpoints()
+    await late.stop(power_cut=True)
+    cluster.cut_off |= {0, 1}
+    cluster.start(late)
+    assert late.end == 0
+    cluster.elect(2)  # Not a clean election: it is in nobody's in-sync set.
+    waiting = late.produce(b"other")
+    await cluster.until(lambda: late.partition.log.synced.offset == 1)
+    assert late.partition.high_watermark == 0
+    assert not waiting.done()
 
 
 @story
