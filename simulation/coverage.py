@@ -59,6 +59,7 @@ SEEDS: Final[Mapping[str, int]] = {
     "controller": 30,
     "quorum": 5,
     "broker": 6,
+    "cluster": 6,
 }
 """Lives of each level that are enough to come everywhere."""
 NEVER_RUN: Final = (r"if TYPE_CHECKING:", r"^\s*\.\.\.$")
