@@ -300,7 +300,9 @@ class Own(Client):
         idempotent: bool = False,
         transactional_id: str | None = None,
     ) -> Writer:
-        options: ProducerOptions = {"compression": codec, "idempotent": idempotent}
+        options: ProducerOptions = {"compression": codec}
+        if idempotent:
+            options |= {"idempotent": True}
         if transactional_id is not None:
             options |= {"transactional_id": transactional_id, "idempotent": True}
         match acks:
