@@ -292,7 +292,7 @@ class Applying:
         untold: dict[Place, int] = {}
         for name, number in sorted(self._damaged):
             topic, hosted = self._metadata.topic(name), self._partitions.hosted(name, number)
-            if topic is None or hosted is None or not hosted.log.damage:
+            if topic is None or hosted is None or not hosted.log.lacks_records:
                 self._damaged.discard((name, number))
                 self._damaged_in.pop((name, number), None)
                 continue
@@ -362,7 +362,7 @@ def damaged_places(metadata: ClusterMetadata, directory: LogDirectory) -> dict[P
     for topic, number, partition in metadata.partitions():
         state = directory.topics.get(topic.name)
         log = None if state is None else state.partitions.get(number)
-        if log is not None and log.damage and is_relied_on(partition, directory.node_id):
+        if log is not None and log.lacks_records and is_relied_on(partition, directory.node_id):
             found[topic.topic_id, number] = partition.leader_epoch
     return found
 

@@ -10,6 +10,8 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.folders import partition_folder
+from streamlog.broker.storage.inspection import Inspection
+from streamlog.broker.storage.mending import mend
 from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.errors import ConnectionLost, CorruptData, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -148,6 +150,54 @@ def test_a_replica_that_has_lost_records_below_its_end_fetches_them_anew() -> No
         await first.start()
         await until(lambda: isr(cluster) == {1, 2, 3} and not log(first).damage)
         assert len({content(node) for node in cluster.nodes.values()}) == 1
+
+    lived(three, story)
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_replica_that_was_mended_fetches_what_was_lost(leads: bool) -> None:
+    async def story(cluster: Cluster) -> None:
+        await create(cluster)
+        for number in range(5):
+            await produced(cluster, b"%d" % number)
+        await until(lambda: isr(cluster) == {1, 2, 3})
+        first = leader(cluster)
+        node = next(each for each in cluster.nodes.values() if (each is first) == leads)
+        whole, topic_id = content(node), log_id(node)
+        await power_cut(node)
+        await produced(cluster, b"meanwhile")
+        damage(node, topic_id, 100)
+        with Inspection.open("data", files=node.files) as inspection:
+            done = mend(inspection, inspection.verify())
+        assert any("are lost" in each.what or "is lost" in each.what for each in done)
+        await node.start()
+        await until(lambda: isr(cluster) == {1, 2, 3} and not log(node).lacks_records)
+        assert content(node)[: len(whole)] == whole
+        assert len({content(node) for node in cluster.nodes.values()}) == 1
+
+    lived(three, story)
+
+
+def test_what_is_mended_where_nobody_has_more_is_served_as_it_is() -> None:
+    async def story(cluster: Cluster) -> None:
+        await create(cluster)
+        await produced(cluster, b"lost")
+        await produced(cluster, b"kept")
+        await until(lambda: isr(cluster) == {1, 2, 3})
+        topic_id = log_id(leader(cluster))
+        for node in cluster.nodes.values():
+            await power_cut(node)
+        for node in cluster.nodes.values():
+            damage(node, topic_id, 30)
+            with Inspection.open("data", files=node.files) as inspection:
+                mend(inspection, inspection.verify())
+        for node in cluster.nodes.values():
+            await node.start()
+        await until(lambda: len(isr(cluster)) == 3)
+        assert await produced(cluster, b"more") == 2
+        await until(lambda: len({content(node) for node in cluster.nodes.values()}) == 1)
+        found = [each.record_count for each in split_batches(content(cluster.nodes[1]))]
+        assert found == [0, 1, 1]
 
     lived(three, story)
 

@@ -142,11 +142,15 @@ class Follower:
             return [StartAt(log_start)]
         return []
 
-    def begin_anew(self) -> list[Effect]:
-        """Our log has lost what it had, and we are out of sync: fetch all of it again."""
+    def begin_anew(self, offset: int) -> list[Effect]:
+        """Our log has lost what it had from `offset` on, and we are out of sync: fetch it again."""
         self._outstanding = None
-        self._log.start_at(self._log.start_offset)
-        return [StartAt(self._log.start_offset)]
+        log = self._log
+        if offset <= log.start_offset:
+            log.start_at(log.start_offset)
+            return [StartAt(log.start_offset)]
+        log.cut(offset)
+        return [Truncate(offset)]
 
     def on_failed(self, fetch_id: tuple[int, int]) -> None:
         """The fetch was refused, or its answer is lost: the next one may be sent."""

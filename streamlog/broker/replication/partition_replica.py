@@ -411,19 +411,25 @@ class PartitionReplica:
         self.look(keep=True)
 
     def mend(self) -> None:
-        """Give up a log with a hole in it, to fetch it anew; only who is out of sync may.
+        """Give up what a log has behind a hole, to fetch it anew; only who is out of sync may.
+
+        Of a damaged log nobody knows what else it lacks, and all of it goes.
 
         Raises:
             LogDirectoryError: the disk refused.
         """
-        if self.machine.follower is None or not self.log.damage:
+        follower, damage = self.machine.follower, self.log.damage
+        start = self.log.log_start_offset
+        offset = start if damage else self.log.lost.first_from(start)
+        if follower is None or offset is None:
             return
+        why = damage[0] if damage else "what was lost there had been mended with empty batches"
         _log.warning(
-            "%s-%d is fetched anew from broker %d: %s",
-            *(self.topic, self.index, self.machine.follower.leader, self.log.damage[0]),
+            "%s-%d is fetched anew from broker %d, from offset %d on: %s",
+            *(self.topic, self.index, follower.leader, offset, why),
         )
         try:
-            self._perform(self.machine.follower.begin_anew())
+            self._perform(follower.begin_anew(offset))
         except StreamlogError:
             self._forget()
             raise

@@ -3,7 +3,9 @@
 Damaged bytes are moved, never deleted: they go to a file with the suffix `.quarantine` beside
 the segment, before anything else happens. The segment is then written anew: its sound batches
 as they are, and for every range of offsets that is lost one empty batch, such as compaction
-leaves too, so that readers step over it and no offset ever changes its meaning. Of offsets that
+leaves too, so that readers step over it and no offset ever changes its meaning. Which they are is
+written down (`lost_offsets`): a broker whose partition others have too fetches them from those,
+and does not count as one that has everything before. Of offsets that
 two files hold the later one's count, if it has all of them. Indexes are built anew. What nobody
 can mend is left, and `ADVICE` says what to do. Rule of the file: every step may be the last one
 before a power cut; a segment is the old one or the mended one, and mending again finishes what
@@ -25,6 +27,7 @@ from streamlog.broker.storage.aborted import ABORTED_SUFFIX
 from streamlog.broker.storage.aborted_audit import build_anew
 from streamlog.broker.storage.files import File, Files, make_durable_directory, write_whole
 from streamlog.broker.storage.findings import Finding, Kind, Report
+from streamlog.broker.storage.lost_offsets import LostOffsets
 from streamlog.broker.storage.partition_log import START_OFFSET
 from streamlog.broker.storage.scan import OFFSETS_MAX, PREFIX_BYTES
 from streamlog.broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
@@ -108,10 +111,12 @@ class _Mending:
     def __init__(self, files: Files, stored: Stored) -> None:
         self._files = files
         self._stored = stored
+        self._lost = LostOffsets(files, stored.directory)
         self._done: list[Mended] = []
 
     def mend(self, findings: list[Finding]) -> list[Mended]:
         make_durable_directory(self._files, self._stored.directory)
+        self._lost.read()
         bases = self._bases() or [self._stored.log_start_offset]
         rewritten = {each.path for each in findings if each.kind in _REWRITTEN}
         rewritten |= {
@@ -219,6 +224,8 @@ class _Mending:
 
     def _put_in_place(self, base: int, holes: list[tuple[int, int]]) -> None:
         path = self._stored.path(base)
+        if holes:
+            self._lost.add(holes[0][0], holes[-1][1])
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             with suppress(FileNotFoundError):
                 self._files.remove(self._stored.path(base, suffix))

@@ -26,6 +26,7 @@ from streamlog.broker.storage.file_range import FileRange
 from streamlog.broker.storage.files import Buffer, Content, File, Files, size_of
 from streamlog.broker.storage.log_disk import LogDisk
 from streamlog.broker.storage.log_producers import LogProducers
+from streamlog.broker.storage.lost_offsets import LostOffsets
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.recompression import recompressed
 from streamlog.broker.storage.roll_budget import RollBudget
@@ -77,6 +78,7 @@ class PartitionLog:
         self.found_end_offset = START_OFFSET
         """Behind the last batch that `range` has found."""
         self.cleaned = swap.CleanedOffset(files, directory)
+        self.lost = LostOffsets(files, directory)
         self.high_watermark = START_OFFSET
         """Up to where its partition is known to be committed, kept for the next opening."""
         self.is_synced_beside = False
@@ -162,6 +164,8 @@ class PartitionLog:
                 log.recovery = recovery.Recovery(damage=tuple(last.damage))
             if not read_only:
                 log._begin_at_start()
+                log.lost.read()
+                log.lost.keep_within(log_start_offset, log.log_end_offset)
                 log.epochs.open(
                     log.log_end_offset,
                     clean=clean,
@@ -216,9 +220,16 @@ class PartitionLog:
         """The damaged places that are known."""
         return self._segments.damage
 
+    @property
+    def lacks_records(self) -> bool:
+        """Whether it is damaged, or was mended: other replicas may have more than this one."""
+        return bool(self.damage) or self.lost.first_from(self._start_offset) is not None
+
     def watch_damage(self, on_damage: Callable[[], None]) -> None:
-        """Have it called if damage is known, and by any thread that finds some."""
+        """Have it called if it lacks records, and by any thread that finds damage."""
         self._segments.watch_damage(on_damage)
+        if self.lacks_records:
+            on_damage()
 
     @property
     def refused_reads(self) -> int:

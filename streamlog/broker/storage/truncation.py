@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.epochs import LeaderEpochs
     from streamlog.broker.storage.log_disk import LogDisk
     from streamlog.broker.storage.log_producers import LogProducers
+    from streamlog.broker.storage.lost_offsets import LostOffsets
     from streamlog.broker.storage.segments import Segments
 
 
@@ -26,6 +27,12 @@ class TruncatedLog(Protocol):
 
     synced: SyncedEnd
     epochs: LeaderEpochs
+    lost: LostOffsets
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        ...
 
     @property
     def log_end_offset(self) -> int:
@@ -82,6 +89,7 @@ class Truncation:
             self._segments.truncate(offset)
             log.epochs.truncate(log.log_end_offset)
             self._producers.restore()
+            log.lost.keep_within(log.log_start_offset, log.log_end_offset)
         except OSError as error:
             raise self._disk.failed(error) from error
         active = self._segments.active
@@ -107,6 +115,7 @@ class Truncation:
             self._segments.begin_again(offset)
             log.epochs.truncate(0)
             self._producers.restore(forget=True)
+            log.lost.keep_within(offset, offset)
         except OSError as error:
             raise self._disk.failed(error) from error
         log.synced = SyncedEnd(offset, offset, 0)

@@ -9,6 +9,7 @@ import pytest
 
 from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.folders import partition_folder
+from streamlog.broker.storage.lost_offsets import LostOffsets
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
     DeleteRecordsPartition,
@@ -395,6 +396,26 @@ async def test_a_hole_in_a_log_is_filled_by_the_leader(cluster: Cluster) -> None
     replica.mend()
     await cluster.until(lambda: cluster.isr == (0, 1, 2))
     assert not follower.partition.log.damage
+    assert follower.content() == leader.content()
+
+
+@story
+async def test_what_a_mended_log_has_lost_is_fetched_from_there_on(cluster: Cluster) -> None:
+    leader, _, follower = cluster.nodes
+    for number in range(6):
+        await leader.produce(b"%d" % number)
+    await follower.stop(power_cut=True)
+    LostOffsets(follower.files, f"data/{partition_folder(TOPIC_ID, 0)}").add(2, 4)
+    cluster.isr = (0, 1)
+    cluster.start(follower)
+    replica = follower.partition.replica
+    assert replica is not None
+    assert follower.partition.log.lacks_records
+    replica.mend()
+    assert (follower.partition.log.log_start_offset, follower.end) == (0, 2)
+    replica.mend()  # There is nothing to be done again.
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    assert not follower.partition.log.lacks_records
     assert follower.content() == leader.content()
 
 

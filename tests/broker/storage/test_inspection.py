@@ -454,6 +454,9 @@ def test_mending_survives_a_crash_at_every_step(keep_bytes: int | None) -> None:
         assert verify(files).findings == ()
         lost = range(victim.batch.base_offset, victim.batch.next_offset)
         assert served(files) == {o: value for o, value in before.items() if o not in lost}
+        directory = opened(files)
+        assert directory.log("t", 0).lost.first_from(0) == lost.start
+        directory.close()
         if survived:
             return
     raise AssertionError("mending took more steps than were tried")
