@@ -44,8 +44,6 @@ class LogDisk:
     ) -> None:
         self.failure: LogDirectoryError | None = None
         """Why the log takes nothing more."""
-        self.refused_reads = 0
-        """Reads that met a damaged place; the place itself is told once."""
         self._files = files
         self._directory = directory
         self._name = name
@@ -59,7 +57,6 @@ class LogDisk:
         try:
             yield
         except CorruptData as error:
-            self.refused_reads += 1
             self._tell(str(error))
             raise
         except OSError as error:

@@ -48,6 +48,11 @@ class LostOffsets:
         except (RecursionError, *MALFORMED):
             self._range = _EVERYTHING
 
+    def open(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Know what is written down of a log that begins and ends there."""
+        self.read()
+        self.keep_within(log_start_offset, log_end_offset)
+
     def first_from(self, log_start_offset: int) -> int | None:
         """From where on a log that begins there may lack records; None if it does not."""
         if self._range is None or self._range[1] <= log_start_offset:

@@ -164,8 +164,7 @@ class PartitionLog:
                 log.recovery = recovery.Recovery(damage=tuple(last.damage))
             if not read_only:
                 log._begin_at_start()
-                log.lost.read()
-                log.lost.keep_within(log_start_offset, log.log_end_offset)
+                log.lost.open(log_start_offset, log.log_end_offset)
                 log.epochs.open(
                     log.log_end_offset,
                     clean=clean,
@@ -230,11 +229,6 @@ class PartitionLog:
         self._segments.watch_damage(on_damage)
         if self.lacks_records:
             on_damage()
-
-    @property
-    def refused_reads(self) -> int:
-        """Reads that met a damaged place; the place itself is told once."""
-        return self._disk.refused_reads
 
     @property
     def whole(self) -> bool:
@@ -476,18 +470,13 @@ class PartitionLog:
         self.check_open()
         with self._disk.errors():
             count = expired_segments(self._segments, self._config, wall_ms=wall_ms)
-            while count and self._end_of_segment(count - 1) > high_watermark:
-                count -= 1
+            count = min(count, self._segments.count_ended_by(high_watermark))
             if not count:
                 return
             if count == len(self._segments):
                 self._roll()
                 self._rolling.begin(now_ms)
             self.advance_start(self._segments.base_offset(count))
-
-    def _end_of_segment(self, number: int) -> int:
-        last = number == len(self._segments) - 1
-        return self.log_end_offset if last else self._segments.base_offset(number + 1)
 
     @property
     def has_expired_files(self) -> bool:
@@ -773,10 +762,8 @@ class PartitionLog:
         with self._disk.errors():
             behind = self._segments.active.indexes_are_behind or self._segments.has_unsynced
             if self._dirty or behind:
-                segments = [*self._segments.unsynced, self._segments.active]
                 self._segments.active.trim_indexes()
                 self._segments.active.close()
-                self._sync(segments)
-                self._segments.unsynced = []
-                self.synced = max(self.synced, self._end())
+                self._dirty = True
+                self.flush()
             self._producers.keep()

@@ -196,6 +196,10 @@ class Segments:
         """Where one of them begins; the oldest has number 0."""
         return self._bases[number]
 
+    def count_ended_by(self, offset: int) -> int:
+        """How many, from the oldest on, have nothing from `offset` on; the active one included."""
+        return bisect_right([*self._bases[1:], self.active.next_offset], offset)
+
     def first_ends_by(self, offset: int) -> bool:
         """Whether the oldest segment is sealed and has nothing from `offset` on."""
         return len(self._bases) > 1 and self._bases[1] <= offset
@@ -356,10 +360,8 @@ class Segments:
             _logger.error("%s", damage)
 
     def watch_damage(self, on_damage: Callable[[], None]) -> None:
-        """See `PartitionLog.watch_damage`."""
+        """Have it called by any thread that finds some from now on."""
         self._on_damage = on_damage
-        if self.damage:
-            on_damage()
 
     # Within.
 
