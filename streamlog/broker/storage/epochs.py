@@ -40,16 +40,17 @@ class LeaderEpochs:
         self._files = files
         self._path = f"{directory}/{EPOCHS}"
         self._entries: list[tuple[int, int]] = []
+        self._start_offset = 0
 
     def open(
         self,
-        end_offset: int,
+        extent: tuple[int, int],
         *,
         clean: bool,
         batches: Callable[[], Iterable[tuple[int, int]]],
         newest_known: int = -1,
     ) -> None:
-        """Read the file of a log that ends at `end_offset`; begin an epoch unless it is clean.
+        """Read the file of a log that begins and ends there; begin an epoch unless it is clean.
 
         `batches` tells epoch and base offset of all batches, in order, and is asked if the file
         is no good, or missing though `newest_known`, an epoch that some batch has, is not 0.
@@ -57,6 +58,7 @@ class LeaderEpochs:
         Raises:
             OSError: the file, or the log, can't be read.
         """
+        self._start_offset, end_offset = extent
         self._entries, self.current = [], 0
         try:
             self._entries = _parsed(read_file(self._files, self._path))
@@ -111,9 +113,23 @@ class LeaderEpochs:
         Raises:
             OSError: the disk refused.
         """
+        self._start_offset = min(self._start_offset, end_offset)
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) < len(self._entries):
             self._write(kept)
+
+    def trim(self, start_offset: int) -> None:
+        """The log begins at `start_offset` now, for good: epochs that ended before are forgotten.
+
+        Not the last one: what was committed before the log's start was of it.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self._start_offset = start_offset
+        over = [number for number, entry in enumerate(self._entries) if entry[1] < start_offset]
+        if len(over) > 1:
+            self._write(self._entries[over[-1] :])
 
     def start_after(self, epoch: int) -> int | None:
         """Where the first epoch after `epoch` begins; None if there is none."""
@@ -126,16 +142,19 @@ class LeaderEpochs:
     def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
         """The last epoch that is not after `epoch`, and where it ends; -1 and -1 if unknown.
 
-        `end_offset` is where the log ends.
+        `end_offset` is where the log ends. Of an epoch all of whose records are deleted that is
+        where the log begins, and whether there was such an epoch nobody knows.
         """
         if not 0 <= epoch <= self.current:
             return -1, -1
         if epoch == self.current:
             return epoch, end_offset  # also before its first batch
-        known = [(0, 0), *self._entries]
-        found = max((each for each, _ in known if each <= epoch), default=-1)
+        known = self._entries
+        if not known or known[0][1] > self._start_offset:
+            known = [(0, 0), *known]
+        found = max((each for each, _ in known if each <= epoch), default=epoch)
         ends = (start for each, start in known if each > epoch)
-        return found, min(ends, default=end_offset)
+        return found, max(min(ends, default=end_offset), self._start_offset)
 
     def diverges(self, epoch: int, offset: int, end_offset: int) -> tuple[int, int] | None:
         """What a reader has to go back to, as `end_of` tells; None if it is right.

@@ -166,7 +166,7 @@ class PartitionLog:
                 log._begin_at_start()
                 log.lost.open(log_start_offset, log.log_end_offset)
                 log.epochs.open(
-                    log.log_end_offset,
+                    (log_start_offset, log.log_end_offset),
                     clean=clean,
                     batches=log._segments.epochs,
                     newest_known=log._segments.newest_epoch,
@@ -498,6 +498,7 @@ class PartitionLog:
             start = self._start_offset if kept_start is None else kept_start
             while self._segments.first_ends_by(start):
                 renamed += self._segments.retire_first()
+            self.epochs.trim(start)
         return renamed
 
     def flush(self) -> None:

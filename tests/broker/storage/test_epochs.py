@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.storage.epochs import EPOCHS
+from streamlog.broker.storage.epochs import EPOCHS, LeaderEpochs
 from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import OffsetOutOfRange
@@ -173,3 +173,53 @@ def test_the_current_epoch_is_known_before_its_first_batch() -> None:
     log = reopened(files)
     assert log.epochs.end_of(1, 5) == (1, 5)
     assert log.epochs.end_of(0, 5) == (0, 5)
+
+
+def kept(starts: list[tuple[int, int]], files: MemoryFiles) -> LeaderEpochs:
+    """Epochs that begin there, of a log that goes on to offset 100."""
+    files.make_directory("p")
+    epochs = LeaderEpochs(files, "p")
+    for epoch, offset in starts:
+        epochs.begin(epoch)
+        epochs.note(offset)
+    return epochs
+
+
+@given(st.dictionaries(st.integers(1, 9), st.integers(0, 90)), st.integers(0, 100))
+def test_of_what_is_left_of_a_log_epochs_say_what_they_said_before_its_head_went(
+    begun: dict[int, int], start_offset: int
+) -> None:
+    starts = list(zip(sorted(begun), sorted(begun.values()), strict=True))
+    files = MemoryFiles()
+    whole, trimmed = kept(starts, MemoryFiles()), kept(starts, files)
+    trimmed.trim(start_offset)
+    again = LeaderEpochs(files, "p")
+    again.open((start_offset, 100), clean=True, batches=lambda: ())
+    for epochs in (trimmed, again):
+        for offset in range(max(start_offset - 1, 0), 100):
+            assert epochs.at(offset) == whole.at(offset)
+        for epoch in range(whole.at(start_offset), 10):
+            assert epochs.start_after(epoch) == whole.start_after(epoch)
+        for epoch in range(whole.current + 1):
+            found, end = epochs.end_of(epoch, 100)
+            if whole.end_of(epoch, 100)[1] > start_offset:
+                assert (found, end) == whole.end_of(epoch, 100)
+            else:  # Whoever has read it all goes on at the log's start.
+                assert end == start_offset
+                assert epochs.diverges(epoch, start_offset, 100) in (None, (found, end))
+
+
+def test_epochs_whose_records_retention_has_deleted_are_forgotten() -> None:
+    files = MemoryFiles()
+    log = new_log(files)
+    for epoch in range(30):
+        log.epochs.begin(epoch)
+        log.append(batch(2), now_ms=0)
+    assert len(read_file(files, PATH).splitlines()) == 2 + 29
+    log.advance_start(50)
+    log.retire()
+    assert read_file(files, PATH).decode() == "0\n6\n24 48\n25 50\n26 52\n27 54\n28 56\n29 58\n"
+    assert log.epochs.diverges(25, 52, 60) is None
+    assert log.epochs.diverges(24, 50, 60) is None
+    assert log.epochs.diverges(3, 50, 60) is None, "it has read all that was of it"
+    assert log.epochs.diverges(24, 51, 60) == (24, 50)
