@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 from streamlog.broker.storage.aside import Aside, Job, Steps, aside
 from streamlog.broker.storage.cleaning import Cleaning, facts
@@ -71,7 +72,7 @@ class Cleaner:
         self._job: Job[object] | None = None
         self._due_ms = clock.now_ms()
         self._idle_since_ms: int | None = None
-        self._rests_until_ms: dict[PartitionLog, float] = {}
+        self._rests_until_ms: WeakKeyDictionary[PartitionLog, float] = WeakKeyDictionary()
 
     @property
     def next_due_ms(self) -> int | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
+import logging
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -313,6 +316,20 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_trouble(caplog: pytest.LogCaptu
     here.run_until(is_clean(other))
     assert caplog.records == []
     assert not [name for name in here.files.list("/data") if name.endswith(".deleted")]
+
+
+def test_a_log_that_is_deleted_while_it_is_left_alone_is_not_held_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL, "streamlog")  # What is told holds who has failed.
+    here = Cleaned()
+    fill(here.topic())
+    here.files.fail_next_write(errno.ENOSPC)
+    here.run()
+    log = weakref.ref(here.log())
+    here.directory.delete_topic("t")
+    gc.collect()
+    assert log() is None
 
 
 def test_what_is_swapped_counts_though_the_process_ends_before_it_is_named() -> None:
