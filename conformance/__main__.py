@@ -25,10 +25,10 @@ from conformance.features import FEATURES, Feature
 from conformance.kafka import apache_kafka
 from conformance.mock import beyond
 from conformance.own import Own
-from conformance.program import CLIENTS, FAIL, MOCK, NOT_SERVED, Outcome
+from conformance.program import CLIENTS, FAIL, MOCK, NOT_SERVED, THREE, Outcome
 from conformance.witness import served
 
-OURS, THREE, KAFKA = "streamlog", "three", "kafka"
+OURS, KAFKA = "streamlog", "kafka"
 CLUSTERS: dict[str, Callable[[], AbstractContextManager[str]]] = {
     OURS: own_broker,
     THREE: three_brokers,

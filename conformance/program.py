@@ -24,7 +24,7 @@ from conformance.kafka_python import KafkaPython
 from conformance.kcat import Kcat
 from conformance.own import Own
 
-MOCK = "mock"
+MOCK, THREE = "mock", "three"
 CLIENTS: tuple[type[Client], ...] = (Confluent, AioKafka, KafkaPython, Kcat, Own)
 
 PASS = "pass"  # noqa: S105 - no secret
@@ -44,12 +44,11 @@ class Outcome:
     detail: str = ""
 
 
-def outcome(client: Client, name: str) -> Outcome:
+def outcome(client: Client, name: str, *, is_steady: bool) -> Outcome:
     """Try it."""
     feature = next(each for each in FEATURES if each.name == name)
-    trial = Trial(
-        client, f"{client.name}.{re.sub('[^a-zA-Z0-9]+', '.', name)}.{secrets.token_hex(3)}"
-    )
+    topic = f"{client.name}.{re.sub('[^a-zA-Z0-9]+', '.', name)}.{secrets.token_hex(3)}"
+    trial = Trial(client, topic, is_steady=is_steady)
     try:
         feature.program(trial)
     except NotOffered as missing:
@@ -68,7 +67,8 @@ def main() -> None:
     client = next(each for each in CLIENTS if each.name == name)(address, is_mock=cluster == MOCK)
     for feature in wanted:
         print(json.dumps({"begins": feature}), flush=True)
-        print(json.dumps(asdict(outcome(client, feature))), flush=True)
+        found = outcome(client, feature, is_steady=cluster != THREE)
+        print(json.dumps(asdict(found)), flush=True)
     # A library's threads may not end by themselves after a failure, and nobody waits for them.
     os._exit(0)
 
