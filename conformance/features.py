@@ -74,7 +74,7 @@ class Feature:
 class Trial:
     """One client, one cluster, one feature."""
 
-    def __init__(self, client: Client, name: str, *, is_steady: bool) -> None:
+    def __init__(self, client: Client, name: str, *, is_steady: bool = True) -> None:
         self.is_steady = is_steady
         """Whether no broker is stopped meanwhile: one that was may have appended what it has not
         answered, so that a writer without idempotence writes it again."""

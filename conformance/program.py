@@ -44,7 +44,7 @@ class Outcome:
     detail: str = ""
 
 
-def outcome(client: Client, name: str, *, is_steady: bool) -> Outcome:
+def outcome(client: Client, name: str, *, is_steady: bool = True) -> Outcome:
     """Try it."""
     feature = next(each for each in FEATURES if each.name == name)
     topic = f"{client.name}.{re.sub('[^a-zA-Z0-9]+', '.', name)}.{secrets.token_hex(3)}"
