@@ -49,7 +49,7 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "producer.id.expiration.ms": "300000",
         "offsets.retention.minutes": "5",
         "offsets.retention.check.interval.ms": "30000",
-        "metadata.log.max.snapshot.interval.ms": "300000",
+        "metadata.log.max.snapshot.interval.ms": "30000",
     }
 )
 """Each load has producers, groups and topics of its own, which are to be forgotten meanwhile."""
