@@ -24,9 +24,9 @@ COLLECTOR_THRESHOLDS = (100_000, 20, 50)
 instead of being walked at every seventh hundred. What is in a cycle waits as long, which for most
 takes some megabytes."""
 
-KEPT_BYTES = 16 * 1024 * 1024
+KEPT_BYTES = 64 * 1024 * 1024
 """Freed memory that a worker keeps at the end of its heap for what comes next."""
-MAPPED_BYTES = 4 * 1024 * 1024
+MAPPED_BYTES = 32 * 1024 * 1024
 """What is as large as this is asked of the system by itself, and given back at once."""
 MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of mallopt

@@ -31,16 +31,20 @@ cdef class BatchBuilder:
     @cython.locals(
         count=cython.longlong, encoded=list, key_bytes=cython.longlong, keys=list,
         newest_ms=cython.longlong, room_bytes=cython.longlong, size_bytes=cython.Py_ssize_t,
-        value_bytes=cython.longlong, values=list,
+        timestamps=list, value_bytes=cython.longlong, values=list,
     )
+    cpdef object extend_with(self, FieldColumns columns, Py_ssize_t start, Py_ssize_t stop)
+
     cpdef object extend(self, FieldColumns columns)
 
     @cython.locals(
         at=cython.Py_ssize_t, base_ms=cython.longlong, body_bytes=cython.longlong,
         data="unsigned char*", delta=cython.longlong, first=cython.Py_ssize_t, headers=bytes,
-        position=cython.Py_ssize_t, stamp=cython.longlong,
+        keys=list, position=cython.Py_ssize_t, stamp=cython.longlong, timestamps=list, values=list,
     )
-    cdef Py_ssize_t _put(self, list timestamps, list keys, list values, list encoded) except -1
+    cdef Py_ssize_t _put(
+        self, FieldColumns columns, list encoded, Py_ssize_t start, Py_ssize_t stop
+    ) except -1
 
     @cython.locals(
         at=cython.Py_ssize_t, encoded=bytes, key_bytes=cython.longlong,
@@ -70,8 +74,8 @@ cdef list _all_bytes(list contents)
 @cython.locals(encoded=list, own_bytes=bytes)
 cdef list _all_encoded(list headers)
 
-@cython.locals(newest_ms=cython.longlong, stamp=cython.longlong)
-cdef long long _newest_ms(list timestamps) except? -1
+@cython.locals(at=cython.Py_ssize_t, newest_ms=cython.longlong, stamp=cython.longlong)
+cdef long long _newest_ms(list timestamps, Py_ssize_t start, Py_ssize_t stop) except? -1
 
 @cython.locals(headers=bytes, room_bytes=cython.longlong)
 cdef long long _room_bytes(long long count, list encoded) except -1

@@ -166,50 +166,61 @@ class BatchBuilder:
             MessageTooLarge, UsageError: as `append`.
             TypeError: a key or a value is no bytes.
         """
-        keys, values = columns.keys, columns.values
-        key_bytes, value_bytes = writing.plain_bytes(keys), writing.plain_bytes(values)
+        self.extend_with(columns, 0, len(columns.keys))
+
+    def extend_with(self, columns: FieldColumns, start: int, stop: int) -> None:
+        """Add those from `start` up to but not including `stop`; all of them, or none.
+
+        Raises:
+            MessageTooLarge, UsageError, TypeError: as `extend`.
+            IndexError: there are fewer.
+        """
+        timestamps, keys, values = columns.timestamps, columns.keys, columns.values
+        if not 0 <= start <= stop <= min(len(timestamps), len(keys), len(values)):
+            raise IndexError(f"no records {start} to {stop} of {len(keys)}")
+        key_bytes = writing.plain_bytes(keys, start, stop)
+        value_bytes = writing.plain_bytes(values, start, stop)
         if key_bytes < 0 or value_bytes < 0:
-            keys, values = _all_bytes(keys), _all_bytes(values)
-            key_bytes, value_bytes = writing.plain_bytes(keys), writing.plain_bytes(values)
-        encoded = None if columns.headers is None else _all_encoded(columns.headers)
-        newest_ms = _newest_ms(columns.timestamps)
-        count, size_bytes = self.record_count + len(keys), self.size_bytes
-        room_bytes = key_bytes + value_bytes + _room_bytes(len(keys), encoded)
+            plain = columns.part(start, stop)
+            plain.keys, plain.values = _all_bytes(plain.keys), _all_bytes(plain.values)
+            self.extend_with(plain, 0, stop - start)
+            return
+        encoded = None if columns.headers is None else _all_encoded(columns.headers[start:stop])
+        newest_ms = _newest_ms(timestamps, start, stop)
+        count, size_bytes = self.record_count + stop - start, self.size_bytes
+        room_bytes = key_bytes + value_bytes + _room_bytes(stop - start, encoded)
         if count > _COUNT_MAX or room_bytes > _BATCH_BYTES_MAX - size_bytes:
             raise MessageTooLarge(
                 f"a batch of {self.record_count} records and {size_bytes} bytes can't take"
-                f" {len(keys)} records of up to {room_bytes} bytes more"
+                f" {stop - start} records of up to {room_bytes} bytes more"
             )
-        if not keys:
+        if start == stop:
             return
         if self.record_count == 0:
-            self._base_timestamp_ms = self._max_timestamp_ms = columns.timestamps[0]
+            self._base_timestamp_ms = self._max_timestamp_ms = timestamps[start]
         self._max_timestamp_ms = max(self._max_timestamp_ms, newest_ms)
         if len(self._out) < size_bytes + room_bytes:
             # By itself it grows by an eighth, and is copied each time where others grow beside it.
             writing.resize(self._out, max(size_bytes + room_bytes, 2 * size_bytes))
-        self.size_bytes = self._put(columns.timestamps, keys, values, encoded)
+        self.size_bytes = self._put(columns, encoded, start, stop)
         self.record_count = count
 
     def _put(
-        self,
-        timestamps: list[int],
-        keys: list[bytes | None],
-        values: list[bytes | None],
-        encoded: list[bytes] | None,
+        self, columns: FieldColumns, encoded: list[bytes] | None, start: int, stop: int
     ) -> int:
         """Write records where there is room for them; returns the position behind them."""
         data = self._out
-        position, first = self.size_bytes, self.record_count
+        timestamps, keys, values = columns.timestamps, columns.keys, columns.values
+        position, first = self.size_bytes, self.record_count - start
         base_ms = self._base_timestamp_ms
-        for at in range(len(keys)):
-            if at % _AHEAD == 0:
+        for at in range(start, stop):
+            if (at - start) % _AHEAD == 0:
                 writing.bring_near(keys, at)
                 writing.bring_near(values, at)
             stamp = timestamps[at]
             delta = stamp - base_ms
             key, value = keys[at], values[at]
-            headers = _NO_HEADERS if encoded is None else encoded[at]
+            headers = _NO_HEADERS if encoded is None else encoded[at - start]
             body_bytes = 1 + writing.varint_bytes(delta) + writing.varint_bytes(first + at)
             body_bytes += writing.field_bytes(key) + writing.field_bytes(value) + len(headers)
             position = writing.put_varint(data, position, body_bytes)
@@ -344,11 +355,12 @@ def _all_encoded(headers: list[Sequence[tuple[str, bytes | None]]]) -> list[byte
     return encoded
 
 
-def _newest_ms(timestamps: list[int]) -> int:
+def _newest_ms(timestamps: list[int], start: int, stop: int) -> int:
     newest_ms = _TIMESTAMP_MS_MIN
     timestamp_ms: object = None
     try:
-        for timestamp_ms in timestamps:
+        for at in range(start, stop):
+            timestamp_ms = timestamps[at]
             if not isinstance(timestamp_ms, int):
                 raise UsageError(
                     f"timestamp {timestamp_ms!r} is not a whole number of milliseconds"

@@ -340,7 +340,7 @@ def called(fn: Callable[[Any], Any], column: Sequence[Any]) -> list[Any]:
 def total_bytes(column: Iterable[bytes | None]) -> int:
     """What the entries take together."""
     if type(column) is list:
-        found = writing.plain_bytes(column)
+        found = writing.plain_bytes(column, 0, len(column))
         if found >= 0:
             return found
     found = 0

@@ -37,9 +37,17 @@ class PackedRecords:
         Raises:
             MessageTooLarge, UsageError, TypeError: as `BatchBuilder.extend`.
         """
-        self._builder.extend(columns)
-        if columns.timestamps:
-            self.last_timestamp_ms = columns.timestamps[-1]
+        self.extend_with(columns, 0, len(columns))
+
+    def extend_with(self, columns: FieldColumns, start: int, stop: int) -> None:
+        """Those from `start` up to but not including `stop`; all of them, or none.
+
+        Raises:
+            MessageTooLarge, UsageError, TypeError, IndexError: as `BatchBuilder.extend_with`.
+        """
+        self._builder.extend_with(columns, start, stop)
+        if start < stop:
+            self.last_timestamp_ms = columns.timestamps[stop - 1]
 
     def part(self, start: int, stop: int) -> FieldColumns:
         """The records from `start` up to but not including `stop`, as columns again."""

@@ -14,12 +14,14 @@ cdef extern from *:
         }
     #endif
     }
-    static CYTHON_INLINE long long streamlog_plain_bytes(PyObject *contents) {
-        Py_ssize_t count = PyList_GET_SIZE(contents), at;
+    static CYTHON_INLINE long long streamlog_plain_bytes(
+        PyObject *contents, Py_ssize_t start, Py_ssize_t stop
+    ) {
+        Py_ssize_t at;
         long long size = 0;
-        for (at = 0; at < count; at++) {
+        for (at = start; at < stop; at++) {
             PyObject *content = PyList_GET_ITEM(contents, at);
-            if (at % 32 == 0) streamlog_bring_near(contents, at + 32);
+            if ((at - start) % 32 == 0) streamlog_bring_near(contents, at + 32);
             if (PyBytes_CheckExact(content)) size += PyBytes_GET_SIZE(content);
             else if (content != Py_None) return -1;
         }
@@ -75,7 +77,9 @@ cdef extern from *:
     }
     """
     Py_ssize_t content_bytes "streamlog_content_bytes" (object content) except -1
-    long long plain_bytes "streamlog_plain_bytes" (list contents)
+    long long plain_bytes "streamlog_plain_bytes" (
+        list contents, Py_ssize_t start, Py_ssize_t stop
+    )
     void bring_near "streamlog_bring_near" (list contents, Py_ssize_t start)
     Py_ssize_t varint_bytes "streamlog_varint_bytes" (long long value)
     Py_ssize_t put_varint "streamlog_put_varint" (

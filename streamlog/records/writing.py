@@ -28,10 +28,10 @@ def bring_near(contents: list[bytes | None], start: int) -> None:
     """The next of what is to be written may lie far from the processor: compiled, that is told."""
 
 
-def plain_bytes(contents: list[bytes | None]) -> int:
-    """What the contents take together; -1 if one of them is neither `bytes` nor None."""
+def plain_bytes(contents: list[bytes | None], start: int, stop: int) -> int:
+    """What those contents take together; -1 if one of them is neither `bytes` nor None."""
     size_bytes = 0
-    for content in contents:
+    for content in contents[start:stop]:
         if type(content) is bytes:
             size_bytes += len(content)
         elif content is not None:

@@ -118,14 +118,16 @@ class DeferredStore:
         if self._scans.are_open:
             self._scans.settle()
         before = len(waiting)
-        put_all(waiting, fresh.row_keys, fresh.row_values)
+        for keys, values, start, stop in fresh.runs():
+            put_all(waiting, keys, values, start, stop)
+            self._sample(keys[start:stop:SAMPLE], values[start:stop:SAMPLE])
         # A dictionary has at its end what is new in it: nobody looks each key up to know that.
         self._keys.add_all(islice(reversed(waiting), len(waiting) - before))
         self._records += len(fresh)
-        self._count(fresh.row_keys[::SAMPLE], fresh.row_values[::SAMPLE])
+        self._count()
         is_much = self._budget.used_bytes > self._budget.bound_bytes
         is_long = self._records >= REPLAY_RECORDS_MAX
-        if fresh and fresh.row_keys[-1] == OFFSET_KEY and (is_much or is_long):
+        if fresh.last_key == OFFSET_KEY and (is_much or is_long):
             self.flush()
 
     def flush(self) -> None:
@@ -149,10 +151,12 @@ class DeferredStore:
             self._forget()
             self._store.close()
 
-    def _count(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """What waits in memory, as if all were like those looked at."""
+    def _sample(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         self._sampled += len(keys)
         self._sampled_bytes += total_bytes(keys) + total_bytes(values)
+
+    def _count(self) -> None:
+        """What waits in memory, as if all were like those looked at."""
         mean_bytes = ENTRY_BYTES + self._sampled_bytes // max(self._sampled, 1)
         size_bytes = len(self._waiting) * mean_bytes
         self._budget.used_bytes += size_bytes - self._size_bytes

@@ -1,9 +1,9 @@
 # C types of folding.py.
 cimport cython
-from streamlog.records cimport packing
+from streamlog.records cimport packing, writing
 from streamlog.tables cimport collector, ordering, warming
 
-cdef int _AHEAD, _WIDTH_MAX, _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
+cdef int _AHEAD, _FAR, _WIDTH_MAX, _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
 
 # What a fold looks at comes first, and of that `kept` (`warming.pxd`).
 @cython.final
@@ -28,7 +28,12 @@ cdef bint _are_long(list state) except -1
 cpdef list written(list rows, object dumps)
 
 @cython.locals(at=cython.Py_ssize_t)
-cpdef int put_all(dict rows, list keys, list values) except -1
+cpdef int put_all(
+    dict rows, list keys, list values, Py_ssize_t start, Py_ssize_t stop
+) except -1
+
+@cython.locals(at=cython.Py_ssize_t)
+cpdef int let_go(list column) except -1
 
 @cython.locals(keys=list, values=list)
 cpdef tuple in_order(dict rows)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamlog.records import packing
+from streamlog.records import packing, writing
 from streamlog.tables import collector, ordering, warming
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "Fold",
     "Row",
     "in_order",
+    "let_go",
     "put_all",
     "write_down",
     "written",
@@ -34,6 +35,7 @@ _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD = range(6)
 KINDS = ("count", "sum", "min", "max", "mean")
 """The columns that are folded here."""
 _AHEAD = warming.AHEAD
+_FAR = writing.AHEAD
 _WIDTH_MAX = 4
 
 
@@ -140,12 +142,32 @@ def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
     return found
 
 
-def put_all(rows: dict[Any, Any], keys: list[Any], values: list[Any]) -> None:
-    """Each value by its key into a dictionary of many, brought near some entries ahead."""
-    for at in range(len(keys)):
-        if at % _AHEAD == 0:
+def put_all(
+    rows: dict[Any, Any], keys: list[Any], values: list[Any], start: int, stop: int
+) -> None:
+    """Each value by its key into a dictionary of many, brought near some entries ahead.
+
+    Raises:
+        IndexError: there are fewer keys or values.
+    """
+    if start < 0 or stop > len(keys) or stop > len(values):
+        raise IndexError(f"no entries {start} to {stop} of {len(keys)} and {len(values)}")
+    for at in range(start, stop):
+        if (at - start) % _FAR == 0:
+            writing.bring_near(keys, at + _FAR)
+            writing.bring_near(values, at)
+        if (at - start) % _AHEAD == 0:
             warming.warm_slots(rows, keys, at)
         rows[keys[at]] = values[at]
+
+
+def let_go(column: list[Any]) -> None:
+    """Empty a list of many, each entry brought near some entries ahead."""
+    for at in range(len(column)):
+        if at % _FAR == 0:
+            writing.bring_near(column, at + _FAR)
+        column[at] = None
+    column.clear()
 
 
 def in_order(rows: dict[bytes, Any]) -> tuple[list[bytes], list[Any]]:

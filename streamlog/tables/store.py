@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from streamlog.errors import TopologyError
+from streamlog.tables.folding import let_go
 
 Change: TypeAlias = tuple[bytes, bytes | None]
 """A key and its new value; None deletes."""
@@ -27,13 +28,19 @@ _SPAN = struct.Struct(">QQ")
 _END = struct.Struct(">Q")
 
 
+Run: TypeAlias = tuple[list[bytes], list[bytes | None], int, int]
+"""Keys and values, and from where up to where they count."""
+
+
 class Changes:
     """Changes as columns, each key once; iterated over, it gives each as a `Change`.
 
-    A commit of many rows hands on two lists instead of a tuple for each row.
+    A commit of many rows hands on two lists instead of a tuple for each row. They are not copied
+    where only a part of them goes on, or one more behind them: a copy looks at every key and value,
+    which of many rows are in no cache any more.
     """
 
-    __slots__ = ("head", "row_keys", "row_values")
+    __slots__ = ("_keys", "_start", "_stop", "_values", "head")
 
     def __init__(
         self,
@@ -41,11 +48,18 @@ class Changes:
         values: list[bytes | None] | None = None,
         head: Changes | None = None,
     ) -> None:
-        """The lists are kept and not copied: they are not to be changed any more."""
-        self.row_keys: list[bytes] = [] if keys is None else keys
-        self.row_values: list[bytes | None] = [] if values is None else values
+        """The lists are kept and not copied: they are not to be changed any more.
+
+        Raises:
+            ValueError: the columns are not of one length.
+        """
+        self._keys: list[bytes] = [] if keys is None else keys
+        self._values: list[bytes | None] = [] if values is None else values
+        if len(self._keys) != len(self._values):
+            raise ValueError(f"columns of {len(self._keys)} and {len(self._values)} entries")
+        self._start, self._stop = 0, len(self._keys)
         self.head = head
-        """The changes that these begin with, if they are others and one more."""
+        """The changes that these begin with, if they are others and some more."""
 
     @classmethod
     def of(cls, changes: Iterable[Change]) -> Changes:
@@ -56,18 +70,58 @@ class Changes:
         return cls(list(found), list(found.values()))
 
     def __len__(self) -> int:
-        return len(self.row_keys)
+        own = self._stop - self._start
+        return own if self.head is None else own + len(self.head)
 
     def __iter__(self) -> Iterator[Change]:
-        return zip(self.row_keys, self.row_values, strict=True)
+        for keys, values, start, stop in self.runs():
+            yield from zip(keys[start:stop], values[start:stop], strict=True)
+
+    def runs(self) -> Iterator[Run]:
+        """All of them in their order, as they are kept: nothing is copied."""
+        if self.head is not None:
+            yield from self.head.runs()
+        if self._start < self._stop:
+            yield self._keys, self._values, self._start, self._stop
+
+    @property
+    def row_keys(self) -> list[bytes]:
+        """The keys, as a list of their own."""
+        return [key for keys, _, start, stop in self.runs() for key in keys[start:stop]]
+
+    @property
+    def row_values(self) -> list[bytes | None]:
+        """The values, as a list of their own."""
+        return [value for _, values, start, stop in self.runs() for value in values[start:stop]]
+
+    @property
+    def last_key(self) -> bytes | None:
+        """The key of the last one; None if there are none."""
+        if self._start < self._stop:
+            return self._keys[self._stop - 1]
+        return None if self.head is None else self.head.last_key
 
     def part(self, start: int, stop: int) -> Changes:
-        """Those from `start` up to but not including `stop`."""
-        return Changes(self.row_keys[start:stop], self.row_values[start:stop])
+        """Those from `start` up to but not including `stop`, or to the last."""
+        cut = 0 if self.head is None else len(self.head)
+        if self.head is not None and stop <= cut:
+            return self.head.part(start, stop)
+        own = Changes.__new__(Changes)
+        own._keys, own._values = self._keys, self._values  # noqa: SLF001 - its own
+        own._start = min(self._start + max(start - cut, 0), self._stop)  # noqa: SLF001 - as above
+        own._stop = max(min(self._start + stop - cut, self._stop), own._start)  # noqa: SLF001 - as above
+        own.head = None if self.head is None or start >= cut else self.head.part(start, cut)
+        return own
+
+    def let_go(self) -> None:
+        """Nobody needs them any more; how many there were is still known."""
+        for keys, values, _, _ in self.runs():
+            let_go(keys)
+            let_go(values)
 
     def followed_by(self, key: bytes, value: bytes | None) -> Changes:
         """These and one more."""
-        return Changes([*self.row_keys, key], [*self.row_values, value], head=self)
+        return Changes([key], [value], head=self)
 
 
 class KeyValueStore(Protocol):

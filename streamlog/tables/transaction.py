@@ -30,6 +30,11 @@ CACHE_BYTES = 16 * 1024 * 1024
 ENTRY_BYTES = 160
 """What an entry costs beyond its key and value: two objects' heads and a slot in a dict."""
 
+MANY = 4_096
+"""Of so many changes that come at once one in `SAMPLE` is looked at for its size."""
+
+SAMPLE = 16
+
 
 class _Missing(Enum):
     """Tells "not here" from a None that means something."""
@@ -152,7 +157,7 @@ class StoreTransaction:
         if isinstance(changes, Changes) and not self._pending:
             if changes:
                 self._fresh = changes
-                self.size_bytes += _size_bytes(changes.row_keys, changes.row_values)
+                self.size_bytes += _estimated_bytes(changes)
             return
         fresh = dict(changes)
         if not self._pending:
@@ -202,6 +207,7 @@ class StoreTransaction:
             if pending.get(key, _MISSING) is value:
                 del pending[key]
                 self.size_bytes -= ENTRY_BYTES + len(key) + len(value or b"")
+        self.size_bytes = max(self.size_bytes, 0) if pending else 0
         self._keys = SortedKeys(pending)
 
     def rollback(self) -> None:
@@ -215,6 +221,15 @@ class StoreTransaction:
         self._pending.clear()
         self._keys.clear()
         self.size_bytes = 0
+
+
+def _estimated_bytes(changes: Changes) -> int:
+    """What changes take in memory, as if all were like those looked at."""
+    found = 0
+    for keys, values, start, stop in changes.runs():
+        step = SAMPLE if stop - start >= MANY else 1
+        found += step * _size_bytes(keys[start:stop:step], values[start:stop:step])
+    return found
 
 
 def _size_bytes(keys: Collection[bytes], values: Iterable[bytes | None]) -> int:

@@ -1,7 +1,8 @@
-# What warming.py stands for, in C. `kept` is the first field of a Row (folding.pxd).
+# What warming.py stands for, in C. A row's fields are those of a Row (folding.pxd), in its order; what
+# would not be there is only asked to come near, and not read.
 cdef extern from *:
     """
-    #define STREAMLOG_AHEAD 32
+    #define STREAMLOG_AHEAD 16
     #if defined(__GNUC__) || defined(__clang__)
     #define STREAMLOG_PREFETCH(p) __builtin_prefetch(p)
     #else
@@ -10,6 +11,10 @@ cdef extern from *:
     typedef struct {
         PyObject_HEAD
         PyObject *kept;
+        long long timestamp_ms;
+        int width, dirty, touched;
+        long long numbers[4];
+        PyObject *raw, *key;
     } streamlog_row_head;
 
     /* Where a dictionary would look for these keys first. Its layout is nobody's to know, and here
@@ -130,12 +135,18 @@ cdef extern from *:
 
     static CYTHON_INLINE void streamlog_warm_rows(PyObject *rows, Py_ssize_t start) {
         PyObject *found[STREAMLOG_AHEAD];
-        Py_ssize_t stop = start + STREAMLOG_AHEAD, at, count = 0;
+        Py_ssize_t next = start + STREAMLOG_AHEAD, stop = next, end = next + STREAMLOG_AHEAD;
+        Py_ssize_t at, count = 0;
         if (stop > PyList_GET_SIZE(rows)) stop = PyList_GET_SIZE(rows);
+        if (end > PyList_GET_SIZE(rows)) end = PyList_GET_SIZE(rows);
+        for (at = start ? next : 0; at < end; at++) {
+            PyObject *row = PyList_GET_ITEM(rows, at);
+            STREAMLOG_PREFETCH(row);
+            STREAMLOG_PREFETCH((char *)row + 64);
+        }
         for (at = start; at < stop; at++) {
             found[count] = PyList_GET_ITEM(rows, at);
-            STREAMLOG_PREFETCH(found[count]);
-            STREAMLOG_PREFETCH((char *)found[count] + 64);
+            STREAMLOG_PREFETCH(((streamlog_row_head *)found[count])->key);
             count++;
         }
         streamlog_warm_states(found, count);

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-AHEAD = 32
+AHEAD = 16
 """So many records at a time."""
 
 
@@ -25,7 +25,7 @@ def warm(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> None:
 
 
 def warm_rows(rows: list[Any], start: int) -> None:
-    """Look at the rows from `start` on, as many as `AHEAD`."""
+    """Look at what the rows from `start` on have, and at the rows behind them; `AHEAD` of each."""
 
 
 def warm_slots(rows: dict[Any, Any], keys: Sequence[Any], start: int) -> None:

@@ -205,8 +205,7 @@ def packed(packs: list[PackedRecords], columns: FieldColumns) -> int:
             packs.append(PackedRecords())
             continue
         stop = max(stop, start + 1)  # A record larger than a pack goes alone.
-        is_all = stop - start == len(columns)
-        pack.extend(columns if is_all else columns.part(start, stop))
+        pack.extend_with(columns, start, stop)
         start = stop
     return done_bytes + sum(pack.size_bytes() for pack in packs[-1:]) - before
 
@@ -229,10 +228,17 @@ def checkpoint(task: Task, epoch: int, wall_ms: int) -> Checkpoint | None:
     if not changes:
         return None
     records, headers = PackedRecords(), epoch_headers(epoch)
-    for start in range(0, len(changes), PACK_RECORDS):
-        part = changes.part(start, start + PACK_RECORDS)
-        records.extend(FieldColumns.alike(wall_ms, part.row_keys, part.row_values, headers))
+    for keys, values, first, end in changes.runs():
+        columns = FieldColumns.alike(wall_ms, keys, values, headers)
+        for start in range(first, end, PACK_RECORDS):
+            records.extend_with(columns, start, min(start + PACK_RECORDS, end))
     return Checkpoint(changes, records)
+
+
+def bring_in(task: Task, changes: Changes, next_offset: int) -> None:
+    """The changelog has taken what a checkpoint has: it goes to the store; for the same thread."""
+    task.committed(changes, next_offset=next_offset)
+    changes.let_go()
 
 
 class Checkpoints:
@@ -281,9 +287,7 @@ class Checkpoints:
             )
         self._on_step("changelogs written")
         state.next_offset = sent.offset + 1
-        await self._engine.call(
-            task.id, partial(task.committed, changes, next_offset=state.next_offset)
-        )
+        await self._engine.call(task.id, partial(bring_in, task, changes, state.next_offset))
         self._on_step("stored")
         now_ms = self._clock.now_ms()
         if state.directory.is_snapshot_due(state.store, now_ms):

@@ -37,7 +37,7 @@ from streamlog.topology import Topology
 from streamlog.worker.access.questions import NotHere
 from streamlog.worker.bounds import Bounds
 from streamlog.worker.calls import Calls
-from streamlog.worker.commit import Checkpoints, Fenced, OnStep, checkpoint
+from streamlog.worker.commit import Checkpoints, Fenced, OnStep, bring_in, checkpoint
 from streamlog.worker.drops import Drops
 from streamlog.worker.ends import Ends
 from streamlog.worker.engine import EngineThread
@@ -403,7 +403,7 @@ class Tasks:
         )
         next_offsets = await self._sinks.committed(sinks, write)
         stores = [
-            (each.task.id, partial(each.task.committed, made.changes, next_offset=next_offset))
+            (each.task.id, partial(bring_in, each.task, made.changes, next_offset))
             for (each, _, made), next_offset in zip(changed, next_offsets, strict=True)
         ]
         await self._engine.call_each(stores)

@@ -24,6 +24,13 @@ def test_packed_in_pieces_is_as_encoded_together(
     for some in (records[:cut], records[cut:]):
         if some:
             pack.extend(FieldColumns.of(some))
+    apart, all_of_them = PackedRecords(), FieldColumns.of(records)
+    for first, last in ((0, cut), (cut, len(records))):
+        apart.extend_with(all_of_them, first, last)
+        assert apart.last_timestamp_ms == (records[last - 1][0] if last else -1)
+    with pytest.raises(IndexError):
+        apart.extend_with(all_of_them, cut, len(records) + 1)
+    assert apart.sealed() == pack.sealed()
     assert len(pack) == len(records)
     for codec in (Compression.GZIP, Compression.NONE):
         who = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 40, "transactional": True}

@@ -77,7 +77,7 @@ def test_many_are_put_into_a_dictionary(count: int) -> None:
     keys: list[object] = [b"%d" % at if at % 1_000 else at for at in range(count)]
     found: dict[object, object] = {}
     for values in (list(range(count)), [str(at) for at in range(count)]):
-        put_all(found, keys, values)
+        put_all(found, keys, values, 0, len(keys))
         assert found == dict(zip(keys, values, strict=True))
 
 

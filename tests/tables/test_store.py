@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from streamlog.errors import TopologyError
 from streamlog.tables.store import (
+    Changes,
     StoreSpec,
     prefix_end,
     split_window_key,
@@ -17,6 +18,42 @@ from streamlog.tables.store import (
 
 times = st.integers(0, (1 << 63) - 1)
 rows = st.tuples(times, times, st.binary(max_size=6))
+
+
+changes = st.lists(st.tuples(st.binary(max_size=4), st.none() | st.binary(max_size=4)), max_size=12)
+cuts = st.integers(0, 20)
+
+
+@given(changes, st.lists(st.tuples(cuts, cuts, changes), max_size=3))
+def test_a_part_of_changes_and_more_behind_them_are_what_lists_would_have(
+    first: list[tuple[bytes, bytes | None]],
+    steps: list[tuple[int, int, list[tuple[bytes, bytes | None]]]],
+) -> None:
+    made = Changes([key for key, _ in first], [value for _, value in first])
+    model = list(first)
+    for start, stop, more in steps:
+        made, model = made.part(start, max(start, stop)), model[start : max(start, stop)]
+        for key, value in more:
+            head = made
+            made, model = made.followed_by(key, value), [*model, (key, value)]
+            assert made.head is head
+        assert list(made) == model == list(zip(made.row_keys, made.row_values, strict=True))
+        assert len(made) == len(model)
+        assert made.last_key == (model[-1][0] if model else None)
+        runs = [(keys[a:b], values[a:b]) for keys, values, a, b in made.runs()]
+        assert [pair for keys, values in runs for pair in zip(keys, values, strict=True)] == model
+
+
+def test_changes_that_nobody_needs_any_more_are_still_counted() -> None:
+    keys = [b"%d" % number for number in range(1_000)]
+    made = Changes(keys, [*keys]).followed_by(b"last", None)
+    made.let_go()
+    assert (len(made), keys) == (1_001, [])
+
+
+def test_each_change_has_a_value() -> None:
+    with pytest.raises(ValueError, match="columns of 2 and 1 entries"):
+        Changes([b"a", b"b"], [b"1"])
 
 
 @given(rows, rows)
