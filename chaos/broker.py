@@ -258,6 +258,8 @@ class BrokerProcess:
     def _environment(self) -> dict[str, str]:
         given = {
             "LD_PRELOAD": str(self._shim),
+            # What a thread has freed, and keeps for its next allocations, counts as used there.
+            "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
             "CHAOS_KNOBS": str(self._knobs),
             "CHAOS_MEMORY": str(self._memory.resolve()),
             "CHAOS_DIRECTORY": str(self.data.resolve()),
