@@ -71,10 +71,6 @@ class QuorumMember:
         self._snapshot_interval_ms = snapshot_interval_ms
         self._snapshot_not_before_ms = 0
         self._is_writing_snapshot = False
-        self._oldest_offset = -1
-        self._oldest_due_ms = 0
-        """When the log's first entry is to be in a snapshot: judged when it came to be the first,
-        for the wall clock may jump afterwards."""
         self._timer: asyncio.TimerHandle | None = None
         self._replica = LogReplica(place, self, rejoins=rejoins)
         self._controller = ActiveController(realm, clock=place.clock, log=self)
@@ -350,20 +346,17 @@ class QuorumMember:
     def _snapshot_due_ms(self) -> int | None:
         """When the next snapshot is due; None if there is nothing new, or one is being written."""
         files = self._replica.files
-        oldest = files.log.oldest
+        oldest_ms = files.log.oldest_wall_ms
         is_new = self._applied > files.snapshot.end_offset
-        if oldest is None or not is_new or self._is_writing_snapshot:
+        if oldest_ms is None or not is_new or self._is_writing_snapshot:
             return None
         if files.log.size_bytes >= self._snapshot_bytes:
             return self._snapshot_not_before_ms
         if not self._snapshot_interval_ms:
             return None
-        offset, written_wall_ms = oldest
-        if offset != self._oldest_offset:
-            age_ms = max(self._clock.wall_ms() - written_wall_ms, 0)
-            self._oldest_offset = offset
-            self._oldest_due_ms = self._replica.now_ms + self._snapshot_interval_ms - age_ms
-        return max(self._oldest_due_ms, self._snapshot_not_before_ms)
+        age_ms = self._clock.wall_ms() - oldest_ms
+        due_ms = self._replica.now_ms + self._snapshot_interval_ms - age_ms
+        return max(due_ms, self._snapshot_not_before_ms)
 
     def _write_snapshot_if_due(self) -> None:
         due_ms = self._snapshot_due_ms()

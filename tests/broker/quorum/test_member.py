@@ -28,8 +28,6 @@ from streamlog.protocol.messages.admin import (
 )
 from streamlog.protocol.messages.quorum import VoteRequest
 
-YEAR_MS = 365 * 24 * 3_600_000
-
 
 def setting(value: str) -> IncrementalAlterConfigsRequest:
     config = AlterableConfig(name="log.segment.bytes", config_operation=0, value=value)
@@ -160,31 +158,6 @@ def test_a_snapshot_is_written_after_a_time_if_there_is_anything_new() -> None:
     clock.advance(60_000)
     again.tick()
     assert len(snapshots()) == 2
-
-
-class JumpingClock(ManualClock):
-    """One whose wall clock somebody sets."""
-
-    off_ms = 0
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + self.off_ms
-
-
-@pytest.mark.parametrize("written_ms", [-YEAR_MS, YEAR_MS])
-@pytest.mark.parametrize("looked_ms", [-YEAR_MS, 0, YEAR_MS])
-def test_a_snapshot_does_not_wait_for_a_wall_clock_that_jumps(
-    written_ms: int, looked_ms: int
-) -> None:
-    files, clock = MemoryFiles(), JumpingClock(wall_ms=1_700_000_000_000)
-    member = sole(files, clock, snapshot_interval_ms=60_000)
-    clock.off_ms = written_ms
-    member.submit(setting("1000000"), 1)
-    member.tick()
-    clock.off_ms = looked_ms
-    clock.advance(60_000)
-    member.tick()
-    assert any("checkpoint" in name for name in files.list(f"data/{FOLDER}"))
 
 
 def test_a_snapshot_for_which_there_is_no_room_is_tried_again() -> None:
