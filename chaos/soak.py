@@ -50,9 +50,11 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "offsets.retention.minutes": "5",
         "offsets.retention.check.interval.ms": "30000",
         "metadata.log.max.snapshot.interval.ms": "30000",
+        "connections.max.idle.ms": "30000",
     }
 )
-"""Each load has producers, groups and topics of its own, which are to be forgotten meanwhile."""
+"""Each load has producers, groups and topics of its own, which are to be forgotten meanwhile, and
+connections, of which networks that break leave some half open: each has its buffers."""
 DECIDED_S: Final = 2.0
 """A controller that stands still for so long decides no more."""
 ROUND_OF_ALL_S: Final = 300.0

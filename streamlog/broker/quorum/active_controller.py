@@ -25,6 +25,9 @@ from streamlog.protocol.schema import Message
 
 WAITING_MAX = 1_000
 """Requests that wait for their turn; those that come then are refused."""
+RETRY_MS = 500
+"""Until something due that could not be written is decided anew. The node may lead no longer, and
+be told so behind a disk that is slow."""
 
 
 class Log(Protocol):
@@ -73,6 +76,8 @@ class ActiveController:
         self._waiting: deque[Submitted] = deque()
         self._under_way: Submitted | None = None
         self._is_deciding = False
+        self._not_before_ms = 0
+        """When what is due is decided at the earliest."""
 
     @property
     def requests(self) -> frozenset[type[Message]]:
@@ -93,6 +98,7 @@ class ActiveController:
     def begin(self) -> None:
         """The node leads, and all that was committed before is in the metadata."""
         self.is_active = True
+        self._not_before_ms = 0
         first = self._controller.on_active(self._clock.now_ms())
         if first is not None:
             self._waiting.appendleft(Submitted(lambda: first, self._clock.now_ms()))
@@ -141,27 +147,35 @@ class ActiveController:
         """When `go_on` has something to do at the earliest; None for never."""
         if not self.is_active or self._under_way is not None:
             return None
-        return self._controller.next_deadline_ms()
+        due_ms = self._controller.next_deadline_ms()
+        return None if due_ms is None else max(due_ms, self._not_before_ms)
 
     def _next(self) -> bool:
         """Carry out one; whether there was any."""
         if self._waiting:
-            submitted = self._waiting.popleft()
-        else:
-            due = self._controller.on_tick(self._clock.now_ms())
-            if due is None:
-                return False
-            submitted = Submitted(lambda: due, self._clock.now_ms())
+            self._carry_out(self._waiting.popleft())
+            return True
+        now_ms = self._clock.now_ms()
+        due = self._controller.on_tick(now_ms) if now_ms >= self._not_before_ms else None
+        if due is None:
+            return False
+        if not self._carry_out(Submitted(lambda: due, now_ms)):
+            self._not_before_ms = now_ms + RETRY_MS
+        return True
+
+    def _carry_out(self, submitted: Submitted) -> bool:
+        """Decide, and write that down; whether that could be done. If not, who asks is told."""
         try:
-            self._carry_out(submitted)
+            self._decide(submitted)
         except StreamlogError as error:
             if submitted.future is None:
                 _log.warning("the controller could not write what it had decided: %s", error)
             self._under_way = None
             _settle(submitted, error)
+            return False
         return True
 
-    def _carry_out(self, submitted: Submitted) -> None:
+    def _decide(self, submitted: Submitted) -> None:
         decision = submitted.decision = submitted.decide()
         if not decision.records:
             _settle(submitted, None)

@@ -71,6 +71,8 @@ class QuorumMember:
         self._snapshot_interval_ms = snapshot_interval_ms
         self._snapshot_not_before_ms = 0
         self._is_writing_snapshot = False
+        self._uncovered_since_ms = 0
+        """When the first was applied of what is in no snapshot, while there is any."""
         self._timer: asyncio.TimerHandle | None = None
         self._replica = LogReplica(place, self, rejoins=rejoins)
         self._controller = ActiveController(realm, clock=place.clock, log=self)
@@ -284,6 +286,8 @@ class QuorumMember:
     def on_committed(self, high_watermark: int) -> None:
         """See `Reader.on_committed`."""
         log = self._replica.files.log
+        if not self._has_uncovered:
+            self._uncovered_since_ms = self._replica.now_ms
         for entry in log.read(self._applied, max_bytes=2**62, end_offset=high_watermark):
             changes = [
                 change
@@ -343,19 +347,23 @@ class QuorumMember:
 
     # ---- snapshots ----
 
+    @property
+    def _has_uncovered(self) -> bool:
+        """Whether anything was applied that is in no snapshot."""
+        return self._applied > self._replica.files.snapshot.end_offset
+
     def _snapshot_due_ms(self) -> int | None:
-        """When the next snapshot is due; None if there is nothing new, or one is being written."""
-        files = self._replica.files
-        oldest_ms = files.log.oldest_wall_ms
-        is_new = self._applied > files.snapshot.end_offset
-        if oldest_ms is None or not is_new or self._is_writing_snapshot:
+        """When the next snapshot is due; None if there is nothing new, or one is being written.
+
+        By this clock, not by when entries say that they were written: wall clocks jump.
+        """
+        if not self._has_uncovered or self._is_writing_snapshot:
             return None
-        if files.log.size_bytes >= self._snapshot_bytes:
+        if self._replica.files.log.size_bytes >= self._snapshot_bytes:
             return self._snapshot_not_before_ms
         if not self._snapshot_interval_ms:
             return None
-        age_ms = self._clock.wall_ms() - oldest_ms
-        due_ms = self._replica.now_ms + self._snapshot_interval_ms - age_ms
+        due_ms = self._uncovered_since_ms + self._snapshot_interval_ms
         return max(due_ms, self._snapshot_not_before_ms)
 
     def _write_snapshot_if_due(self) -> None:
@@ -373,6 +381,7 @@ class QuorumMember:
         values = [encode_record(record) for record in self.metadata.snapshot()]
         batches = encode_snapshot(values, epoch=snapshot.epoch, wall_ms=self._clock.wall_ms())
         self._is_writing_snapshot = True
+        began_ms = replica.now_ms
         refused: list[LogDirectoryFull] = []
 
         def write() -> None:
@@ -388,6 +397,7 @@ class QuorumMember:
                 self._snapshot_not_before_ms = replica.now_ms + SNAPSHOT_RETRY_MS
                 return
             files.snapshot = max(files.snapshot, snapshot)
+            self._uncovered_since_ms = began_ms  # what was applied meanwhile is not in it
             replica.perform(raft.trim(snapshot))
 
         try:

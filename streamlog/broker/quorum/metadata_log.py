@@ -33,7 +33,6 @@ class _Place(NamedTuple):
     position: int
     size_bytes: int
     is_control: bool
-    written_wall_ms: int
 
 
 @dataclass(slots=True)
@@ -67,6 +66,8 @@ class MetadataLog:
         self._flushed_end = flushed_end
         """At opening."""
         self._places: list[_Place] = []
+        self._size_bytes = 0
+        """Of all places."""
         self._segments: list[_Segment] = []
         self._useless: list[_Segment] = []
         """What stands before the start, or behind something unsound."""
@@ -87,12 +88,7 @@ class MetadataLog:
     @property
     def size_bytes(self) -> int:
         """Of what is in it."""
-        return sum(each.size_bytes for each in self._places)
-
-    @property
-    def oldest_wall_ms(self) -> int | None:
-        """When the first of its entries was written; None if there is none."""
-        return self._places[0].written_wall_ms if self._places else None
+        return self._size_bytes
 
     def chain(self) -> Iterator[Entry]:
         """Its entries without their bytes: which epochs it is made of."""
@@ -129,7 +125,7 @@ class MetadataLog:
             self._dirty.append(segment)
         for entry in entries:
             write_whole(segment.file, entry.payload, segment.size_bytes)
-            self._places.append(_placed(entry, segment, segment.size_bytes))
+            self._take_in(entry, segment)
             segment.size_bytes += len(entry.payload)
 
     def sync(self) -> None:
@@ -145,6 +141,7 @@ class MetadataLog:
         """Cut off what is behind `end_offset`, durably."""
         while self._places and self._places[-1].next_offset > end_offset:
             place = self._places.pop()
+            self._size_bytes -= place.size_bytes
             while self._segments[-1].base_offset > place.segment:
                 self._remove(self._segments.pop())
             self._segments[-1].size_bytes = place.position
@@ -162,6 +159,7 @@ class MetadataLog:
     def trim(self, start: SnapshotId) -> None:
         """Begin behind a snapshot that is on disk: remove the files that have nothing else."""
         first = bisect_right(self._places, start.end_offset, key=lambda place: place.next_offset)
+        self._size_bytes -= sum(place.size_bytes for place in self._places[:first])
         del self._places[:first]
         self._start = start
         while len(self._segments) > 1 and self._segments[1].base_offset <= start.end_offset:
@@ -170,6 +168,7 @@ class MetadataLog:
     def restart(self, start: SnapshotId) -> None:
         """Begin anew behind a snapshot that is on disk."""
         self._places.clear()
+        self._size_bytes = 0
         self._start = start
         while self._segments:
             self._remove(self._segments.pop())
@@ -248,10 +247,25 @@ class MetadataLog:
                 self.unsound = f"{segment.path} goes from {next_offset} to {entry.base_offset}"
                 break
             if entry.next_offset > self._start.end_offset:
-                self._places.append(_placed(entry, segment, segment.size_bytes))
+                self._take_in(entry, segment)
             segment.size_bytes += len(entry.payload)
             next_offset = entry.next_offset
         return next_offset
+
+    def _take_in(self, entry: Entry, segment: _Segment) -> None:
+        """Take note of an entry that stands at the end of a segment."""
+        self._places.append(
+            _Place(
+                entry.base_offset,
+                entry.next_offset,
+                entry.epoch,
+                segment.base_offset,
+                segment.size_bytes,
+                len(entry.payload),
+                entry.is_control,
+            )
+        )
+        self._size_bytes += len(entry.payload)
 
     def _begin_segment(self, base_offset: int) -> None:
         path = self._path(base_offset)
@@ -277,16 +291,3 @@ class MetadataLog:
 
     def _path(self, base_offset: int) -> str:
         return f"{self._directory}/{base_offset:020d}{LOG_SUFFIX}"
-
-
-def _placed(entry: Entry, segment: _Segment, position: int) -> _Place:
-    return _Place(
-        entry.base_offset,
-        entry.next_offset,
-        entry.epoch,
-        segment.base_offset,
-        position,
-        len(entry.payload),
-        entry.is_control,
-        RecordBatch(entry.payload).max_timestamp_ms,
-    )

@@ -28,6 +28,8 @@ from streamlog.protocol.messages.admin import (
 )
 from streamlog.protocol.messages.quorum import VoteRequest
 
+YEAR_MS = 365 * 24 * 3_600_000
+
 
 def setting(value: str) -> IncrementalAlterConfigsRequest:
     config = AlterableConfig(name="log.segment.bytes", config_operation=0, value=value)
@@ -154,10 +156,44 @@ def test_a_snapshot_is_written_after_a_time_if_there_is_anything_new() -> None:
     clock.advance(600_000)
     again = sole(files, clock, snapshot_interval_ms=60_000)
     again.tick()
-    assert len(snapshots()) == 1, "its log has begun just now"
+    assert len(snapshots()) == 1, "what is new was applied just now"
     clock.advance(60_000)
     again.tick()
     assert len(snapshots()) == 2
+
+
+class JumpingClock(ManualClock):
+    """One whose wall clock somebody sets."""
+
+    off_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.off_ms
+
+
+@pytest.mark.parametrize("written_ms", [-YEAR_MS, 0, YEAR_MS])
+@pytest.mark.parametrize("looked_ms", [-YEAR_MS, 0, YEAR_MS])
+def test_a_snapshot_minds_no_wall_clock_that_jumps(written_ms: int, looked_ms: int) -> None:
+    files, clock = MemoryFiles(), JumpingClock(wall_ms=1_700_000_000_000)
+    member = sole(files, clock, snapshot_interval_ms=60_000)
+
+    def snapshots() -> set[str]:
+        return {name for name in files.list(f"data/{FOLDER}") if "checkpoint" in name}
+
+    for already in range(3):
+        before = snapshots()
+        clock.off_ms = written_ms
+        member.submit(setting(str(1_000_000 + already)), 1)
+        clock.off_ms = looked_ms
+        clock.advance(59_999)
+        member.tick()
+        assert snapshots() == before
+        due_ms = member.next_deadline_ms()
+        assert due_ms is not None
+        assert due_ms <= clock.now_ms() + 1
+        clock.advance(1)
+        member.tick()
+        assert max(snapshots()) > max(before, default="")
 
 
 def test_a_snapshot_for_which_there_is_no_room_is_tried_again() -> None:

@@ -262,4 +262,5 @@ def test_after_any_power_cut_there_is_what_was_synced(steps: list[tuple[str, int
                 assert found == model[: len(found)]
                 assert quorum.log.end_offset >= synced
                 model, synced = found, quorum.log.end_offset
+        assert quorum.log.size_bytes == sum(len(each.payload) for each in all_of(quorum))
     assert all_of(quorum) == [each for each in model if each.base_offset >= start]
