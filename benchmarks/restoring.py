@@ -17,6 +17,7 @@ from time import perf_counter, process_time
 from benchmarks.state import CHANGELOG
 from streamlog.clock import SystemClock
 from streamlog.log import Log
+from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.worker.following import Follower
@@ -37,7 +38,9 @@ async def main(url: str, path: str, end: str) -> None:
         idle_mib = memory_mib("VmRSS")
         began_s, began_cpu_s = perf_counter(), process_time()
         directory = TaskDirectory(path)
-        store = directory.open(RocksBudget())
+        budget = RocksBudget()
+        store = directory.open(budget)
+        front = DeferredStore(store, budget.waiting)
         follower = Follower(
             log,
             store,
@@ -45,6 +48,7 @@ async def main(url: str, path: str, end: str) -> None:
             admission=Fences.stored,
             clock=SystemClock(),
             isolation="read_committed",
+            front=front,
         )
         async with follower:
             await follower.reach(follower.end)
@@ -56,14 +60,14 @@ async def main(url: str, path: str, end: str) -> None:
             "idle_mib": idle_mib,
             "most_mib": most_mib,
             "records": follower.records,
-            "keys": sum(1 for _ in store.range(PREFIX, PREFIX + b"\xff")),
+            "keys": sum(1 for _ in front.range(PREFIX, PREFIX + b"\xff")),
         }
         print(json.dumps(found), flush=True)
         if end == "kill":
             os.kill(os.getpid(), 9)
         if end == "snapshot":
             directory.snapshot(store, 0)
-        store.close()
+        front.close()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ sending records (the runner's) and caching (`transaction`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
@@ -154,7 +154,7 @@ class Restoration:
     says so.
     """
 
-    __slots__ = ("_store", "end_offset", "position", "rebuilt", "start_offset")
+    __slots__ = ("_store", "end_offset", "is_new", "position", "rebuilt", "start_offset")
 
     def __init__(
         self,
@@ -173,12 +173,13 @@ class Restoration:
         self.start_offset = start_offset
         self.end_offset = end_offset
         self.position = changelog_offset(store)
-        is_new = self.position == 0 and stored_progress(store) is None
+        self.is_new = self.position == 0 and stored_progress(store) is None
+        """Whether the store had no state at all."""
         least = max(start_offset, complete_offset)
-        self.rebuilt = not least <= self.position <= end_offset and not is_new
+        self.rebuilt = not least <= self.position <= end_offset and not self.is_new
         if self.rebuilt:
             store.delete_range(b"")
-        if self.rebuilt or is_new:
+        if self.rebuilt or self.is_new:
             self.position = start_offset
 
     @property
@@ -191,7 +192,11 @@ class Restoration:
         """Offsets still to go; an upper bound for records, as a compacted log has gaps."""
         return max(self.end_offset - self.position, 0)
 
-    def apply(self, records: Sequence[Change], *, next_offset: int) -> None:
+    def go_on_in(self, store: KeyValueStore) -> None:
+        """Bring what follows into this store, which lies over the one that was begun with."""
+        self._store = store
+
+    def apply(self, records: Iterable[Change], *, next_offset: int) -> None:
         """Records from `position` on, in order; `next_offset` is where reading goes on.
 
         It may be beyond the last record, as control records and gaps carry no change.

@@ -56,6 +56,9 @@ class MemoryStore:
         for key in list(self._keys.range(low, high)):
             self.delete(key)
 
+    def persist(self) -> None:
+        """Nothing is brought to disk: there is none."""
+
     def write(self, changes: Iterable[Change]) -> None:
         """Apply the changes in their order."""
         self._check_open()

@@ -6,7 +6,7 @@ lost, but always the latest writes and never a part of one, so the changelog off
 the store tells what to replay. Rule of the file: whatever RocksDB complains of leaves as an
 error of ours that names the directory and says what to do; state on disk can always be
 deleted, as the changelog restores it. Not done here: when to flush (RocksDB does, by size,
-and `close`), snapshots, and encryption.
+`close`, and who calls `persist`), snapshots, and encryption.
 
 A store that is filled with many keys first (`begin_filling`) puts them into unsorted buffers,
 each sorted once on its way to the disk, in the background: a fifth of the time of buffers that
@@ -49,7 +49,7 @@ from streamlog.tables.directory_lock import DirectoryLock
 from streamlog.tables.store import Change
 
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
-"""A task's writes reach the disk in pieces of this size: some seconds of replay at most."""
+"""A task's writes reach the disk in pieces of this size, or when `persist` says so."""
 
 BLOOM_BITS_PER_KEY = 10
 """One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes a key."""
@@ -224,6 +224,13 @@ class RocksStore:
         except RocksError as error:
             raise _explained(error, self._path) from error
 
+    def persist(self) -> None:
+        """Begin to bring to disk what is in memory; RocksDB does so in the background."""
+        try:
+            self._database.flush(wait=False)
+        except RocksError as error:
+            raise _explained(error, self._path) from error
+
     @property
     def size_bytes(self) -> int:
         """What the state takes in files and in write buffers; 0 after the end."""
@@ -370,9 +377,9 @@ def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) 
     options.set_write_buffer_manager(budget.write_buffers)
     options.set_max_open_files(OPEN_FILES_MAX)
     options.set_keep_log_file_num(LOG_FILES_KEPT)
+    options.set_allow_concurrent_memtable_write(allow=False)
     if is_filling:
         options.set_memtable_factory(MemtableFactory.vector())
-        options.set_allow_concurrent_memtable_write(allow=False)
         options.set_max_write_buffer_number(FILLING_BUFFERS_MAX)
         options.set_level_zero_file_num_compaction_trigger(FILLING_TABLES_MAX)
         options.set_level_zero_slowdown_writes_trigger(2 * FILLING_TABLES_MAX)

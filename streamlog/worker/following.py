@@ -5,7 +5,8 @@ follow. Rule of the file: how far the store is, is an offset, not a record that 
 a transaction, what was aborted and what was compacted away has a place in the log and gives no
 record. Slices are small enough for the event loop to apply, so that the consumer group is answered
 meanwhile; only what waits for the disk is done by a thread. A store that is far behind is filled
-(see `tables/rocksdb`). Not done here: who may write to the changelog (`restore`).
+(see `tables/rocksdb`); what one lacks that a task was killed with waits in memory, as commits do
+(`tables/deferred`). Not done here: who may write to the changelog (`restore`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -25,6 +26,7 @@ from streamlog.errors import RequestTimedOut
 from streamlog.log import Log
 from streamlog.records.columns import RecordColumns
 from streamlog.tables.changelog import BASE_KEY, Restoration
+from streamlog.tables.deferred import REPLAY_RECORDS_MAX, DeferredStore
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
 
@@ -37,6 +39,8 @@ SLICE_RECORDS = 5_000
 """Applied between two looks at anything else: some 5 ms."""
 FILLING_RECORDS_MIN = 50_000
 """A store that is so far behind is filled. It is opened twice more for that: some 20 ms."""
+TAIL_RECORDS_MAX = 2 * REPLAY_RECORDS_MAX
+"""A store that was in use is no further behind after a crash, unless commits were very large."""
 FETCH_BYTES = 4 * 1024 * 1024
 """Asked for at once, and kept before it is decoded."""
 POLL_MS = 20
@@ -50,7 +54,7 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 class Admission(Protocol):
     """Tells which changes in a changelog count."""
 
-    def admit(self, records: RecordColumns) -> Sequence[Change]:
+    def admit(self, records: RecordColumns) -> Iterable[Change]:
         """What is to be applied of these records, which come in the order of the log."""
 
     def begin_anew(self) -> None:
@@ -69,12 +73,18 @@ class Follower:
         admission: Callable[[RocksStore], Admission],
         clock: Clock,
         isolation: Isolation = "read_uncommitted",
+        front: DeferredStore | None = None,
     ) -> None:
-        """`admission` is asked once, for the store as it is when following begins."""
+        """`admission` is asked once, for the store as it is when following begins.
+
+        With a `front` the store lies beneath it, and what a crash has lost goes there.
+        """
         self.records = 0
         """Applied so far."""
         self._changelog = changelog
         self._store = store
+        self._front = front
+        self._fills = True
         self._admission_of = admission
         self._clock = clock
         self._consumer = log.consumer(
@@ -95,6 +105,9 @@ class Follower:
                 end_offset=self.end,
                 complete_offset=await self._complete_offset(consumer),
             )
+            if self._front is not None and self._lacks_a_tail:
+                self._restoration.go_on_in(self._front)
+                self._fills = False
             self.admission = self._admission_of(self._store)
             consumer.assign([changelog])
             consumer.seek(changelog, self.position)
@@ -127,6 +140,12 @@ class Follower:
         known = self._consumer.lag(self._changelog)
         return max(self.end - self.position, 0) if known is None else known
 
+    @property
+    def _lacks_a_tail(self) -> bool:
+        """Whether the store was in use, and lacks what a crash has lost."""
+        found = self._restoration
+        return not (found.is_new or found.rebuilt) and found.remaining <= TAIL_RECORDS_MAX
+
     async def reach(self, end_offset: int) -> None:
         """Bring the store up to `end_offset`, which the changelog has.
 
@@ -134,7 +153,7 @@ class Follower:
             RequestTimedOut: the log does not give what it said to have.
             OffsetOutOfRange: it was cut meanwhile.
         """
-        is_far = end_offset - self.position >= FILLING_RECORDS_MIN
+        is_far = self._fills and end_offset - self.position >= FILLING_RECORDS_MIN
         if is_far:
             await aside(self._store.begin_filling)
         moved_ms = self._clock.now_ms()

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TypeAlias, cast
 
 from streamlog.assignors import TopicPartition
@@ -31,7 +32,7 @@ from streamlog.records.columns import RecordColumns
 from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
-from streamlog.tables.store import Change, KeyValueStore
+from streamlog.tables.store import Change, Changes, KeyValueStore
 from streamlog.worker.following import Follower, aside
 from streamlog.worker.hand_overs import Base
 
@@ -88,20 +89,21 @@ class Fences:
         self._is_anew = False
 
     @classmethod
-    def stored(cls, store: RocksStore) -> Fences:
+    def stored(cls, store: KeyValueStore) -> Fences:
         """As of the changelog offset that the store reflects."""
         data, late = store.get(OWNER_KEY), store.get(LATE_KEY)
         owner = -1 if data is None else _unpack(data)
         return cls(owner, [] if late is None else _unpack_keys(late))
 
-    def admit(self, records: Iterable[Record]) -> list[Change]:
+    def admit(self, records: Iterable[Record]) -> Iterable[Change]:
         """The changes to apply: fences as their offset, nothing by a former owner."""
         columns = RecordColumns.of(records)
         if self._is_anew:
             self._is_anew = False
-            return [(LATE_KEY, None), *self.admit(columns)]
+            return chain([(LATE_KEY, None)], self.admit(columns))
         if not self.late and self._are_all_own(columns):
-            return list(zip(cast("list[bytes]", columns.keys), columns.values, strict=True))
+            # Of two commits a key may be there twice: they are applied in their order.
+            return Changes(cast("list[bytes]", columns.keys), columns.values)
         changes: list[Change] = []
         before = frozenset(self.late)
         for record in columns:
@@ -178,21 +180,21 @@ class Restorer:
             CorruptData: the state on disk is damaged.
         """
         store = await self._opened_store()
+        front = DeferredStore(store, self._budget.waiting)
         try:
             check_cluster(self._log, store, self._path)
             await self._adopt_base(store)
             epoch = await self._fence()
-            late = await self._replay(store, end_offset=epoch + 1)
+            late = await self._replay(store, front, end_offset=epoch + 1)
             now_ms = self._clock.wall_ms()
             await write_again(
-                self._producer, self.changelog, store, late, epoch=epoch, wall_ms=now_ms
+                self._producer, self.changelog, front, late, epoch=epoch, wall_ms=now_ms
             )
-            store.delete(LATE_KEY)
+            front.delete(LATE_KEY)
             self._directory.remove_old()
         except BaseException:
-            store.close()
+            front.close()
             raise
-        front = DeferredStore(store, self._budget.waiting)
         return TaskState(store, front, self._directory, self.changelog, epoch, epoch + 1)
 
     async def _opened_store(self) -> RocksStore:
@@ -222,7 +224,9 @@ class Restorer:
         sent = await self._producer.send_atomic(*self.changelog, [fence])
         return sent.offset
 
-    async def _replay(self, store: RocksStore, *, end_offset: int) -> set[bytes]:
+    async def _replay(
+        self, store: RocksStore, front: DeferredStore, *, end_offset: int
+    ) -> set[bytes]:
         follower = Follower(
             self._log,
             store,
@@ -232,6 +236,7 @@ class Restorer:
             # Our fence lies behind all that a former owner can have written. Up to there, what it
             # was about to commit is waited for.
             isolation="read_committed",
+            front=front,
         )
         async with follower:
             self._follower = follower
@@ -240,7 +245,7 @@ class Restorer:
                 store.put(CLUSTER_KEY, self._log.cluster_id.encode())
             await follower.reach(end_offset)
         self.records = follower.records - 1  # Our own fence.
-        return Fences.stored(store).late
+        return Fences.stored(front).late
 
 
 def check_cluster(log: Log, store: RocksStore, path: str) -> None:

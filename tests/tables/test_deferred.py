@@ -25,6 +25,11 @@ class Recorded(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.writes: list[list[Change]] = []
+        self.persisted: list[int] = []
+        """How many writes there were each time."""
+
+    def persist(self) -> None:
+        self.persisted.append(len(self.writes))
 
     def write(self, changes: Iterable[Change]) -> None:
         self.writes.append(list(changes))
@@ -83,6 +88,23 @@ def test_what_a_crash_makes_a_restart_replay_is_bounded() -> None:
         assert not below.writes
         apply_records(store, commit, next_offset=offset)
     assert changelog_offset(below) == REPLAY_RECORDS_MAX // len(commit) - 1
+    assert below.persisted == [len(below.writes)]
+
+
+def test_what_has_gone_to_a_store_that_keeps_it_in_memory_is_replayed_as_well() -> None:
+    """The same few keys in every commit: the store's own memory would never be full."""
+    below = Recorded()
+    store = DeferredStore(below)
+    commit = rows(range(10_000))
+    for offset in range(REPLAY_RECORDS_MAX // len(commit) - 1):
+        apply_records(store, commit, next_offset=offset)
+        store.flush()
+    assert below.persisted == []
+    apply_records(store, commit, next_offset=10_000)
+    assert below.persisted == [len(below.writes)]
+    assert changelog_offset(below) == 10_000
+    apply_records(store, commit, next_offset=10_001)
+    assert len(below.persisted) == 1
 
 
 commits = st.lists(

@@ -35,7 +35,7 @@ from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.directories import TaskDirectory
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.tables.sorted_file import write_sorted
-from streamlog.tables.store import Change, NamedStore, StoreSpec
+from streamlog.tables.store import Change, KeyValueStore, NamedStore, StoreSpec
 from streamlog.tables.transaction import StoreTransaction
 from tests.tables.test_restore_after_kill import encoded, records_of
 
@@ -76,16 +76,19 @@ def work(log: Path, path: Path, seed: int, ready: Connection) -> None:
     rng, records = Random(seed), records_of(log)
     directory = TaskDirectory(str(path))
     store = directory.open(RocksBudget())
+    front = DeferredStore(store)
     if rng.random() < 0.2:
         store.begin_filling()
-    progress = replayed(store, records).progress()
-    store.end_filling()
+        progress = replayed(store, records).progress()
+        store.end_filling()
+    else:
+        progress = replayed(front, records).progress()
     directory.remove_old()
     offset, end = (progress.offsets[INPUT] if progress else 0), len(records)
     ready.send("up")
     if offset and rng.random() < 0.4:
         end = begin_anew(log, path, store, end, rng)
-    transaction = StoreTransaction(front := DeferredStore(store), cache_bytes=50_000)
+    transaction = StoreTransaction(front, cache_bytes=50_000)
     counts = NamedStore(transaction, StoreSpec("counts"))
     with log.open("ab") as file:
         for commit in count():
@@ -124,7 +127,7 @@ def begin_anew(log: Path, path: Path, store: RocksStore, end: int, rng: Random) 
     return end + len(batch)
 
 
-def replayed(store: RocksStore, records: list[Change]) -> Restoration:
+def replayed(store: KeyValueStore, records: list[Change]) -> Restoration:
     """The store brought up to the changelog, as `Follower` does."""
     restoration = Restoration(store, start_offset=0, end_offset=len(records))
     assert not restoration.rebuilt

@@ -32,6 +32,24 @@ def test_what_is_closed_is_there_when_opened_again(tmp_path: Path) -> None:
     again.close()
 
 
+def test_what_is_persisted_is_there_after_a_kill(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, time; from streamlog.tables.rocksdb import RocksStore\n"
+        "store = RocksStore.open(sys.argv[1])\n"
+        "store.write([(b'a', b'1')])\n"
+        "store.persist()\n"
+        "files = 'rocksdb.num-files-at-level0'\n"
+        "while store._database.property_value(files) == '0': time.sleep(0.01)\n"
+        "store.write([(b'b', b'2')])\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    path = str(tmp_path / "0_3")
+    subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, check=False, timeout=60)
+    again = RocksStore.open(path)
+    assert list(again.range()) == [(b"a", b"1")]
+    again.close()
+
+
 def test_a_directory_in_use_is_refused_here_and_from_another_process(tmp_path: Path) -> None:
     path = str(tmp_path / "0_3")
     store = RocksStore.open(path)

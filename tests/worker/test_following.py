@@ -15,6 +15,7 @@ from streamlog.clock import SystemClock
 from streamlog.log import Log
 from streamlog.records.columns import RecordColumns
 from streamlog.tables.changelog import OFFSET_KEY, changelog_offset
+from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.rocksdb import RocksStore
 from streamlog.tables.store import Change
 from streamlog.worker import following
@@ -55,7 +56,9 @@ async def write(log: Log, *numbers: int, is_undone: bool = False) -> None:
 
 
 @asynccontextmanager
-async def following_it(log: Log, path: Path) -> AsyncIterator[tuple[Follower, RocksStore]]:
+async def following_it(
+    log: Log, path: Path, *, has_front: bool = False
+) -> AsyncIterator[tuple[Follower, RocksStore]]:
     store = RocksStore.open(str(path / "state"))
     follower = Follower(
         log,
@@ -64,6 +67,7 @@ async def following_it(log: Log, path: Path) -> AsyncIterator[tuple[Follower, Ro
         admission=lambda _: Everything(),
         clock=SystemClock(),
         isolation="read_committed",
+        front=DeferredStore(store) if has_front else None,
     )
     try:
         async with follower:
@@ -141,6 +145,34 @@ def test_a_store_far_behind_is_filled(tmp_path: Path, monkeypatch: pytest.Monkey
                 await write(log, 3_000)
                 await follower.reach(follower.end + 2)
                 assert store.get(b"3000") == b"v3000"
+
+    asyncio.run(main())
+
+
+def test_what_a_crash_has_lost_waits_in_front_and_all_else_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "FILLING_RECORDS_MIN", 1_000)
+    monkeypatch.setattr(following, "TAIL_RECORDS_MAX", 2_000)
+
+    async def main() -> None:
+        async with changelog(tmp_path) as log:
+            await write(log, *range(1_500))
+            async with following_it(log, tmp_path, has_front=True) as (follower, store):
+                await follower.reach(follower.end)
+                assert rows(store) == expected(*range(1_500)), "it was new"
+            await write(log, *range(1_000, 2_600))
+            async with following_it(log, tmp_path, has_front=True) as (follower, store):
+                before = changelog_offset(store)
+                await follower.reach(follower.end)
+                assert follower.position == follower.end
+                assert rows(store) == expected(*range(1_500)), "it has nothing of it yet"
+                assert changelog_offset(store) == before
+            await write(log, *range(2_600, 4_000))
+            async with following_it(log, tmp_path, has_front=True) as (follower, store):
+                assert follower.position == before, "nobody has written down what was in front"
+                await follower.reach(follower.end)
+                assert rows(store) == expected(*range(4_000)), "it was far behind"
 
     asyncio.run(main())
 

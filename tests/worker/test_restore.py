@@ -41,7 +41,7 @@ class Owner:
         topology = app.topology()
         counts = {"users": 1}
         self.task = Task(
-            topology.subtopologies[0], TaskId(0, 0), partitions=counts, store=state.store
+            topology.subtopologies[0], TaskId(0, 0), partitions=counts, store=state.front
         )
         self.state = state
         self._checkpoints = Checkpoints(log, producer, SystemClock(), engine)
