@@ -23,8 +23,8 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.reader import read_uvarint
 from streamlog.protocol.schema import Buffer, Message, Piece, one_buffer
 
-READ_BYTES: Final = 64 * 1024
-"""Room for one read of small frames, as long as no more come at a time."""
+READ_BYTES: Final = 8 * 1024
+"""Room for one read of small frames, as long as no more come at a time: every connection has it."""
 READ_BYTES_MAX: Final = 256 * 1024
 """Room for one read from a peer that fills what there is: fewer reads, and more at once."""
 KEPT_BYTES_MAX: Final = 1024 * 1024 + READ_BYTES

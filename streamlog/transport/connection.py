@@ -46,8 +46,9 @@ from streamlog.transport.security import Security
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
 """No response is larger: five times what a consumer asks for at most by default."""
-READ_BYTES = 64 * 1024
-"""One read of small frames; a larger frame is read into a buffer of its own size."""
+READ_BYTES = 8 * 1024
+"""One read of small frames; a larger frame is read into a buffer of its own size. Every connection
+has it, and most wait for something small."""
 WRITE_BUFFER_BYTES = 1024 * 1024
 """Beyond this the next caller waits until the socket has taken some of it."""
 CLOSE_TIMEOUT_MS = 1_000

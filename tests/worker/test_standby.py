@@ -85,8 +85,8 @@ def test_who_takes_over_beside_a_standby_begins_with_what_it_has_put_aside(
                 )
                 state = await restorer.run()
                 assert restorer.records <= (COMMITS - 1) * (KEYS + 1)
-                assert state.store.get(b"\x0busers-table7") == b"%d" % ((COMMITS - 1) * KEYS + 7)
-                state.store.close()
+                assert state.front.get(b"\x0busers-table7") == b"%d" % ((COMMITS - 1) * KEYS + 7)
+                state.front.close()
             await standbys.close()
 
     asyncio.run(main())
