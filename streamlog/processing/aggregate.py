@@ -11,7 +11,7 @@ the records in it. Windows: `windowed`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -21,7 +21,7 @@ from streamlog.processing.columns import Batch
 from streamlog.processing.step import Collector, Step
 from streamlog.records.columns import has_none, total_bytes
 from streamlog.serdes import Serde
-from streamlog.tables.folding import Row, write_down, written
+from streamlog.tables.folding import Row, write_down, write_down_dirty, written
 from streamlog.tables.store import Changes, KeyValueStore, prefix_end
 from streamlog.topology import (
     Aggregate,
@@ -55,6 +55,10 @@ class RowFormat:
         self._node = node
         self._initial = aggregation.initial
         self._state = aggregation.state
+        pack = getattr(self._state, "pack", None)
+        self._packs = pack is not None
+        """States are written as MessagePack."""
+        self._dumps: Callable[[Any], bytes] = pack or self._state.dumps
 
     def dumps(self, row: Row) -> bytes:
         """The row as bytes.
@@ -77,7 +81,7 @@ class RowFormat:
             ProcessingError: as `dumps`.
         """
         try:
-            return written(rows, getattr(self._state, "pack", self._state.dumps))
+            return written(rows, self._dumps)
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
             return [self.dumps(row) for row in rows]
 
@@ -89,17 +93,30 @@ class RowFormat:
         Raises:
             ProcessingError: as `dumps`.
         """
-        before = len(values)
-        pack = getattr(self._state, "pack", None)
+        done = len(values)
         try:
-            write_down(rows, head, pack or self._state.dumps, keys, values, packs=pack is not None)
+            write_down(rows, head, self._dumps, keys, values, packs=self._packs)
         except Exception:  # noqa: BLE001 - a serde of the user's: found and raised again below
-            del keys[before:], values[before:]
-            values += [self.dumps(row) for row in rows]
-            for row in rows:
-                row.key = head + row.raw
-                row.dirty = False
-            keys += [row.key for row in rows if row.key is not None]
+            self._write_each(rows[len(values) - done :], head, keys, values)
+
+    def write_down_dirty(
+        self, rows: dict[bytes, Row], head: bytes, keys: list[bytes], values: list[bytes | None]
+    ) -> None:
+        """As `write_down`, those of all rows that are dirty; see `folding.write_down_dirty`."""
+        try:
+            write_down_dirty(rows, head, self._dumps, keys, values, packs=self._packs)
+        except Exception:  # noqa: BLE001 - as above
+            left = [row for row in rows.values() if row.dirty]
+            self._write_each(left, head, keys, values)
+
+    def _write_each(
+        self, rows: list[Row], head: bytes, keys: list[bytes], values: list[bytes | None]
+    ) -> None:
+        for row in rows:
+            values.append(self.dumps(row))
+            row.key = head + row.raw
+            keys.append(row.key)
+            row.dirty = False
 
     def loads(self, data: bytes | None, raw: bytes = b"") -> Row:
         """The row of a key in the bytes; a new one if there are none."""
@@ -117,9 +134,9 @@ class RowSizes:
     def __init__(self) -> None:
         self._bytes = self._rows = 0
 
-    def add(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """These were written down."""
-        keys, values = keys[::SAMPLE], values[::SAMPLE]
+    def add(self, keys: Sequence[bytes], values: Sequence[bytes | None], start: int = 0) -> None:
+        """These were written down, from `start` on."""
+        keys, values = keys[start::SAMPLE], values[start::SAMPLE]
         self._rows += len(keys)
         self._bytes += KEY_TIMES * total_bytes(keys) + STATE_TIMES * total_bytes(values)
 

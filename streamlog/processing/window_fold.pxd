@@ -51,6 +51,7 @@ cdef class WindowFold:
     cdef long long _step_ms
     cdef object _span_of
     cdef bint _is_atomic
+    cdef list _known
     cdef list _near
     cdef list _near_windows
     cdef Py_ssize_t _near_at
@@ -115,14 +116,17 @@ cdef class WindowFold:
     @cython.locals(place=cython.Py_ssize_t)
     cdef Window _window_near(self, Py_ssize_t at)
 
-    @cython.locals(at=cython.Py_ssize_t, dicts=list, each=Window, row=Row)
+    @cython.locals(at=cython.Py_ssize_t, dicts=list, row=Row)
     cdef Row _row_near(self, Window window, Arrived arrived)
 
     @cython.locals(
-        at=cython.Py_ssize_t, found=list, known=list, number=cython.longlong, other=Window,
-        timestamp_ms=cython.longlong, timestamps=list,
+        at=cython.Py_ssize_t, dicts=list, other=Window, timestamp_ms=cython.longlong,
+        timestamps=list, windows=list,
     )
     cdef list _windows_ahead(self, Window window, Arrived arrived)
+
+    @cython.locals(known=list, number=cython.longlong, other=Window, window=Window)
+    cdef Window _known_window(self, long long timestamp_ms)
 
     @cython.locals(found=Row)
     cdef Row _row(self, Window window, object raw)

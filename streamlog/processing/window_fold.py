@@ -50,7 +50,8 @@ class Window:
         self.suffix = windowed_bytes(b"", start_ms, end_ms)
         """Start and end as `windowed_bytes` has them behind a key."""
         self.rows: dict[bytes, Row] = {}
-        self.dirty: list[Row] = []
+        self.dirty: list[Row] | None = []
+        """None: they are most of the rows, and nobody keeps a list."""
         self.is_whole = is_whole
         """The store has no rows of it beyond those in memory."""
 
@@ -120,6 +121,7 @@ class WindowFold:
         "_grace_ms",
         "_initial",
         "_is_atomic",
+        "_known",
         "_load_row",
         "_near",
         "_near_at",
@@ -184,6 +186,8 @@ class WindowFold:
         self._is_atomic = is_atomic
         self._offset_ms = offset_ms
         self._start_ms = self._end_ms = 0
+        self._known: list[Window] | None = None
+        """Windows that a run has come to, each where its number would have it."""
         self._near: list[Row | None] | None = None
         self._near_windows: list[Window | None] = []
         self._near_at = 0
@@ -229,7 +233,7 @@ class WindowFold:
         grace_ms = self._grace_ms
         start_ms = end_ms = -1
         window: Any = None
-        self._near = None
+        self._near = self._known = None
         for at in range(start, len(raws)):
             self.at = at
             if sources is not None and sources[at] is not source:
@@ -375,7 +379,8 @@ class WindowFold:
         row.timestamp_ms = max(row.timestamp_ms, timestamp_ms)
         if not row.dirty:
             row.dirty = True
-            window.dirty.append(row)
+            if window.dirty is not None:
+                window.dirty.append(row)
 
     def _note_old(self, row: Row, old_value: Any, updates: Updates) -> None:  # noqa: ANN401 - a result
         old_values = updates.old_values if self._on_update else self.touched_old_values
@@ -393,8 +398,7 @@ class WindowFold:
         """The row of the record in hand, looked up with those of the next few."""
         at = self.at
         if at >= arrived.cold:
-            self._near_windows = self._windows_ahead(window, arrived)
-            dicts = [None if each is None else each.rows for each in self._near_windows]
+            dicts = self._windows_ahead(window, arrived)
             self._near = warming.warmed(dicts, arrived.raws, at)
             self._near_at = at
             arrived.cold = at + len(dicts)
@@ -402,30 +406,39 @@ class WindowFold:
         row = None if self._near is None else self._near[at - self._near_at]
         return self._row(window, arrived.raws[at]) if row is None else row
 
-    def _windows_ahead(self, window: Window, arrived: Arrived) -> list[Window | None]:
+    def _windows_ahead(self, window: Window, arrived: Arrived) -> list[dict[bytes, Row] | None]:
         """Where the next few records have their rows, by what windows there are by now.
 
         The record in hand has it in this window.
         """
         timestamps = arrived.timestamps
-        found: list[Window | None] = []
-        # Those that were found last, each where its time would have it.
-        known: list[Window] = [window] * _KNOWN
+        dicts: list[dict[bytes, Row] | None] = []
+        windows: list[Window | None] = []
+        if self._known is None:
+            self._known = [window] * _KNOWN
         for at in range(self.at, min(self.at + _AHEAD, len(timestamps))):
             timestamp_ms = timestamps[at]
-            if window.start_ms <= timestamp_ms < window.end_ms:
-                found.append(window)
-                continue
-            other: Any = None
-            if self._span_of is None and 0 <= timestamp_ms <= _TIME_MS_MAX:
-                number = (timestamp_ms - self._offset_ms) // self._size_ms
-                other = known[number % _KNOWN]
-                if not other.start_ms <= timestamp_ms < other.end_ms:
-                    other = self.windows.get((number + 1) * self._size_ms + self._offset_ms)
-                if other is not None:
-                    known[number % _KNOWN] = other
-            found.append(other)
-        return found
+            other: Any = window
+            if not window.start_ms <= timestamp_ms < window.end_ms:
+                other = self._known_window(timestamp_ms)
+            windows.append(other)
+            dicts.append(None if other is None else other.rows)
+        self._near_windows = windows
+        return dicts
+
+    def _known_window(self, timestamp_ms: int) -> Window | None:
+        """The window around a time, if there is one by now."""
+        if self._span_of is not None or timestamp_ms < 0 or timestamp_ms > _TIME_MS_MAX:
+            return None
+        number = (timestamp_ms - self._offset_ms) // self._size_ms
+        known: Any = self._known
+        window: Window = known[number % _KNOWN]
+        if window.start_ms <= timestamp_ms < window.end_ms:
+            return window
+        other = self.windows.get((number + 1) * self._size_ms + self._offset_ms)
+        if other is not None:
+            known[number % _KNOWN] = other
+        return other
 
     def _row(self, window: Window, raw: bytes) -> Row:
         found = window.rows.get(raw)

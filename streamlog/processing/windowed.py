@@ -238,7 +238,8 @@ class WindowedAggregateStep(Step):
         for row in rows:
             row.dirty = True
         window.rows.update(zip(folded.raws, rows, strict=True))
-        window.dirty += rows
+        if window.dirty is not None:
+            window.dirty += rows
         self._hand_on(closed)
 
     def waits_for(self) -> Iterable[tuple[Feed, int]]:
@@ -321,21 +322,28 @@ class WindowedAggregateStep(Step):
         keys, self._gone = self._gone, []
         values: list[bytes | None] = [None] * gone
         for window in self._windows.values():
-            rows = window.dirty
-            head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
-            self._format.write_down(rows, head, keys, values)
-            if self._early is not None:
-                self._early.mark(window, rows)
-            window.dirty = []
+            self._write_down(window, keys, values)
             count += len(window.rows)
         self._store.write(Changes(keys, values))
-        self._sizes.add(keys[gone:], values[gone:])
+        self._sizes.add(keys, values, gone)
         if self._sizes.bytes_of(count) > ROWS_BYTES_MAX and not self.has_waiting:
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows
                 window.rows.clear()
             if self._early is not None:
                 self._early.spill()
+
+    def _write_down(self, window: Window, keys: list[bytes], values: list[bytes | None]) -> None:
+        head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
+        before = len(keys)
+        if window.dirty is None:
+            self._format.write_down_dirty(window.rows, head, keys, values)
+        else:
+            self._format.write_down(window.dirty, head, keys, values)
+        if self._early is not None and window.dirty is not None:
+            self._early.mark(window, window.dirty)
+        are_most = (len(keys) - before) * 2 > len(window.rows)
+        window.dirty = None if are_most and self._early is None else []
 
     def table(self) -> Iterator[tuple[Any, Any]]:
         """The rows that are kept, by (end, start, key)."""

@@ -38,9 +38,19 @@ cpdef int let_go(list column) except -1
 @cython.locals(keys=list, values=list)
 cpdef tuple in_order(dict rows)
 
-@cython.locals(at=cython.Py_ssize_t, key=bytes, row=Row)
+@cython.locals(at=cython.Py_ssize_t, row=Row)
 cpdef int write_down(
     list rows, bytes head, object dumps, list keys, list values, bint packs=*
+) except -1
+
+@cython.locals(at=cython.Py_ssize_t, row=Row)
+cpdef int write_down_dirty(
+    dict rows, bytes head, object dumps, list keys, list values, bint packs=*
+) except -1
+
+@cython.locals(key=bytes)
+cdef int _write_down(
+    Row row, bytes head, object dumps, list keys, list values, bint packs
 ) except -1
 
 @cython.final

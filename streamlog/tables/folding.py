@@ -28,6 +28,7 @@ __all__ = [
     "let_go",
     "put_all",
     "write_down",
+    "write_down_dirty",
     "written",
 ]
 
@@ -195,20 +196,53 @@ def write_down(
     for at, row in enumerate(rows):
         if at % _AHEAD == 0:
             warming.warm_rows(rows, at)
-        value = None
-        if packs and row.width:
-            value = packing.stamped_longs(row.timestamp_ms, row.numbers, row.width)
-        elif packs:
-            value = packing.stamped_numbers(row.timestamp_ms, row.kept)
-        if value is None:
-            state = row.state if row.width else row.kept
-            value = packing.stamped(row.timestamp_ms, dumps(state))
-        values.append(value)
-        key = row.key
-        if key is None:
-            key = row.key = packing.joined(head, row.raw)
-        keys.append(key)
-        row.dirty = False
+        _write_down(row, head, dumps, keys, values, packs=packs)
+
+
+def write_down_dirty(
+    rows: dict[bytes, Row],
+    head: bytes,
+    dumps: Callable[[Any], bytes],
+    keys: list[bytes],
+    values: list[bytes | None],
+    *,
+    packs: bool = False,
+) -> None:
+    """As `write_down`, those of all rows that are dirty, in the order in which they were made.
+
+    Where most of them are, this is faster: in this order they lie in memory, and so do their keys
+    and what waits of them to be stored.
+    """
+    for at, row in enumerate(rows.values()):
+        if at % _AHEAD == 0:
+            warming.warm_next(rows, at)
+        if row.dirty:
+            _write_down(row, head, dumps, keys, values, packs=packs)
+
+
+def _write_down(
+    row: Row,
+    head: bytes,
+    dumps: Callable[[Any], bytes],
+    keys: list[bytes],
+    values: list[bytes | None],
+    *,
+    packs: bool,
+) -> None:
+    value = None
+    if packs and row.width:
+        value = packing.stamped_longs(row.timestamp_ms, row.numbers, row.width)
+    elif packs:
+        value = packing.stamped_numbers(row.timestamp_ms, row.kept)
+    if value is None:
+        state = row.state if row.width else row.kept
+        value = packing.stamped(row.timestamp_ms, dumps(state))
+    values.append(value)
+    key = row.key
+    if key is None:
+        key = row.key = packing.joined(head, row.raw)
+    keys.append(key)
+    row.dirty = False
 
 
 class Column:

@@ -3,8 +3,9 @@
 cdef extern from *:
     """
     #define STREAMLOG_AHEAD 16
+    /* A function that does nothing else has no effect for gcc, which leaves it out: hence the asm. */
     #if defined(__GNUC__) || defined(__clang__)
-    #define STREAMLOG_PREFETCH(p) __builtin_prefetch(p)
+    #define STREAMLOG_PREFETCH(p) do { __builtin_prefetch(p); __asm__ volatile(""); } while (0)
     #else
     #define STREAMLOG_PREFETCH(p)
     #endif
@@ -35,35 +36,52 @@ cdef extern from *:
     #endif
     }
 
+    #ifdef STREAMLOG_KNOWS_DICTIONARIES
+    static CYTHON_INLINE const void *streamlog_place(PyDictKeysObject *keys, size_t slot) {
+        return keys->dk_indices + (slot << (keys->dk_log2_index_bytes - keys->dk_log2_size));
+    }
+
+    /* Which entry a slot leads to; the first if none, or if they are too many to be told. */
+    static CYTHON_INLINE Py_ssize_t streamlog_entry_at(PyDictKeysObject *keys, size_t slot) {
+        int width = keys->dk_log2_index_bytes - keys->dk_log2_size;
+        Py_ssize_t place = width == 1 ? ((const int16_t *)keys->dk_indices)[slot]
+                         : width == 2 ? ((const int32_t *)keys->dk_indices)[slot] : 0;
+        return place < 0 ? 0 : place;
+    }
+    #endif
+
     /* Each key in the dictionary beside it. */
     static CYTHON_INLINE void streamlog_warm_keys(
         PyObject *const *dicts, PyObject *const *raws, Py_ssize_t count
     ) {
     #ifdef STREAMLOG_KNOWS_DICTIONARIES
         PyDictKeysObject *keys[STREAMLOG_AHEAD];
-        size_t slots[STREAMLOG_AHEAD];
-        Py_ssize_t at, kept = 0;
+        size_t hashes[STREAMLOG_AHEAD], slots[STREAMLOG_AHEAD], masks[STREAMLOG_AHEAD];
+        Py_ssize_t places[STREAMLOG_AHEAD], at, kept = 0;
         for (at = 0; at < count; at++) {
             PyDictKeysObject *own;
-            int width;
             if (!streamlog_is_worth_it(dicts[at]) || !PyBytes_CheckExact(raws[at])) continue;
             own = ((PyDictObject *)dicts[at])->ma_keys;
-            width = own->dk_log2_index_bytes - own->dk_log2_size;
-            slots[kept] = (size_t)PyObject_Hash(raws[at]) & (((size_t)1 << own->dk_log2_size) - 1);
-            STREAMLOG_PREFETCH(own->dk_indices + (slots[kept] << width));
+            hashes[kept] = (size_t)PyObject_Hash(raws[at]);
+            masks[kept] = ((size_t)1 << own->dk_log2_size) - 1;
+            slots[kept] = hashes[kept] & masks[kept];
+            STREAMLOG_PREFETCH(streamlog_place(own, slots[kept]));
             keys[kept++] = own;
         }
         for (at = 0; at < kept; at++) {
-            int width = keys[at]->dk_log2_index_bytes - keys[at]->dk_log2_size;
-            const void *places = keys[at]->dk_indices;
-            Py_ssize_t place = width == 1 ? ((const int16_t *)places)[slots[at]]
-                             : width == 2 ? ((const int32_t *)places)[slots[at]] : -1;
-            slots[at] = place < 0 ? 0 : (size_t)place;
-            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at]) + slots[at]);
+            places[at] = streamlog_entry_at(keys[at], slots[at]);
+            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at]) + places[at]);
+        }
+        /* Another key may be there: then it is where a dictionary looks next. */
+        for (at = 0; at < kept; at++) {
+            if ((size_t)DK_ENTRIES(keys[at])[places[at]].me_hash == hashes[at]) continue;
+            slots[at] = (slots[at] * 5 + (hashes[at] >> 5) + 1) & masks[at];
+            places[at] = streamlog_entry_at(keys[at], slots[at]);
+            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at]) + places[at]);
         }
         for (at = 0; at < kept; at++) {
-            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at])[slots[at]].me_key);
-            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at])[slots[at]].me_value);
+            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at])[places[at]].me_key);
+            STREAMLOG_PREFETCH(DK_ENTRIES(keys[at])[places[at]].me_value);
         }
     #endif
     }
@@ -151,8 +169,29 @@ cdef extern from *:
         }
         streamlog_warm_states(found, count);
     }
+
+    /* A dictionary of rows in its order, from about this entry on: first they, then their keys. */
+    static CYTHON_INLINE void streamlog_warm_next(PyObject *rows, Py_ssize_t start) {
+    #ifdef STREAMLOG_KNOWS_DICTIONARIES
+        PyDictKeysObject *keys = ((PyDictObject *)rows)->ma_keys;
+        Py_ssize_t at = start + STREAMLOG_AHEAD, stop = start + 3 * STREAMLOG_AHEAD;
+        if (!streamlog_is_worth_it(rows)) return;
+        if (stop > keys->dk_nentries) stop = keys->dk_nentries;
+        for (; at < stop; at++) {
+            streamlog_row_head *row = (streamlog_row_head *)DK_ENTRIES(keys)[at].me_value;
+            if (row == NULL) continue;
+            if (at < start + 2 * STREAMLOG_AHEAD) {
+                STREAMLOG_PREFETCH(row->key);
+                continue;
+            }
+            STREAMLOG_PREFETCH(row);
+            STREAMLOG_PREFETCH((char *)row + 64);
+        }
+    #endif
+    }
     """
     void warm "streamlog_warm" (dict rows, list raws, Py_ssize_t start)
     void warm_slots "streamlog_warm_slots" (dict rows, list keys, Py_ssize_t start)
     void warm_rows "streamlog_warm_rows" (list rows, Py_ssize_t start)
     list warmed "streamlog_warmed" (list dicts, list raws, Py_ssize_t start)
+    void warm_next "streamlog_warm_next" (dict rows, Py_ssize_t start)

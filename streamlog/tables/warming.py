@@ -28,6 +28,10 @@ def warm_rows(rows: list[Any], start: int) -> None:
     """Look at what the rows from `start` on have, and at the rows behind them; `AHEAD` of each."""
 
 
+def warm_next(rows: dict[Any, Any], start: int) -> None:
+    """Look at the rows of a dictionary, and at their keys, that come behind the one at `start`."""
+
+
 def warm_slots(rows: dict[Any, Any], keys: Sequence[Any], start: int) -> None:
     """Look where the keys from `start` on are in the dictionary, as many as `AHEAD`."""
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog import App, Emit, Late, ProcessingError, Record, Topic, Windowed, agg, tumbling
 from streamlog.durations import when_ms
@@ -134,6 +137,27 @@ def test_built_in_columns_survive_a_restart_with_their_types() -> None:
         t.input(words).send(9, key="a", at=2)
         t.input(words).send(0, key="a", at=10)
         assert t.output(out).values == [Stats(3, 7.5, 1, 9, 5.0)]
+
+
+CHANGED = st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 29)), max_size=20)
+
+
+@given(st.lists(CHANGED, max_size=6), st.sampled_from([Emit.UPDATE, Emit.CLOSE, Emit.COMMIT]))
+def test_what_is_written_down_is_complete_however_many_rows_have_changed(
+    turns: list[list[tuple[str, int]]], emit: Emit
+) -> None:
+    app = App("turns")
+    words = app.topic("words", key=str, value=int)
+    windowed = app.stream(words).group_by_key().windowed(tumbling("10ms", grace="1h")).emit(emit)
+    counts = windowed.count(name="counts")
+    expected: Counter[tuple[str, int]] = Counter()
+    with app.test() as t:
+        for records in turns:
+            for key, at in records:
+                t.input(words).send(1, key=key, at=at)
+                expected[key, at - at % 10] += 1
+            rows = {(key.key, when_ms(key.start)): count for key, count in t.table(counts).items()}
+            assert rows == expected
 
 
 def test_results_of_one_window_can_be_windowed_again_in_the_same_task() -> None:

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.processing.window_fold import Arrived, Updates, Window, WindowFold
-from streamlog.tables.folding import Column, Columns, Row, put_all, write_down, written
+from streamlog.tables.folding import (
+    Column,
+    Columns,
+    Row,
+    put_all,
+    write_down,
+    write_down_dirty,
+    written,
+)
 
 
 def rows(count: int) -> list[Row]:
@@ -40,6 +48,40 @@ def test_rows_are_written_down_as_changes(count: int) -> None:
         assert keys == [b"before", *(b"p/k%d" % at for at in range(count))]
         assert values == [None, *written(some, lambda state: b"%d" % state[0])]
         assert not any(row.dirty for row in some)
+
+
+@pytest.mark.parametrize("count", [0, 1, 33, 6_000])
+def test_dirty_rows_of_a_dictionary_are_written_down_in_its_order(count: int) -> None:
+    some = {row.raw: row for row in rows(count)}
+    for _ in range(2):
+        for raw in list(some)[1::7]:
+            some[raw] = some.pop(raw)  # Leaves holes behind.
+        dirty = [row for at, row in enumerate(some.values()) if at % 3]
+        for row in dirty:
+            row.dirty = True
+        keys, values = [b"before"], list[bytes | None]([None])
+        write_down_dirty(some, b"p/", lambda state: b"%d" % state[0], keys, values)
+        assert keys == [b"before", *(b"p/" + row.raw for row in dirty)]
+        assert values == [None, *written(dirty, lambda state: b"%d" % state[0])]
+        assert not any(row.dirty for row in some.values())
+
+
+def test_rows_behind_one_that_can_not_be_written_down_stay_dirty() -> None:
+    some = {row.raw: row for row in rows(5)}
+    for row in some.values():
+        row.dirty = True
+
+    def dumped(state: list[int]) -> bytes:
+        if state[0] == 3:
+            raise TypeError("no bytes for 3")
+        return b"%d" % state[0]
+
+    keys, values = list[bytes](), list[bytes | None]()
+    with pytest.raises(TypeError, match="no bytes for 3"):
+        write_down_dirty(some, b"", dumped, keys, values)
+    assert keys == [b"k0", b"k1", b"k2"]
+    assert len(values) == 3
+    assert [row.dirty for row in some.values()] == [False, False, False, True, True]
 
 
 NUMBERS = (
