@@ -16,17 +16,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import islice
 from operator import itemgetter
 from typing import Final, Literal, Protocol, TypeAlias
 
 from streamlog.records.columns import total_bytes
 from streamlog.tables.changelog import OFFSET_KEY, WRITE_KEYS_MAX
-from streamlog.tables.folding import in_order, put_all
 from streamlog.tables.scans import Scans
 from streamlog.tables.sorted_keys import SortedKeys
 from streamlog.tables.store import Change, Changes, KeyValueStore
 from streamlog.tables.transaction import ENTRY_BYTES, overlaid
+from streamlog.tables.waiting import Waiting
 
 WAITING_BYTES = 48 * 1024 * 1024
 """Default bound of what waits, all tasks of a process together, by estimate."""
@@ -78,7 +77,7 @@ class DeferredStore:
         """`budget` is shared with the other stores of the process; by default its own."""
         self._store = store
         self._budget = budget or WaitingBudget()
-        self._waiting: dict[bytes, bytes | None] = {}
+        self._waiting = Waiting()
         self._keys = SortedKeys()
         self._scans: Scans[bytes | None] = Scans()
         self._sampled = self._sampled_bytes = 0
@@ -109,9 +108,11 @@ class DeferredStore:
 
         Each row is as it was or as it is. It costs a look at everything that waits.
         """
-        waiting = dict(self._waiting)  # In one go. What leaves it from now on is below already.
+        keys, values = self._waiting.columns()  # What leaves it from now on is below already.
         changed = [
-            pair for pair in waiting.items() if pair[0] >= low and (high is None or pair[0] < high)
+            (key, value)
+            for key, value in zip(keys, values, strict=True)
+            if key >= low and (high is None or key < high)
         ]
         changed.sort(key=itemgetter(0))
         return overlaid(self._store.range(low, high), iter(changed))
@@ -129,10 +130,9 @@ class DeferredStore:
             self._scans.settle()
         before = len(waiting)
         for keys, values, start, stop in fresh.runs():
-            put_all(waiting, keys, values, start, stop)
+            waiting.put_all(keys, values, start, stop)
             self._sample(keys[start:stop:SAMPLE], values[start:stop:SAMPLE])
-        # A dictionary has at its end what is new in it: nobody looks each key up to know that.
-        self._keys.add_all(islice(reversed(waiting), len(waiting) - before))
+        self._keys.add_all(waiting.keys_from(before))
         self._unsafe += len(fresh)
         self._count()
         is_much = self._budget.used_bytes > self._budget.bound_bytes
@@ -145,7 +145,7 @@ class DeferredStore:
 
     def flush(self) -> None:
         """Write all that waits to the store beneath."""
-        keys, values = in_order(self._waiting)
+        keys, values = self._waiting.in_order()
         last = bisect_left(keys, _RESERVED)
         for start in range(last, len(keys), WRITE_KEYS_MAX):
             stop = start + WRITE_KEYS_MAX

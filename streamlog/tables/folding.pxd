@@ -1,7 +1,7 @@
 # C types of folding.py.
 cimport cython
 from streamlog.records cimport packing, writing
-from streamlog.tables cimport collector, ordering, warming
+from streamlog.tables cimport collector, warming
 
 cdef int _AHEAD, _FAR, _WIDTH_MAX, _COUNT, _SUM, _MIN, _MAX, _MEAN, _FOLD
 
@@ -28,15 +28,7 @@ cdef bint _are_long(list state) except -1
 cpdef list written(list rows, object dumps)
 
 @cython.locals(at=cython.Py_ssize_t)
-cpdef int put_all(
-    dict rows, list keys, list values, Py_ssize_t start, Py_ssize_t stop
-) except -1
-
-@cython.locals(at=cython.Py_ssize_t)
 cpdef int let_go(list column) except -1
-
-@cython.locals(keys=list, values=list)
-cpdef tuple in_order(dict rows)
 
 @cython.locals(at=cython.Py_ssize_t, row=Row)
 cpdef int write_down(

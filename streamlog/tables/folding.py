@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog.records import packing, writing
-from streamlog.tables import collector, ordering, warming
+from streamlog.tables import collector, warming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,9 +24,7 @@ __all__ = [
     "Columns",
     "Fold",
     "Row",
-    "in_order",
     "let_go",
-    "put_all",
     "write_down",
     "write_down_dirty",
     "written",
@@ -143,25 +141,6 @@ def written(rows: list[Row], dumps: Callable[[Any], bytes]) -> list[bytes]:
     return found
 
 
-def put_all(
-    rows: dict[Any, Any], keys: list[Any], values: list[Any], start: int, stop: int
-) -> None:
-    """Each value by its key into a dictionary of many, brought near some entries ahead.
-
-    Raises:
-        IndexError: there are fewer keys or values.
-    """
-    if start < 0 or stop > len(keys) or stop > len(values):
-        raise IndexError(f"no entries {start} to {stop} of {len(keys)} and {len(values)}")
-    for at in range(start, stop):
-        if (at - start) % _FAR == 0:
-            writing.bring_near(keys, at + _FAR)
-            writing.bring_near(values, at)
-        if (at - start) % _AHEAD == 0:
-            warming.warm_slots(rows, keys, at)
-        rows[keys[at]] = values[at]
-
-
 def let_go(column: list[Any]) -> None:
     """Empty a list of many, each entry brought near some entries ahead."""
     for at in range(len(column)):
@@ -169,13 +148,6 @@ def let_go(column: list[Any]) -> None:
             writing.bring_near(column, at + _FAR)
         column[at] = None
     column.clear()
-
-
-def in_order(rows: dict[bytes, Any]) -> tuple[list[bytes], list[Any]]:
-    """The keys of a dictionary in their order, and the value of each."""
-    keys, values = list(rows), list(rows.values())
-    ordering.sort_by_key(keys, values)
-    return keys, values
 
 
 def write_down(

@@ -124,5 +124,20 @@ cdef extern from *:
         PyMem_Free(entries);
         return 0;
     }
+
+    /* Who is where is a matter of pointers: no object is looked at. */
+    static CYTHON_INLINE Py_ssize_t streamlog_next_place(
+        PyObject *own, Py_ssize_t start, PyObject *keys, Py_ssize_t at
+    ) {
+        PyObject *key = PyList_GET_ITEM(keys, at);
+        Py_ssize_t stop = start + 16, place;
+        if (stop > PyList_GET_SIZE(own)) stop = PyList_GET_SIZE(own);
+        for (place = start; place < stop; place++)
+            if (PyList_GET_ITEM(own, place) == key) return place;
+        return -1;
+    }
     """
     int sort_by_key "streamlog_sort_by_key" (list keys, list values) except -1
+    Py_ssize_t next_place "streamlog_next_place" (
+        list own, Py_ssize_t start, list keys, Py_ssize_t at
+    )

@@ -11,6 +11,9 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
+FEW = 16
+"""Places that are looked at."""
+
 
 def sort_by_key(keys: list[bytes], values: list[Any]) -> None:
     """Sort the keys where they are, and each one's value along with it.
@@ -23,3 +26,11 @@ def sort_by_key(keys: list[bytes], values: list[Any]) -> None:
     pairs = sorted(zip(keys, values, strict=True), key=itemgetter(0))
     keys[:] = [key for key, _ in pairs]
     values[:] = [value for _, value in pairs]
+
+
+def next_place(own: list[Any], start: int, keys: list[Any], at: int) -> int:
+    """Where among the next few from `start` on the very object `keys[at]` is; -1 if nowhere."""
+    for place in range(start, min(start + FEW, len(own))):
+        if own[place] is keys[at]:
+            return place
+    return -1

@@ -7,12 +7,21 @@ somebody still holds is. Rule of the file: whoever changes the store calls `sett
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 V = TypeVar("V")
 """Values: bytes, or None for keys that are to be removed."""
+V_co = TypeVar("V_co", covariant=True)
+"""The same, for who only reads them."""
+
+
+class Values(Protocol[V_co]):
+    """Port: the value of each key."""
+
+    def __getitem__(self, key: bytes) -> V_co:
+        """That of a key that is there."""
 
 
 class _Scan(Generic[V]):
@@ -44,7 +53,7 @@ class Scans(Generic[V]):
         self.are_open = False
         """Whether there may be some: to be asked before `settle`, which costs more."""
 
-    def begin(self, keys: Iterator[bytes], values: Mapping[bytes, V]) -> Iterator[tuple[bytes, V]]:
+    def begin(self, keys: Iterator[bytes], values: Values[V]) -> Iterator[tuple[bytes, V]]:
         """These keys in their order, and their values, as they are now."""
         scan = _Scan((key, values[key]) for key in keys)
         self._begun.add(scan)

@@ -15,7 +15,6 @@ from streamlog.tables.folding import (
     Column,
     Columns,
     Row,
-    put_all,
     write_down,
     write_down_dirty,
     written,
@@ -112,15 +111,6 @@ def test_a_few_whole_numbers_are_written_as_messagepack_has_them(state: list[obj
     values: list[bytes | None] = []
     write_down([Row(state, 7, b"k")], b"", pack, [], values, packs=True)
     assert values == [expected]
-
-
-@pytest.mark.parametrize("count", [0, 1, 33, 6_000, 70_000])
-def test_many_are_put_into_a_dictionary(count: int) -> None:
-    keys: list[object] = [b"%d" % at if at % 1_000 else at for at in range(count)]
-    found: dict[object, object] = {}
-    for values in (list(range(count)), [str(at) for at in range(count)]):
-        put_all(found, keys, values, 0, len(keys))
-        assert found == dict(zip(keys, values, strict=True))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])

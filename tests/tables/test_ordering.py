@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.tables.folding import in_order
+from streamlog.tables.waiting import Waiting
 
 KEYS = (
     st.binary(max_size=40)
@@ -19,10 +20,16 @@ KEYS = (
 )
 
 
+def in_order(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[Any]]:
+    waiting = Waiting()
+    waiting.put_all(keys, values, 0, len(keys))
+    return waiting.in_order()
+
+
 @given(st.lists(KEYS, unique=True, max_size=300))
 def test_keys_come_in_order_with_their_values(keys: list[bytes]) -> None:
-    rows = {key: number for number, key in enumerate(keys)}
-    ordered, values = in_order(rows)
+    rows: dict[bytes, bytes | None] = {key: b"%d" % at for at, key in enumerate(keys)}
+    ordered, values = in_order(keys, list(rows.values()))
     assert ordered == sorted(keys)
     assert values == [rows[key] for key in ordered]
 
@@ -35,14 +42,14 @@ def test_rows_of_windows_come_in_order(windows: int) -> None:
         for at in range(20_000 // windows)
     ]
     random.Random(7).shuffle(keys)
-    assert in_order(dict.fromkeys(keys, b"v")) == (sorted(keys), [b"v"] * len(keys))
+    assert in_order(keys, [b"v"] * len(keys)) == (sorted(keys), [b"v"] * len(keys))
 
 
 def test_keys_that_end_in_nothing_but_zeros_come_by_their_lengths() -> None:
     keys = [bytes(size) for size in range(2_000, 0, -1)]
-    assert in_order(dict.fromkeys(keys))[0] == keys[::-1]
+    assert in_order(keys, [None] * len(keys))[0] == keys[::-1]
 
 
 def test_keys_have_to_be_bytes() -> None:
     with pytest.raises(TypeError):
-        in_order({b"a": 1, "b": 2})  # type: ignore[dict-item]
+        in_order([b"a", "b"], [None, None])  # type: ignore[list-item]
