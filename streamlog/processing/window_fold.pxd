@@ -60,6 +60,7 @@ cdef class WindowFold:
     cdef bint _on_commit
     cdef bint _tells_old_values
     cdef public dict windows
+    cdef public dict raws
     cdef public long long gate_ms
     cdef public Py_ssize_t at
     cdef public Py_ssize_t told

@@ -139,6 +139,7 @@ class WindowFold:
         "at",
         "gate_ms",
         "number",
+        "raws",
         "told",
         "touched",
         "touched_old_values",
@@ -197,6 +198,9 @@ class WindowFold:
         self._tells_old_values = tells_old_values
         self.windows: dict[int, Window] = {}
         """By their ends."""
+        self.raws: dict[bytes, bytes] = {}
+        """Keys that have rows in several windows, each as one object: the fewer there are, the
+        nearer they lie. To be cleared when rows are let go of."""
         self.gate_ms = FAR_MS
         """Nothing closes before stream time less grace has come to this."""
         self.at = 0
@@ -454,6 +458,8 @@ class WindowFold:
         return self._result(row.kept) if self._columns is None else self._columns.result_of(row)
 
     def _new_row(self, window: Window, raw: bytes) -> Row:
+        if len(self.windows) > 1:
+            raw = self.raws.setdefault(raw, raw)
         if not window.is_whole:
             return self._load_row(window, raw)
         columns = self._columns

@@ -330,6 +330,7 @@ class WindowedAggregateStep(Step):
             for window in self._windows.values():
                 window.is_whole = window.is_whole and not window.rows
                 window.rows.clear()
+            self._fold.raws.clear()
             if self._early is not None:
                 self._early.spill()
 
@@ -551,6 +552,7 @@ class WindowedAggregateStep(Step):
         if not expired:
             return
         del self._ends[: len(expired)]
+        self._fold.raws.clear()
         windows = [self._windows.pop(end, None) for end in expired]
         if all(window is not None and window.is_whole for window in windows):
             # All rows that the store may have are known: it need not be looked through for them.
