@@ -185,14 +185,13 @@ class WindowFold:
         self._step_ms = step_ms
         self._span_of = span_of
         self._is_atomic = is_atomic
-        self._offset_ms = offset_ms
         self._start_ms = self._end_ms = 0
         self._known: list[Window] | None = None
         """Windows that a run has come to, each where its number would have it."""
         self._near: list[Row | None] | None = None
         self._near_windows: list[Window | None] = []
         self._near_at = 0
-        self._grace_ms = grace_ms
+        self._grace_ms, self._offset_ms = grace_ms, offset_ms
         self._on_update = on_update
         self._on_commit = on_commit
         self._tells_old_values = tells_old_values
@@ -406,6 +405,8 @@ class WindowFold:
             self._near = warming.warmed(dicts, arrived.raws, at)
             self._near_at = at
             arrived.cold = at + len(dicts)
+            warming.warm_objects(arrived.raws, arrived.cold)
+            warming.warm_objects(arrived.values, arrived.cold)
         # A row stays its key's; one that is made meanwhile is not among them.
         row = None if self._near is None else self._near[at - self._near_at]
         return self._row(window, arrived.raws[at]) if row is None else row

@@ -1,6 +1,6 @@
 """The changelog of a task: its state as records, and the way back.
 
-A checkpoint is a list of records that the runner sends as one record batch: each change as
+A checkpoint is a list of records that the runner sends at once, see decisions/001: each change as
 (store prefix + key, value), a missing value deleting, and under a reserved key the
 Progress: how far every input has been taken into this state. The same keys are used in the
 store, which remembers beside them the changelog offset it reflects. Rule of the file:

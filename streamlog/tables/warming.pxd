@@ -151,6 +151,15 @@ cdef extern from *:
         return all;
     }
 
+    static CYTHON_INLINE void streamlog_warm_objects(PyObject *objects, Py_ssize_t start) {
+        Py_ssize_t stop = start + STREAMLOG_AHEAD, at;
+        if (stop > PyList_GET_SIZE(objects)) stop = PyList_GET_SIZE(objects);
+        for (at = start; at < stop; at++) {
+            STREAMLOG_PREFETCH(PyList_GET_ITEM(objects, at));
+            STREAMLOG_PREFETCH((char *)PyList_GET_ITEM(objects, at) + 64);
+        }
+    }
+
     static CYTHON_INLINE void streamlog_warm_rows(PyObject *rows, Py_ssize_t start) {
         PyObject *found[STREAMLOG_AHEAD];
         Py_ssize_t next = start + STREAMLOG_AHEAD, stop = next, end = next + STREAMLOG_AHEAD;
@@ -192,6 +201,7 @@ cdef extern from *:
     """
     void warm "streamlog_warm" (dict rows, list raws, Py_ssize_t start)
     void warm_slots "streamlog_warm_slots" (dict rows, list keys, Py_ssize_t start)
+    void warm_objects "streamlog_warm_objects" (list objects, Py_ssize_t start)
     void warm_rows "streamlog_warm_rows" (list rows, Py_ssize_t start)
     list warmed "streamlog_warmed" (list dicts, list raws, Py_ssize_t start)
     void warm_next "streamlog_warm_next" (dict rows, Py_ssize_t start)

@@ -24,6 +24,10 @@ def warm(rows: dict[bytes, Any], raws: Sequence[bytes], start: int) -> None:
     """Look at the rows of the keys from `start` on, as many as `AHEAD`."""
 
 
+def warm_objects(objects: Sequence[Any], start: int) -> None:
+    """Look at the objects from `start` on, as many as `AHEAD`."""
+
+
 def warm_rows(rows: list[Any], start: int) -> None:
     """Look at what the rows from `start` on have, and at the rows behind them; `AHEAD` of each."""
 

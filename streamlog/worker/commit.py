@@ -60,6 +60,9 @@ task of its own, and `offsets sent` once the group has them.
 
 PACK_RECORDS = 4_000
 """Of a checkpoint, at a time."""
+CHECKPOINT_PACK_BYTES = 512 * 1024
+"""A batch of a checkpoint ends beyond this, if there may be several: what is still in the caches
+when it is sealed and sent costs half, and nobody needs all of it in one piece of memory."""
 UNKNOWN_PARTITION = -1
 """Of a topic that nobody lets us look at."""
 PACK_BYTES = 256 * 1024
@@ -215,10 +218,11 @@ class Checkpoint:
     """What a task has done since the last one: for its store, and for its changelog."""
 
     changes: Changes
-    records: PackedRecords
+    packs: Sequence[PackedRecords]
+    """The same, each pack a batch."""
 
 
-def checkpoint(task: Task, epoch: int, wall_ms: int) -> Checkpoint | None:
+def checkpoint(task: Task, epoch: int, wall_ms: int, *, in_one_batch: bool) -> Checkpoint | None:
     """The checkpoint of a task; None if nothing has changed.
 
     For the thread that runs the task: rows that another one packs have left the caches meanwhile,
@@ -227,12 +231,14 @@ def checkpoint(task: Task, epoch: int, wall_ms: int) -> Checkpoint | None:
     changes = task.checkpoint()
     if not changes:
         return None
-    records, headers = PackedRecords(), epoch_headers(epoch)
+    packs, headers = [PackedRecords()], epoch_headers(epoch)
     for keys, values, first, end in changes.runs():
         columns = FieldColumns.alike(wall_ms, keys, values, headers)
         for start in range(first, end, PACK_RECORDS):
-            records.extend_with(columns, start, min(start + PACK_RECORDS, end))
-    return Checkpoint(changes, records)
+            if packs[-1].size_bytes() >= CHECKPOINT_PACK_BYTES and not in_one_batch:
+                packs.append(PackedRecords())
+            packs[-1].extend_with(columns, start, min(start + PACK_RECORDS, end))
+    return Checkpoint(changes, packs)
 
 
 def bring_in(task: Task, changes: Changes, next_offset: int) -> None:
@@ -266,12 +272,15 @@ class Checkpoints:
             Fenced: the task belongs to another worker by now; drop it without a commit.
         """
         now_ms = self._clock.wall_ms()
-        made = await self._engine.call(task.id, partial(checkpoint, task, state.epoch, now_ms))
+        made = await self._engine.call(
+            task.id, partial(checkpoint, task, state.epoch, now_ms, in_one_batch=True)
+        )
         if made is None:
             return 0
         self._on_step("checkpointed")
         changes = made.changes
-        sent = await self._producer.send_atomic(*state.changelog, made.records)
+        (records,) = made.packs
+        sent = await self._producer.send_atomic(*state.changelog, records)
         first_offset = sent.offset - len(changes) + 1
         if first_offset != state.next_offset:
             late = await self._late_keys(state, first_offset)

@@ -74,7 +74,7 @@ class Transactor:
     async def write(
         self,
         sinks: Packs,
-        checkpoints: Sequence[tuple[TopicPartition, PackedRecords]],
+        checkpoints: Sequence[tuple[TopicPartition, Sequence[PackedRecords]]],
         offsets: Offsets,
         *,
         consumer: Consumer,
@@ -83,7 +83,7 @@ class Transactor:
 
         Args:
             sinks: what goes to topics.
-            checkpoints: changelog and records, each as one batch.
+            checkpoints: changelog and records, of which each pack is a batch.
             offsets: where the group goes on; at least one, as by them the group checks us.
             consumer: the member that has read what this came of.
 
@@ -111,7 +111,7 @@ class Transactor:
     async def _written(
         self,
         sinks: Packs,
-        checkpoints: Sequence[tuple[TopicPartition, PackedRecords]],
+        checkpoints: Sequence[tuple[TopicPartition, Sequence[PackedRecords]]],
         offsets: Offsets,
         consumer: Consumer,
         refusals: list[Refusal],
@@ -122,9 +122,10 @@ class Transactor:
             writer = SinkWriter(producer, refusals)
             await writer.write_packed(sinks)
             self._on_step("handed over")
-            sent = await asyncio.gather(
-                *(producer.send_atomic(*place, records) for place, records in checkpoints)
+            handed_over = await asyncio.gather(
+                *(producer.send_packed(*place, packs) for place, packs in checkpoints)
             )
+            sent = await asyncio.gather(*handed_over)
             self._on_step("changelogs written")
             await writer.flush()
             self._on_step("sinks written")

@@ -64,7 +64,7 @@ AgentWrites: TypeAlias = Mapping[tuple[str, int], Sequence[RowWrite]]
 BUFFERED_RECORDS_MAX = 10_000
 """A task that waits for one input stops reading its others at so many records."""
 COMMIT_EARLY_BYTES = 8 * 1024 * 1024
-"""Changes of state that wait for a commit: a checkpoint is one batch and has to fit."""
+"""Changes of state that wait for a commit: a checkpoint may be one batch, and has to fit."""
 COMMIT_EARLY_BYTES_SUM = 4 * COMMIT_EARLY_BYTES
 """The same of all tasks together, as they are in memory until then."""
 RESTORING_MAX = 4
@@ -386,7 +386,7 @@ class Tasks:
         stateful = [(each, each.state) for each in self._running.values() if each.state is not None]
         wall_ms = self._with.clock.wall_ms()
         works = [
-            (each.task.id, partial(checkpoint, each.task, state.epoch, wall_ms))
+            (each.task.id, partial(checkpoint, each.task, state.epoch, wall_ms, in_one_batch=False))
             for each, state in stateful
         ]
         found = zip(stateful, await self._engine.call_each(works), strict=True)
@@ -397,7 +397,7 @@ class Tasks:
         self._with.on_step("checkpointed")
         write = partial(
             transactor.write,
-            checkpoints=[(state.changelog, made.records) for _, state, made in changed],
+            checkpoints=[(state.changelog, made.packs) for _, state, made in changed],
             offsets=offsets or self._positions(),
             consumer=self._with.consumer,
         )

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 BROKER_DEFAULT = -1
 """As many partitions, or replicas, as the broker gives a topic of which nothing is said."""
 CHANGELOG_BATCH_BYTES = 64 * 1024 * 1024
-"""A checkpoint is one batch. Tasks commit long before one grows to this."""
+"""A checkpoint may be one batch. Tasks commit long before one grows to this."""
 CHANGELOG_CONFIGS = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(CHANGELOG_BATCH_BYTES),

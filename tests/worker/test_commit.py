@@ -1,8 +1,14 @@
 from __future__ import annotations
 
-from streamlog.records.columns import FieldColumns
+import pytest
+
+from streamlog import App
+from streamlog.processing.task import Task, TaskId
+from streamlog.records.batch import Record
+from streamlog.records.columns import FieldColumns, RecordColumns
 from streamlog.records.packed import PackedRecords
-from streamlog.worker.commit import PACK_BYTES, packed
+from streamlog.tables.memory import MemoryStore
+from streamlog.worker.commit import CHECKPOINT_PACK_BYTES, PACK_BYTES, checkpoint, packed
 
 
 def columns(sizes: list[int], *, first: int = 0) -> FieldColumns:
@@ -31,3 +37,36 @@ def test_a_record_larger_than_a_pack_is_one() -> None:
     assert added == sum(pack.size_bytes() for pack in packs)
     packed(packs, columns([7, 7]))
     assert [len(pack) for pack in packs] == [1, 1, 1, 3]
+
+
+def counted(users: int) -> Task:
+    """A task that has counted something of so many."""
+    app = App("counts")
+    words = app.topic("words", key=str, value=str)
+    app.stream(words).group_by_key().count(name="n")
+    (sub,) = app.topology().subtopologies
+    task = Task(sub, TaskId(0, 0), partitions={"words": 1}, store=MemoryStore())
+    task.start_at({("words", 0): 0})
+    records = [Record(at, at, b"user-%d" % at, b"x") for at in range(users)]
+    task.process({("words", 0): RecordColumns.of(records)}, 1, ends={("words", 0): users})
+    return task
+
+
+@pytest.mark.parametrize("in_one_batch", [False, True])
+def test_a_large_checkpoint_is_cut_where_it_may_be(in_one_batch: bool) -> None:
+    made = checkpoint(counted(30_000), 3, 7, in_one_batch=in_one_batch)
+    assert made is not None
+    assert (len(made.packs) == 1) == in_one_batch
+    if not in_one_batch:
+        assert all(pack.size_bytes() >= CHECKPOINT_PACK_BYTES for pack in made.packs[:-1])
+        assert all(pack.size_bytes() < 2 * CHECKPOINT_PACK_BYTES for pack in made.packs)
+    parts = [pack.part(0, len(pack)) for pack in made.packs]
+    assert [key for part in parts for key in part.keys] == made.changes.row_keys
+    assert [value for part in parts for value in part.values] == made.changes.row_values
+    assert {ms for part in parts for ms in part.timestamps} == {7}
+
+
+def test_nothing_is_written_where_nothing_has_changed() -> None:
+    task = counted(0)
+    task.committed(task.checkpoint(), next_offset=1)
+    assert checkpoint(task, 3, 7, in_one_batch=False) is None

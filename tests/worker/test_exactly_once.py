@@ -33,6 +33,11 @@ import sys
 
 from mortal import run
 from streamlog import App
+from streamlog.records.builder import HEADER_BYTES
+from streamlog.worker import commit
+
+# Each change is a batch of its own: of a checkpoint some may be written when it is cut off.
+commit.PACK_RECORDS, commit.CHECKPOINT_PACK_BYTES = 1, HEADER_BYTES + 1
 
 app = App("counting", state_dir="./state", commit_interval="20ms")
 words = app.topic("words", key=str, value=str, partitions=2)
