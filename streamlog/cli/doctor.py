@@ -27,6 +27,7 @@ HOT_MODULES = (
     "streamlog.broker.storage.runs",
     "streamlog.tables.folding",
     "streamlog.tables.plain_values",
+    "streamlog.tables.waiting",
     "streamlog.processing.window_fold",
 )
 """What `setup.py` compiles."""
