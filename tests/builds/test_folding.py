@@ -178,6 +178,21 @@ def test_rows_are_written_down_alike(states: list[tuple[int, Any]]) -> None:
     assert found == [at.to_bytes(8, "big") + b"%r" % (state,) for at, state in states]
 
 
+@given(st.lists(st.tuples(st.integers(0, 2**40), numbers, st.booleans()), max_size=5))
+def test_dirty_rows_are_written_down_alike(states: list[tuple[int, Any, bool]]) -> None:
+    def act(builds: Builds) -> object:
+        rows: dict[bytes, Any] = {}
+        for at, (timestamp_ms, state, is_dirty) in enumerate(states):
+            row = rows[b"%d" % at] = builds[0].Row(state, timestamp_ms, b"%d" % at)
+            row.dirty = is_dirty
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        builds[0].write_down_dirty(rows, b"h", lambda state: b"%r" % (state,), keys, values)
+        return keys, values, [row.dirty for row in rows.values()]
+
+    same(act)
+
+
 @given(records, st.booleans(), st.booleans(), st.integers(0, 60))
 @example([(b"a", 1, 2**63 - 1, 2**63 - 1, "x")], True, True, 0)
 @example([(b"a", 1, -1, 0, "x")], True, True, 0)

@@ -41,6 +41,7 @@ BATCH = both("streamlog.records.batch")
 BUILDER = both("streamlog.records.builder")
 COLUMNS = both("streamlog.records.columns")
 PLAIN_VALUES = both("streamlog.tables.plain_values")
+WAITING = both("streamlog.tables.waiting")
 MURMUR2 = both("streamlog.records.murmur2")
 
 content = st.none() | st.binary(max_size=200)
@@ -411,3 +412,22 @@ def test_plain_values_are_copied_alike(value: object) -> None:
         return None if found is module.OTHER else repr(found)
 
     same(PLAIN_VALUES, act)
+
+
+waiting_keys = st.lists(
+    st.sampled_from([b"a", b"b", b"c", b"d"]) | st.binary(max_size=1), max_size=8
+)
+
+
+@given(st.lists(waiting_keys, max_size=4), st.integers(-1, 3), st.integers(0, 9))
+def test_changes_wait_alike(commits: list[list[bytes]], start: int, stop: int) -> None:
+    def act(module: ModuleType) -> object:
+        waiting = module.Waiting()
+        found: list[object] = []
+        for number, keys in enumerate(commits):
+            values = [b"%d" % number if at % 3 else None for at in range(len(keys))]
+            waiting.put_all(keys, values, start, min(stop, len(keys)) if stop < 9 else stop)
+            found.append((len(waiting), waiting.columns(), waiting.get(b"a", 5)))
+        return found, waiting.in_order(), waiting.keys_from(1)
+
+    same(WAITING, act)
