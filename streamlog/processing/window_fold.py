@@ -50,8 +50,8 @@ class Window:
         self.suffix = windowed_bytes(b"", start_ms, end_ms)
         """Start and end as `windowed_bytes` has them behind a key."""
         self.rows: dict[bytes, Row] = {}
-        self.dirty: list[Row] | None = []
-        """None: they are most of the rows, and nobody keeps a list."""
+        self.dirty: list[Row] | None = None if is_whole else []
+        """None: they are most of the rows, and nobody keeps a list; in a new window, all."""
         self.is_whole = is_whole
         """The store has no rows of it beyond those in memory."""
 

@@ -483,6 +483,8 @@ class WindowedAggregateStep(Step):
         at = bisect_left(self._ends, end_ms)
         is_new = at == len(self._ends) or self._ends[at] != end_ms
         window = self._windows[end_ms] = Window(start_ms, end_ms, is_whole=is_new)
+        if self._early is not None:
+            window.dirty = []  # It has to be told of each.
         if is_new:
             self._ends.insert(at, end_ms)
             self._bring_gate(end_ms)

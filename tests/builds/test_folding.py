@@ -158,7 +158,10 @@ def taken(
         for end_ms, window in fold.windows.items()
         for raw, row in window.rows.items()
     }
-    dirty = {end_ms: [r.raw for r in window.dirty] for end_ms, window in fold.windows.items()}
+    dirty = {
+        end_ms: window.dirty and [row.raw for row in window.dirty]
+        for end_ms, window in fold.windows.items()
+    }
     waiting = [
         (window.end_ms, row.raw, row.state, row.number, row.time_ms)
         for row, window in zip(fold.touched, fold.touched_windows, strict=True)
