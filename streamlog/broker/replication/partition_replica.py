@@ -404,11 +404,16 @@ class PartitionReplica:
         self._node.neighbours.may_fetch(self)
 
     def _forget(self) -> None:
-        """The log has not become what was decided: go on from what it is."""
+        """The log has not become what was decided: go on from what it is.
+
+        What was to be cut counts as not on disk already. Nobody is asked for more before it is.
+        """
         facts, log = self.facts, self.log
         facts.generation = log.truncation.generation
         facts.high_watermark = log.high_watermark
         self.look(keep=True)
+        if facts.flushed_offset < facts.end_offset:
+            self._flush.add(self._flushed)
 
     def mend(self) -> None:
         """Give up what a log has behind a hole, to fetch it anew; only who is out of sync may.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 
 import pytest
@@ -161,6 +162,28 @@ async def test_a_new_leader_has_it_all_and_the_old_one_cuts_what_it_had_alone(
     assert old.content() == new.content() == third.content()
     assert old.end == 3
     assert [old.partition.log.epochs.at(offset) for offset in range(3)] == [0, 0, 1]
+
+
+@story
+async def test_who_can_not_cut_its_log_as_the_disk_is_full_follows_on_when_there_is_room(
+    cluster: Cluster,
+) -> None:
+    """What is to be cut counts as not on disk already; it must not be waited for for ever."""
+    old, new, third = cluster.nodes
+    await old.produce(b"a")
+    cluster.cut_off.add(0)
+    waiting = old.produce(b"lost")
+    cluster.elect(1, isr=(1, 2))
+    assert (await new.produce(b"b")).error_code == 0
+    await cluster.until(lambda: old.partition.log.synced.offset == 2)
+    old.files.fail_next_write(errno.ENOSPC)
+    cluster.cut_off.clear()
+    cluster.commit()
+    assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.until(lambda: old.partition.log.truncation.generation > 0)
+    await cluster.until(lambda: cluster.isr == (0, 1, 2))
+    assert old.partition.log.truncation.generation > 1
+    assert old.content() == new.content() == third.content()
 
 
 @story
