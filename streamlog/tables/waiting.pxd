@@ -7,26 +7,24 @@ cdef int _AHEAD, _FAR
 
 @cython.final
 cdef class Waiting:
-    cdef list _keys
-    cdef list _values
-    cdef dict _places
+    cdef tuple _columns
 
-    @cython.locals(place=object)
+    @cython.locals(places=dict, values=list)
     cpdef object get(self, bytes key, object default)
 
-    @cython.locals(own_keys=list, own_values=list, keys=list, values=list, count=cython.Py_ssize_t)
+    @cython.locals(count=cython.Py_ssize_t, keys=list, own_keys=list, own_values=list, values=list)
     cpdef tuple columns(self)
 
-    @cython.locals(keys=list, values=list)
+    @cython.locals(keys=list, own_keys=list, own_values=list, values=list)
     cpdef tuple in_order(self)
 
     @cython.locals(
         at=cython.Py_ssize_t, is_cold=cython.bint, next_place=cython.Py_ssize_t, own_keys=list,
-        own_values=list, place=cython.Py_ssize_t,
+        own_values=list, place=cython.Py_ssize_t, places=dict,
     )
     cpdef int put_all(
         self, list keys, list values, Py_ssize_t start, Py_ssize_t stop
     ) except -1
 
-    @cython.locals(count=cython.Py_ssize_t, place=cython.Py_ssize_t)
-    cdef Py_ssize_t _place_of(self, object key) except -1
+@cython.locals(count=cython.Py_ssize_t, place=cython.Py_ssize_t)
+cdef Py_ssize_t _place_of(object key, list keys, dict places) except -1

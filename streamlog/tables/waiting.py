@@ -10,7 +10,7 @@ when they go to the store (`deferred`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamlog.records import writing
 from streamlog.tables import ordering, warming
@@ -22,21 +22,21 @@ __all__ = ["Waiting"]
 
 _AHEAD = warming.AHEAD
 _FAR = writing.AHEAD
+_Columns: TypeAlias = "tuple[list[bytes], list[bytes | None], dict[bytes, int]]"
 
 
 class Waiting:
     """Keys and their values, where None is a key that is to be removed."""
 
-    __slots__ = ("_keys", "_places", "_values")
+    __slots__ = ("_columns",)
 
     def __init__(self) -> None:
-        self._keys: list[bytes] = []
-        self._values: list[bytes | None] = []
-        self._places: dict[bytes, int] = {}
-        """Where each key is in these."""
+        # One object, as another thread may ask while they are replaced.
+        self._columns: _Columns = ([], [], {})
+        """Keys, values, and where in these each key is."""
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._columns[0])
 
     def __getitem__(self, key: bytes) -> bytes | None:
         """The value of a key that is there.
@@ -44,23 +44,25 @@ class Waiting:
         Raises:
             KeyError: it is not.
         """
-        return self._values[self._places[key]]
+        _, values, places = self._columns
+        return values[places[key]]
 
     def get(self, key: bytes, default: Any) -> Any:  # noqa: ANN401 - a value, or whatever it is
-        """The value, or what is given for a key that is not there."""
-        place = self._places.get(key)
-        return default if place is None else self._values[place]
+        """The value, or what is given for a key that is not there; for any thread."""
+        _, values, places = self._columns
+        place = places.get(key)
+        return default if place is None or place >= len(values) else values[place]
 
     def keys_from(self, start: int) -> Sequence[bytes]:
         """Those that came when there were so many already."""
-        return self._keys[start:]
+        return self._columns[0][start:]
 
     def columns(self) -> tuple[list[bytes], list[bytes | None]]:
         """All keys in the order in which they came, and the value of each, as lists of their own.
 
-        Another thread may ask: a key that comes meanwhile may be missing.
+        For any thread; a key that comes meanwhile may be missing.
         """
-        own_keys, own_values = self._keys, self._values
+        own_keys, own_values, _ = self._columns
         keys, values = own_keys[:], own_values[:]
         count = min(len(keys), len(values))
         return keys[:count], values[:count]
@@ -71,7 +73,8 @@ class Waiting:
         Raises:
             TypeError: a key is something else than bytes.
         """
-        keys, values = self._keys[:], self._values[:]
+        own_keys, own_values, _ = self._columns
+        keys, values = own_keys[:], own_values[:]
         ordering.sort_by_key(keys, values)
         return keys, values
 
@@ -83,7 +86,7 @@ class Waiting:
         """
         if start < 0 or stop > len(keys) or stop > len(values):
             raise IndexError(f"no entries {start} to {stop} of {len(keys)} and {len(values)}")
-        own_keys, own_values = self._keys, self._values
+        own_keys, own_values, places = self._columns
         next_place = 0
         is_cold = True
         for at in range(start, stop):
@@ -93,24 +96,24 @@ class Waiting:
             place = ordering.next_place(own_keys, next_place, keys, at)
             if place < 0:
                 if is_cold or (at - start) % _AHEAD == 0:
-                    warming.warm_slots(self._places, keys, at)
+                    warming.warm_slots(places, keys, at)
                     is_cold = False
-                place = self._place_of(keys[at])
+                place = _place_of(keys[at], own_keys, places)
             if place == len(own_values):
                 own_values.append(values[at])
             else:
                 own_values[place] = values[at]
             next_place = place + 1
 
-    def _place_of(self, key: bytes) -> int:
-        """Where the key is; a new one is at the end, and lacks its value."""
-        count = len(self._keys)
-        place = self._places.setdefault(key, count)
-        if place == count:
-            self._keys.append(key)
-        return place
-
     def clear(self) -> None:
-        """Nothing waits any more; who copies the columns meanwhile has those of before."""
-        self._keys, self._values = [], []
-        self._places.clear()
+        """Nothing waits any more; who asks meanwhile is told what did."""
+        self._columns = ([], [], {})
+
+
+def _place_of(key: bytes, keys: list[bytes], places: dict[bytes, int]) -> int:
+    """Where the key is; a new one is at the end, and lacks its value."""
+    count = len(keys)
+    place = places.setdefault(key, count)
+    if place == count:
+        keys.append(key)
+    return place
