@@ -22,6 +22,7 @@ HOT_MODULES = (
     "streamlog/tables/plain_values",
     "streamlog/tables/waiting",
     "streamlog/processing/window_fold",
+    "streamlog/worker/arenas",
 )
 DIRECTIVES = {
     "language_level": "3",

@@ -29,6 +29,7 @@ HOT_MODULES = (
     "streamlog.tables.plain_values",
     "streamlog.tables.waiting",
     "streamlog.processing.window_fold",
+    "streamlog.worker.arenas",
 )
 """What `setup.py` compiles."""
 

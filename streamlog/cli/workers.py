@@ -23,6 +23,7 @@ from streamlog.cli.supervised import my_slot, printer, until_left_alone
 from streamlog.errors import UsageError
 from streamlog.log import EMBEDDED, Log
 from streamlog.transport.security import Security
+from streamlog.worker.arenas import use_huge_pages
 from streamlog.worker.program import Program, Start
 from streamlog.worker.slots import Slot
 from streamlog.worker.supervisor import Launch, Supervisor
@@ -74,6 +75,7 @@ def run_workers(
     )
     collect_rarely()
     keep_freed_memory()
+    use_huge_pages()
     if slot is None:
         serve(running.run, "finishing, committing and leaving the group")
         typer.echo("stopped: everything is committed")

@@ -7,8 +7,9 @@ keys. Reads see what waits. Rules of the file: what waits is whole commits, and 
 slices with the offset in the last one, so a crash at any point is repaired by replaying the
 changelog from the offset that is found. How much waits is bounded in bytes, for all tasks of a
 process together, and in records, which a crash makes a restart replay: into here, where a key that
-has changed a hundred times costs little more than a hundred look-ups. Not done here: what a
-transaction has not committed (`transaction`).
+has changed a hundred times costs little more than a hundred look-ups. What has come and gone while
+it waited, as the rows of windows do, never goes down. Not done here: what a transaction has not
+committed (`transaction`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from streamlog.records.columns import total_bytes
 from streamlog.tables.changelog import OFFSET_KEY, WRITE_KEYS_MAX
 from streamlog.tables.scans import Scans
 from streamlog.tables.sorted_keys import SortedKeys
-from streamlog.tables.store import Change, Changes, KeyValueStore
+from streamlog.tables.store import Change, Changes, KeyValueStore, prefix_end
 from streamlog.tables.transaction import ENTRY_BYTES, overlaid
 from streamlog.tables.waiting import Waiting
 
@@ -32,6 +33,9 @@ WAITING_BYTES = 48 * 1024 * 1024
 
 REPLAY_RECORDS_MAX = 800_000
 """A task's changes that are not on disk: what a crash makes a restart replay, in a second."""
+
+GONE_SHARE = 4
+"""One in so many has to have come and gone; else all the others go down."""
 
 SAMPLE = 16
 """One in so many changes is looked at for its size."""
@@ -69,8 +73,8 @@ class DeferredStore:
     """A KeyValueStore that writes to the one beneath when enough has come together."""
 
     __slots__ = (
-        "_budget", "_keys", "_sampled", "_sampled_bytes", "_scans", "_size_bytes", "_store",
-        "_unsafe", "_waiting",
+        "_budget", "_keys", "_lasts", "_sampled", "_sampled_bytes", "_scans", "_size_bytes",
+        "_store", "_unsafe", "_waiting",
     )  # fmt: skip
 
     def __init__(self, store: DurableStore, budget: WaitingBudget | None = None) -> None:
@@ -79,6 +83,8 @@ class DeferredStore:
         self._budget = budget or WaitingBudget()
         self._waiting = Waiting()
         self._keys = SortedKeys()
+        self._lasts: dict[bytes, bytes] = {}
+        """By prefix of a named store: the last key that has gone down."""
         self._scans: Scans[bytes | None] = Scans()
         self._sampled = self._sampled_bytes = 0
         self._size_bytes = 0
@@ -137,14 +143,21 @@ class DeferredStore:
         self._count()
         is_much = self._budget.used_bytes > self._budget.bound_bytes
         is_long = self._unsafe >= REPLAY_RECORDS_MAX
-        if fresh.last_key == OFFSET_KEY and (is_much or is_long):
-            self.flush()
-            if is_long:
-                self._store.persist()
-                self._unsafe = 0
+        if fresh.last_key != OFFSET_KEY or not (is_much or is_long):
+            return
+        is_enough = self._drop_gone()
+        if is_long or not is_enough:
+            self._write_down()
+        if is_long:
+            self._store.persist()
+            self._unsafe = 0
 
     def flush(self) -> None:
-        """Write all that waits to the store beneath."""
+        """Write all that waits to the store beneath, but for what has come and gone."""
+        self._drop_gone()
+        self._write_down()
+
+    def _write_down(self) -> None:
         keys, values = self._waiting.in_order()
         last = bisect_left(keys, _RESERVED)
         for start in range(last, len(keys), WRITE_KEYS_MAX):
@@ -154,7 +167,40 @@ class DeferredStore:
             reserved = list(zip(keys[:last], values[:last], strict=True))
             reserved.sort(key=lambda change: change[0] == OFFSET_KEY)
             self._store.write(reserved)
+        self._note_lasts(keys, last)
         self._forget()
+
+    def _drop_gone(self) -> bool:
+        """Forget what is to be removed from the store and is not there; whether that was much.
+
+        A window's rows lie behind those of all windows before it. So where nothing beneath lies
+        behind what has gone down, all that has come since is known to be nowhere else.
+        """
+        waiting = self._waiting
+        before = len(waiting)
+        removed = waiting.removed()
+        spans = []
+        for prefix in {_prefix_of(key) for key in removed[::SAMPLE]}:
+            end = prefix_end(prefix)
+            low = self._lasts[prefix] + b"\x00" if prefix in self._lasts else prefix
+            if prefix >= _RESERVED and end and next(self._store.range(low, end), None) is None:
+                spans.append((low, end))
+        if not spans:
+            return False
+        self._scans.settle()
+        waiting.drop_removed(spans)
+        self._keys = SortedKeys(waiting.keys_from(0))
+        self._count()
+        return (before - len(waiting)) * GONE_SHARE >= before
+
+    def _note_lasts(self, keys: Sequence[bytes], reserved: int) -> None:
+        """The keys in their order have gone down, the reserved ones in front."""
+        stop = len(keys)
+        while stop > reserved:
+            last = keys[stop - 1]
+            prefix = _prefix_of(last)
+            self._lasts[prefix] = max(last, self._lasts.get(prefix, last))
+            stop = bisect_left(keys, prefix, reserved, stop)
 
     def close(self) -> None:
         """Write what waits, and close the store beneath."""
@@ -181,3 +227,8 @@ class DeferredStore:
         self._keys.clear()
         self._budget.used_bytes -= self._size_bytes
         self._size_bytes = 0
+
+
+def _prefix_of(key: bytes) -> bytes:
+    """What all keys of its named store begin with (`StoreSpec.prefix`)."""
+    return key[: 1 + key[0]] if key else b""

@@ -105,9 +105,36 @@ class Waiting:
                 own_values[place] = values[at]
             next_place = place + 1
 
+    def removed(self) -> list[bytes]:
+        """The keys that are to be removed."""
+        keys, values, _ = self._columns
+        return [keys[at] for at in range(len(values)) if values[at] is None]
+
+    def drop_removed(self, spans: list[tuple[bytes, bytes]]) -> None:
+        """Forget those of them that lie in a span: from a key up to but not including another."""
+        own_keys, own_values, _ = self._columns
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        places: dict[bytes, int] = {}
+        for at in range(len(own_keys)):
+            key, value = own_keys[at], own_values[at]
+            if value is None and _is_in(key, spans):
+                continue
+            places[key] = len(keys)
+            keys.append(key)
+            values.append(value)
+        self._columns = (keys, values, places)
+
     def clear(self) -> None:
         """Nothing waits any more; who asks meanwhile is told what did."""
         self._columns = ([], [], {})
+
+
+def _is_in(key: bytes, spans: list[tuple[bytes, bytes]]) -> bool:
+    for low, high in spans:  # noqa: SIM110 - compiled, this is C
+        if low <= key < high:
+            return True
+    return False
 
 
 def _place_of(key: bytes, keys: list[bytes], places: dict[bytes, int]) -> int:

@@ -427,7 +427,8 @@ def test_changes_wait_alike(commits: list[list[bytes]], start: int, stop: int) -
         for number, keys in enumerate(commits):
             values = [b"%d" % number if at % 3 else None for at in range(len(keys))]
             waiting.put_all(keys, values, start, min(stop, len(keys)) if stop < 9 else stop)
-            found.append((len(waiting), waiting.columns(), waiting.get(b"a", 5)))
+            found.append((len(waiting), waiting.columns(), waiting.get(b"a", 5), waiting.removed()))
+            waiting.drop_removed([(b"b", b"d"), (b"", b"\x10")])
         return found, waiting.in_order(), waiting.keys_from(1)
 
     same(WAITING, act)

@@ -107,26 +107,75 @@ def test_what_has_gone_to_a_store_that_keeps_it_in_memory_is_replayed_as_well() 
     assert len(below.persisted) == 1
 
 
+def test_rows_of_windows_that_close_while_they_wait_never_go_down() -> None:
+    below = Recorded()
+    budget = WaitingBudget(100_000)
+    store = DeferredStore(below, budget)
+    for window in range(50):
+        gone = [(key, None) for key, _ in rows(range(200 * window - 200, 200 * window))]
+        fresh = rows(range(200 * window, 200 * window + 200))
+        apply_records(store, [*(gone if window else []), *fresh], next_offset=window)
+        assert budget.used_bytes < 2 * budget.bound_bytes
+    assert below.writes == []
+    assert dict(store.range(b"\x01")) == dict(fresh)
+    store.flush()
+    assert dict(below.range(b"\x01")) == dict(fresh)
+    assert all(value is not None for write in below.writes for _, value in write)
+
+
+def test_what_is_beneath_is_removed_there() -> None:
+    below = Recorded()
+    store = DeferredStore(below)
+    apply_records(store, rows([2, 3]), next_offset=1)
+    store.flush()
+    gone = [(key, None) for key, _ in rows([1, 2, 3, 4, 5])]
+    apply_records(store, [*rows([4]), *gone], next_offset=2)
+    store.flush()
+    assert dict(below.range(b"\x01")) == {}
+    assert [key for key, value in below.writes[-2] if value is None] == [
+        key for key, _ in rows([1, 2, 3])
+    ]
+
+
+def test_what_was_beneath_before_is_removed_there() -> None:
+    below = MemoryStore()
+    apply_records(below, rows([1, 7]), next_offset=1)
+    store = DeferredStore(below)
+    apply_records(store, [(rows([7])[0][0], None), *rows([3])], next_offset=2)
+    store.flush()
+    apply_records(store, [(key, None) for key, _ in rows([3, 5])], next_offset=3)
+    store.flush()
+    assert dict(below.range(b"\x01")) == dict(rows([1]))
+
+
 commits = st.lists(
     st.lists(st.tuples(st.integers(0, 5), st.none() | st.binary(max_size=3)), max_size=6),
     max_size=8,
 )
 
 
-@given(commits, st.integers(0, 2_000), st.integers(0, 8))
+def changes_of(commit: list[tuple[int, bytes | None]]) -> list[Change]:
+    return [(rows([key])[0][0], value) for key, value in commit]
+
+
+@given(commits, st.integers(0, 2_000), st.integers(0, 8), st.integers(0, 8))
 def test_the_store_beneath_is_the_changelog_up_to_its_offset(
-    commits: list[list[tuple[int, bytes | None]]], bound_bytes: int, flushed: int
+    commits: list[list[tuple[int, bytes | None]]], bound_bytes: int, flushed: int, crashed: int
 ) -> None:
     below = MemoryStore()
     store = DeferredStore(below, WaitingBudget(bound_bytes))
     states: list[dict[bytes, bytes]] = [{}]
     for number, commit in enumerate(commits, start=1):
-        changes = [(rows([key])[0][0], value) for key, value in commit]
+        changes = changes_of(commit)
         apply_records(store, changes, next_offset=number)
         merged: dict[bytes, bytes | None] = {**states[-1], **dict(changes)}
         states.append({key: value for key, value in merged.items() if value is not None})
         if number == flushed:
             store.flush()
+        if number == crashed:
+            store = DeferredStore(below, WaitingBudget(bound_bytes))
+            for at in range(changelog_offset(below), number):
+                apply_records(store, changes_of(commits[at]), next_offset=at + 1)
         assert dict(store.range(b"\x01")) == states[-1]
         assert dict(below.range(b"\x01")) == states[changelog_offset(below)]
     store.close()

@@ -81,6 +81,24 @@ def test_a_part_is_put_and_nothing_else() -> None:
         waiting.put_all(keys, values[:3], 0, 4)
 
 
+@given(st.dictionaries(st.sampled_from(OBJECTS), VALUES), KEYS, KEYS, KEYS)
+def test_removed_keys_of_a_span_are_forgotten(
+    there: dict[bytes, bytes | None], low: bytes, high: bytes, later: bytes
+) -> None:
+    waiting = Waiting()
+    put(waiting, [*there.items()])
+    assert waiting.removed() == [key for key, value in there.items() if value is None]
+    waiting.drop_removed([(low, high), (later, later + b"\x00")])
+    expected = {
+        key: value
+        for key, value in there.items()
+        if value is not None or not (low <= key < high or key == later)
+    }
+    assert waiting.columns() == (list(expected), list(expected.values()))
+    put(waiting, [(later, b"new")])
+    assert dict(zip(*waiting.columns(), strict=True)) == {**expected, later: b"new"}
+
+
 def test_what_was_copied_does_not_change() -> None:
     waiting = Waiting()
     put(waiting, [(b"a", b"1"), (b"b", b"2")])
