@@ -299,7 +299,8 @@ async def _fill(url: str, program: Program, fed: list[Fed]) -> None:
 async def _read(opening: Log, program: Program) -> Results:
     results: Results = {}
     async with opening as log:
-        known = {each.name: each.partitions for each in await log.admin().list_topics()}
+        names = {topic.name for topic in program.outputs}
+        known = {each.name: each.partitions for each in await log.admin().find_topics(names)}
         for at, topic in enumerate(program.outputs):
             parts = [TopicPartition(topic.name, n) for n in range(known.get(topic.name, 0))]
             results[at] = await _records(log, parts)
