@@ -15,9 +15,11 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from threading import Lock
 from time import monotonic, sleep
 
 from streamlog.assignors import TopicPartition
@@ -38,6 +40,9 @@ WORKERS_MAX = 4
 PAUSE_S = 1.5 * member.SESSION_TIMEOUT_MS / 1000
 text, whole = serde_for(str), serde_for(int)
 
+_LOOKING = Lock()
+"""Who starts a process looks whether others have ended, and of two threads that look at the same
+one at once one is told 255, whatever it was."""
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.equality.member"])
 
@@ -69,7 +74,8 @@ class Fleet:
         self._started += 1
         arguments = (*self._arguments, str(directory), {**self._settings, **settings})
         process = context.Process(target=member.work, args=arguments)
-        process.start()
+        with _LOOKING:
+            process.start()
         self._processes.append(process)
         self._tell("start", process)
         return process
@@ -80,13 +86,13 @@ class Fleet:
         self._tell(number.name, process)
         self._resume(process)
         os.kill(process.pid or 0, number)
-        process.join(DEADLINE_S)
-        if process.is_alive():
+        code = _exit_code(process, DEADLINE_S)
+        if code is None:
             process.kill()
             raise Unequal(f"a worker did not stop: {self._output(process)}")
         # One that has not come to its handlers yet ends by the signal itself.
-        if number is signal.SIGTERM and process.exitcode not in {0, -signal.SIGTERM}:
-            raise Unequal(f"a worker ended with {process.exitcode}: {self._output(process)}")
+        if number is signal.SIGTERM and code not in {0, -signal.SIGTERM}:
+            raise Unequal(f"a worker ended with {code}: {self._output(process)}")
 
     def pause(self, at: int) -> None:
         """SIGSTOP; it goes on before it is told anything else, or by `resume`."""
@@ -103,22 +109,23 @@ class Fleet:
 
     def until_killed(self, process: BaseProcess) -> None:
         """Wait until it has ended itself."""
-        process.join(DEADLINE_S)
-        if process.exitcode != -signal.SIGKILL:
-            raise Unequal(f"a worker ended with {process.exitcode}: {self._output(process)}")
+        code = _exit_code(process, DEADLINE_S)
+        if code != -signal.SIGKILL:
+            raise Unequal(f"a worker ended with {code}: {self._output(process)}")
         self._processes.remove(process)
 
     def check(self) -> None:
         """Nobody has ended by itself."""
         for process in self._processes:
-            if process.exitcode is not None:
-                raise Unequal(f"a worker ended with {process.exitcode}: {self._output(process)}")
+            code = _exit_code(process)
+            if code is not None:
+                raise Unequal(f"a worker ended with {code}: {self._output(process)}")
 
     def close(self) -> None:
         """Nothing is left behind."""
         for process in self._processes:
             process.kill()
-            process.join()
+            _exit_code(process, DEADLINE_S)
 
     def _resume(self, process: BaseProcess) -> None:
         if process in self._paused:
@@ -131,6 +138,13 @@ class Fleet:
     def _output(self, process: BaseProcess) -> str:
         files = self._directory.glob(f"*/{process.pid}.log")
         return "\n".join(file.read_text()[-3_000:] for file in files)
+
+
+def _exit_code(process: BaseProcess, timeout_s: float = 0) -> int | None:
+    """None if it has not ended by then."""
+    wait([process.sentinel], timeout_s)
+    with _LOOKING:
+        return process.exitcode
 
 
 def compare(seed: int, address: str, directory: Path, *, patience: int = 1) -> None:
