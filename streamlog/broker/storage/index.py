@@ -22,7 +22,8 @@ from streamlog.errors import CorruptData
 
 PENDING_MAX = 256
 """Entries kept in memory before they are written: a reader beside the writer, or a restart,
-then has at most this many intervals to walk through (1 MiB with Kafka's interval)."""
+then has at most this many intervals to walk through (1 MiB with Kafka's interval). They are
+packed as in the file, as a partition that is seldom written keeps them for hours."""
 ROOM_ENTRIES = 2048
 """For which room is set aside with the first write, doubled whenever it is used up. An index
 that has no entry to write has none: a thousand idle partitions reserve nothing."""
@@ -55,19 +56,20 @@ class SparseIndex:
         self._in_memory = in_memory
         self.entry_bytes = layout.size
         self._stored = 0
-        self._pending: list[_Entry] = []
+        self._pending = bytearray()
         self._untrimmed = False
         """The file may have more than the entries that are stored."""
         self._mapping: Mapping | None = None
+        self._pending_max_bytes = PENDING_MAX * layout.size
         self.last: _Entry | None = None
 
     def __len__(self) -> int:
-        return self._stored + len(self._pending)
+        return self._stored + len(self._pending) // self.entry_bytes
 
     @property
     def flush_due(self) -> bool:
         """Whether enough entries wait in memory to be worth a write."""
-        return len(self._pending) >= PENDING_MAX and not self._in_memory
+        return len(self._pending) >= self._pending_max_bytes and not self._in_memory
 
     @property
     def is_behind(self) -> bool:
@@ -111,16 +113,15 @@ class SparseIndex:
     def clear(self) -> None:
         """Forget every entry; the file follows with the next `flush` and `trim`."""
         self._stored = 0
-        self._pending = []
+        self._pending = bytearray()
         self._untrimmed = True
         self.last = None
 
     def add(self, entry: _Entry) -> bool:
         """Add an entry, greater than those before it; returns `flush_due`."""
-        pending = self._pending
-        pending.append(entry)
+        self._pending += self._layout.pack(*entry)
         self.last = entry
-        return len(pending) >= PENDING_MAX and not self._in_memory
+        return self.flush_due
 
     def floor(self, first: int) -> _Entry | None:
         """The last entry whose first number is at most `first`.
@@ -133,10 +134,9 @@ class SparseIndex:
             return None
         if self.last[0] <= first:
             return self.last
-        if self._pending and self._pending[0][0] <= first:
-            return self._pending[bisect_right(self._pending, first, key=_first) - 1]
-        if not self._stored:
-            return None
+        pending = self._floor_in(self._pending, len(self._pending), first)
+        if pending is not None or not self._stored:
+            return pending
         return self._read_floor(first) if self._in_memory else self._viewed_floor(first)
 
     def flush(self) -> None:
@@ -202,7 +202,7 @@ class SparseIndex:
             self._stored = 0
         if not self._pending:
             return
-        data = b"".join(self._layout.pack(*entry) for entry in self._pending)
+        data = bytes(self._pending)
         begin = self._stored * self.entry_bytes
         end = begin + len(data)
         if make_room and end > size_bytes:
@@ -211,8 +211,8 @@ class SparseIndex:
         # An index that is built anew over a sound one leaves it as it is.
         if file.read(len(data), begin) != data:
             write_whole(file, data, begin)
-        self._stored += len(self._pending)
-        self._pending = []
+        self._stored += len(data) // self.entry_bytes
+        self._pending = bytearray()
 
     def _room_bytes(self, end: int) -> int:
         room = ROOM_ENTRIES * self.entry_bytes
@@ -223,8 +223,11 @@ class SparseIndex:
     def _viewed_floor(self, first: int) -> _Entry | None:
         end = self._stored * self.entry_bytes
         view = self._read(end) if end <= READ_BYTES_MAX else self._mapped(end)
+        return self._floor_in(view, end, first)
+
+    def _floor_in(self, view: View | bytes | bytearray, end: int, first: int) -> _Entry | None:
         unpack, size = self._layout.unpack_from, self.entry_bytes
-        at = bisect_right(range(self._stored), first, key=lambda n: unpack(view, n * size)[0])
+        at = bisect_right(range(end // size), first, key=lambda n: unpack(view, n * size)[0])
         if not at:
             return None
         first, second = unpack(view, (at - 1) * size)
@@ -357,7 +360,3 @@ class Indexes:
         """Remove the files; fine if there are none."""
         self.offsets.remove()
         self.times.remove()
-
-
-def _first(entry: _Entry) -> int:
-    return entry[0]

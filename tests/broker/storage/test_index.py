@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
+from tracemalloc import get_traced_memory, start, stop
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
     files: Files = OsFiles() if request.param == "os" else MemoryFiles()
     files.make_directory(str(tmp_path))
     return files, f"{tmp_path}/index"
+
+
+def test_entries_that_wait_take_little_memory() -> None:
+    index = offset_index(MemoryFiles())
+    start()
+    try:
+        before, _ = get_traced_memory()
+        for number in range(1, PENDING_MAX):
+            index.add((1000 * number, 1000 * number))
+        assert get_traced_memory()[0] - before < 2 * PENDING_MAX * PAIR.size
+    finally:
+        stop()
 
 
 @given(entries, st.data())
