@@ -81,6 +81,9 @@ class Cost:
     """Typed values or dicts, built-in columns or the user's functions; empty for peers."""
     participant: str
     records: int
+    before: int = 0
+    """Events that come first, in turns as well, and do not count: by then there is as much in
+    memory as will ever be, and all of that has been touched once."""
     cpu_s: float = 0.0
     wall_s: float = 0.0
 
@@ -93,6 +96,12 @@ class Cost:
     def cpu_ns(self) -> float:
         """Of the process, per record."""
         return self.cpu_s * 1e9 / self.records
+
+    @property
+    def parts(self) -> list[range]:
+        """The numbers of the events: those that come first, if any, and those that count."""
+        first, counted = range(self.before), range(self.before, self.before + self.records)
+        return [first, counted] if first else [counted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +160,23 @@ class Contest:
                 for size in sizes
             ]
             # Made before: who stands still for longer than a session is not in its group any more.
-            shares = [_shares(cost.records, size) for size in sizes]
-            for job in jobs:
-                job.process.send(signal.SIGSTOP)
-            for job, share in zip(jobs, shares, strict=True):
-                await self._load_up(job, share)
-            async with asyncio.TaskGroup() as tasks:
-                works = [tasks.create_task(self._worked(job, len(jobs))) for job in jobs]
-                await _take_turns(jobs, works)
+            parts = [[_part(cost, size, numbers) for size in sizes] for numbers in cost.parts]
+            for each in parts:
+                costs = await self._worked_off(jobs, each)
             for job in jobs:
                 await self._check(job)
-            return [work.result() for work in works]
+            return costs
+
+    async def _worked_off(self, jobs: Sequence[_Job], parts: Sequence[_Part]) -> list[Cost]:
+        """Let each job do its part, in turns."""
+        for job in jobs:
+            job.process.send(signal.SIGSTOP)
+        for job, part in zip(jobs, parts, strict=True):
+            await self._load_up(job, part)
+        async with asyncio.TaskGroup() as tasks:
+            works = [tasks.create_task(self._worked(job, len(jobs))) for job in jobs]
+            await _take_turns(jobs, works)
+        return [work.result() for work in works]
 
     @asynccontextmanager
     async def _warmed(
@@ -190,14 +205,14 @@ class Contest:
         try:
             with _running(participant, settings, directory / "said") as process:
                 await self._warm_up(process, topics)
-                yield _Job(process, participant.row, cost, topics, size)
+                begin = await self._ends(topics.outputs)
+                yield _Job(process, participant.row, cost, topics, begin)
         finally:
             await self._log.admin().delete_topics([topics.entry, topics.output])
 
-    async def _load_up(self, job: _Job, shares: list[list[Loaded]]) -> None:
-        job.expected = _expected(job.cost.job, job.cost.records, job.size)
-        job.begin = await self._ends(job.topics.outputs)
-        for entry, share in zip(job.topics.entries, shares, strict=True):
+    async def _load_up(self, job: _Job, part: _Part) -> None:
+        job.expected = part.expected
+        for entry, share in zip(job.topics.entries, part.shares, strict=True):
             await self._load(entry, share)
         job.cpu_s = job.process.cpu_s()
 
@@ -321,8 +336,7 @@ class _Job:
     row: Callable[[Record], Row]
     cost: Cost
     topics: Topics
-    size: Size
-    begin: dict[TopicPartition, int] = field(default_factory=dict)
+    begin: dict[TopicPartition, int]
     """Of the output, before there was any input to be counted."""
     cpu_s: float = 0.0
     """What it had needed by then."""
@@ -392,14 +406,25 @@ def _running(participant: Participant, settings: dict[str, str], said: Path) -> 
             popen.wait()
 
 
-def _shares(records: int, size: Size) -> list[list[Loaded]]:
-    """The events of each partition, and the one that closes its last window."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Events that are loaded at once."""
+
+    shares: list[list[Loaded]]
+    """By partition."""
+    expected: Counter[Row]
+    """Of these and of those before."""
+
+
+def _part(cost: Cost, size: Size, numbers: range) -> _Part:
+    """The events with these numbers, and behind the last one what closes its window."""
     shares: list[list[Loaded]] = [[] for _ in range(size.partitions)]
-    for number in range(records):
+    for number in numbers:
         shares[events.partition_of(number, size)].append(events.event(number, size))
-    for share in shares:
-        share.append(events.closing_event(records))
-    return shares
+    if numbers == cost.parts[-1]:
+        for share in shares:
+            share.append(events.closing_event(numbers.stop))
+    return _Part(shares, _expected(cost.job, numbers.stop, size))
 
 
 @lru_cache(maxsize=16)
