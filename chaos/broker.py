@@ -70,7 +70,9 @@ class BrokerProcess:
         command: Sequence[str] = (),
         lossy: bool = False,
         cluster_id: str | None = None,
+        module: str = "streamlog",
     ) -> None:
+        """`module` has the command line: the shipped one, or that of `loaded`."""
         directory.mkdir(parents=True, exist_ok=True)
         self.node_id = node_id
         self.host = host
@@ -84,6 +86,7 @@ class BrokerProcess:
         self._settings = directory / "broker.properties"
         self._shim = shim
         self._command = command
+        self._module = module
         self._cluster_id = cluster_id
         self._generation = 0
         self._process: asyncio.subprocess.Process | None = None
@@ -136,7 +139,7 @@ class BrokerProcess:
             return
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(*self._command, sys.executable, "-m", "streamlog", "broker"),
+                *(*self._command, sys.executable, "-m", self._module, "broker"),
                 *("--data", str(self.data), "--listen", self.address),
                 *("--config", str(self._settings)),
                 stdout=subprocess.PIPE,

@@ -176,9 +176,11 @@ async def running(
     brokers: int = 3,
     lossy: bool = False,
     settings: Mapping[str, str] = MappingProxyType({}),
+    module: str = "streamlog",
 ) -> AsyncIterator[Cluster]:
     """A cluster from its first start to the death of all its brokers.
 
+    `module` has the brokers' command line.
     Its network can be broken inside a world of its own (`world`), and is loopback elsewhere.
     """
     shim = build_shim(directory)
@@ -200,6 +202,7 @@ async def running(
             command=network.command(number),
             lossy=lossy,
             cluster_id=cluster_id,
+            module=module,
         )
         for number in numbers
     ]

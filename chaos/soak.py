@@ -45,22 +45,24 @@ WARM_SHARE: Final = 0.2
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "log.retention.check.interval.ms": "5000",
-        "transactional.id.expiration.ms": "300000",
-        "producer.id.expiration.ms": "300000",
-        "offsets.retention.minutes": "5",
-        "offsets.retention.check.interval.ms": "30000",
+        "transactional.id.expiration.ms": "60000",
+        "producer.id.expiration.ms": "120000",
+        "offsets.retention.minutes": "1",
+        "offsets.retention.check.interval.ms": "10000",
         "metadata.log.max.snapshot.interval.ms": "30000",
         "connections.max.idle.ms": "30000",
     }
 )
 """Each load has producers, groups and topics of its own, which are to be forgotten meanwhile, and
-connections, of which networks that break leave some half open: each has its buffers."""
+connections, of which networks that break leave some half open: each has its buffers. All of that
+is over in `CALM_S`: else what is held at a look depends on how many the last loads needed. A
+producer is known for as long as its records are retried."""
 DECIDED_S: Final = 2.0
 """A controller that stands still for so long decides no more."""
 ROUND_OF_ALL_S: Final = 300.0
 """By then each has decided once."""
-CALM_S: Final = 75.0
-"""From a load's end to the look: retention has done its work."""
+CALM_S: Final = 150.0
+"""From a load's end to the look: retention has done its work, and what the load was is over."""
 GENTLE: Final[Mapping[str, Fault]] = MappingProxyType(
     {
         "pause": faults.pause,
@@ -162,7 +164,9 @@ async def _soak(directory: Path, given: argparse.Namespace) -> Soak:
     lasts_s = given.hours * 3_600
     async with (
         logging_to(directory / "clients.log"),
-        running(directory, brokers=given.brokers, settings=SETTINGS) as cluster,
+        running(
+            directory, brokers=given.brokers, settings=SETTINGS, module="chaos.loaded"
+        ) as cluster,
     ):
         soak = Soak(cluster, given.seed, lasts_s)
         await soak.run()
