@@ -10,8 +10,8 @@ that a commit writes.
 What a run costs once is not what a record costs. First and last commits and an idle moment are a
 third of the plain job's cost at half a window, and nothing of that grows with the size; memory that
 is touched for the first time grows with it, and is kept. So one window of events comes before, in
-turns as well, and does not count, and a job gets two more at least. (That
-makes nothing look better: 1.28 so, in five runs, and 1.23 where the first window counted, in three.)
+turns as well, and does not count, and a job gets two more at least. (That makes nothing look
+better: 1.28 so, in five runs, and 1.23 where the first window counted, in three.)
 """
 
 from __future__ import annotations
