@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from streamlog.broker.replication.decisions import Diverging, OutstandingFetch
@@ -47,6 +47,8 @@ HELD_BACK_S_MAX = 1.0
 
 Connect = Callable[[int], Awaitable["Transport"]]
 """Opens a connection to a broker. Raises StreamlogError if it can't be reached."""
+_Asked: TypeAlias = "dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]]"
+"""Who asks for what in one request, by topic and number."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,21 +114,26 @@ class ReplicaFetcher:
                 if any(each.is_syncing_for(self.leader) for each in self._answered):
                     continue  # Or they would wait for what the others are kept waiting for.
                 asked = self._next()
+                # Also if that is nobody: who was asked for the last time may be gone by now.
+                self._answered = [replica for replica, _ in asked.values()]
                 if not asked:
                     continue
-                self._answered = [replica for replica, _ in asked.values()]
                 if await self._fetch(asked):
                     pause_s = RETRY_S
                     continue
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
-                for replica, _ in asked.values():
-                    self.add(replica)
+                self._add_again(asked)
         finally:
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
             await self._hang_up()
+
+    def _add_again(self, asked: _Asked) -> None:
+        """Nobody of these was told anything. A loop in `run` would keep the last one for good."""
+        for replica, _ in asked.values():
+            self.add(replica)
 
     def _add_later(self, replica: PartitionReplica) -> None:
         """It can't go on now, and the others do: the longer, the more often that was so."""
@@ -145,9 +152,9 @@ class ReplicaFetcher:
 
         self._timers[replica] = asyncio.get_running_loop().call_later(pause_s, add)
 
-    def _next(self) -> dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]]:
-        """What is asked for now, by topic and number."""
-        asked: dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]] = {}
+    def _next(self) -> _Asked:
+        """What is asked for now."""
+        asked: _Asked = {}
         candidates, self._candidates = self._candidates, set()
         held_s = min(self._quota.exceeded_for_ms(self._clock.now_ms()) / 1000, HELD_BACK_S_MAX)
         for replica in sorted(candidates, key=_place):
@@ -163,9 +170,7 @@ class ReplicaFetcher:
                 asked[topic_id, replica.index] = (replica, fetch)
         return asked
 
-    async def _fetch(
-        self, asked: dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]]
-    ) -> bool:
+    async def _fetch(self, asked: _Asked) -> bool:
         """Ask, and tell the followers; whether the leader has answered all of them."""
         unanswered = dict(asked)
         try:
@@ -285,10 +290,7 @@ def _place(replica: PartitionReplica) -> tuple[str, int]:
     return replica.topic, replica.index
 
 
-def _request(
-    asked: dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]],
-    config: ReplicationConfig,
-) -> FetchRequest:
+def _request(asked: _Asked, config: ReplicationConfig) -> FetchRequest:
     topics: dict[bytes, FetchTopic] = {}
     broker = broker_epoch = -1
     for (topic_id, index), (replica, outstanding) in asked.items():

@@ -57,17 +57,21 @@ class IsrChanges:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            due, self._due = self._due, {}
-            sent = {
-                (replica.topic, replica.index): (replica, proposal)
-                for replica, proposal in due.items()
-                if replica.proposal() is proposal
-            }
-            if sent and not await self._ask(broker(), sent):
-                await asyncio.sleep(RETRY_S)
-            for replica, proposal in sent.values():
-                if replica.proposal() is proposal and replica not in self._due:
-                    self.propose(replica, proposal)
+            await self._ask_for_due(broker())
+
+    async def _ask_for_due(self, broker: tuple[int, int]) -> None:
+        """Not in `run`, which would keep who asked last, with a log that may be gone by now."""
+        due, self._due = self._due, {}
+        sent = {
+            (replica.topic, replica.index): (replica, proposal)
+            for replica, proposal in due.items()
+            if replica.proposal() is proposal
+        }
+        if sent and not await self._ask(broker, sent):
+            await asyncio.sleep(RETRY_S)
+        for replica, proposal in sent.values():
+            if replica.proposal() is proposal and replica not in self._due:
+                self.propose(replica, proposal)
 
     async def _ask(
         self,

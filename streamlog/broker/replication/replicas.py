@@ -163,9 +163,12 @@ class Replicas:
     async def _look_who_lags(self) -> None:
         while True:
             await asyncio.sleep(self.node.lag_max_ms / 2000)
-            for replica in list(self._replicas.values()):
-                if not replica.is_alone:
-                    replica.on_tick(self._clock.now_ms())
+            self._tick()
+
+    def _tick(self) -> None:
+        for replica in list(self._replicas.values()):
+            if not replica.is_alone:
+                replica.on_tick(self._clock.now_ms())
 
     # ---- what replicas need of each other ----
 

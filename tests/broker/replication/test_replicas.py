@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 from collections.abc import Callable, Coroutine
+from weakref import ReferenceType, ref
 
 import pytest
 
+from streamlog.broker.replication.partition_replica import PartitionReplica
 from streamlog.broker.storage.files import read_file
 from streamlog.broker.storage.folders import partition_folder
 from streamlog.broker.storage.lost_offsets import LostOffsets
@@ -225,6 +228,47 @@ async def test_who_waits_for_a_partition_that_goes_is_told(cluster: Cluster) -> 
     await asyncio.sleep(0)
     leader.replicas.drop("t", 0)
     assert (await waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def forget(node: ReplicatingNode) -> ReferenceType[PartitionReplica]:
+    """Take the partition from a node, as when its topic is deleted."""
+    replica = node.replicas.get("t", 0)
+    assert replica is not None
+    node.replicas.drop("t", 0)
+    node.partition.replica = None  # The broker's own replicas, which do not run here, have that.
+    return ref(replica)
+
+
+async def gone(cluster: Cluster, *forgotten: ReferenceType[PartitionReplica]) -> None:
+    """Return when nobody has any of these."""
+
+    def are_gone() -> bool:
+        gc.collect()
+        return all(each() is None for each in forgotten)
+
+    await cluster.until(are_gone)
+
+
+@story
+async def test_nobody_keeps_a_partition_that_has_gone(cluster: Cluster) -> None:
+    leader, *followers = cluster.nodes
+    await leader.produce(b"a")
+    await gone(cluster, *map(forget, cluster.nodes))
+    assert all(node.replicas.get("t", 0) is None for node in followers)
+
+
+@story
+async def test_nobody_keeps_a_partition_that_has_gone_after_its_leader_was_out_of_reach(
+    cluster: Cluster,
+) -> None:
+    leader, cut_off, _ = cluster.nodes
+    await leader.produce(b"a")
+    cluster.cut_off.add(cut_off.id)
+    assert (await leader.produce(b"b")).error_code == 0  # The in-sync set is a smaller one now.
+    cluster.cut_off.clear()
+    cluster.commit()
+    await cluster.until(lambda: len(cluster.isr) == len(cluster.nodes))
+    await gone(cluster, *map(forget, cluster.nodes))
 
 
 @story
