@@ -131,7 +131,7 @@ class ReplicaFetcher:
             await self._hang_up()
 
     def _add_again(self, asked: _Asked) -> None:
-        """Nobody of these was told anything. A loop in `run` would keep the last one for good."""
+        """Not all of these were answered. A loop in `run` would keep the last one for good."""
         for replica, _ in asked.values():
             self.add(replica)
 

@@ -251,10 +251,8 @@ async def gone(cluster: Cluster, *forgotten: ReferenceType[PartitionReplica]) ->
 
 @story
 async def test_nobody_keeps_a_partition_that_has_gone(cluster: Cluster) -> None:
-    leader, *followers = cluster.nodes
-    await leader.produce(b"a")
+    await cluster.nodes[0].produce(b"a")
     await gone(cluster, *map(forget, cluster.nodes))
-    assert all(node.replicas.get("t", 0) is None for node in followers)
 
 
 @story
