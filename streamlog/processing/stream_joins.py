@@ -108,7 +108,7 @@ class StreamJoinStep(Step):
         reaches = [self._window.reach_ms(left=s.node.is_left) for s in sides if self._is_outer(s)]
         self._gate_ms = FAR_MS
         """Nothing is over before time is beyond this."""
-        self._held_ms = max(reaches, default=0) + self._window.grace_ms
+        self._held_ms = max(max(reaches, default=0) + self._window.grace_ms, 0)
         """How far a record that goes on alone is behind the time at which it does, at most."""
 
     @property

@@ -5,6 +5,12 @@ after], both ends included. The window of a record is closed when stream time is
 beyond its far end: until then nobody says that it has found no partner (KIP-633, KAFKA-10847).
 Rule of the file: a definition that exists is valid. One of both spans may be negative, as long as
 something is left between them: `before="-1m", after="5m"` is from one to five minutes later.
+
+How long records are kept follows from what must be found. A record x of one side has partners up
+to `reach(x)` later, and a partner y is in time while stream time is at most `grace` beyond y itself
+and beyond the end of y's window, whichever is later: y + max(reach(y), 0) + grace. So x is needed
+until x + reach(x) + max(reach(y), 0) + grace. A negative reach shortens nothing on the other side,
+which is why `keep_ms` counts it as 0.
 Not done here: buffers and matching (`processing/stream_joins`).
 """
 
@@ -74,8 +80,8 @@ class JoinWindow:
 
     @property
     def keep_ms(self) -> int:
-        """For how long after its timestamp a record may find a partner that is not late."""
-        return self.before_ms + self.after_ms + self.grace_ms
+        """How far stream time may pass a record of either side while the join keeps it."""
+        return max(self.before_ms, 0) + max(self.after_ms, 0) + self.grace_ms
 
     def reach_ms(self, *, left: bool) -> int:
         """How long after a record the last partner of it may come, by their timestamps."""

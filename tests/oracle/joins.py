@@ -132,7 +132,7 @@ def stream_stream(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event
             and each.port != event.port
             and each.key == event.key
             and _is_near(node, each, event)
-            and each.ts >= time - node["before"] - node["after"] - node["grace"]
+            and each.ts + _kept(node) >= time
         ]
         for each in sorted(met, key=lambda each: each.ts):
             matched |= {(*each.path, each.port), (*event.path, event.port)}
@@ -142,6 +142,15 @@ def stream_stream(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event
                 yield _joined(event, join, event, None)
             else:
                 alone.append(event)
+
+
+def _kept(node: Spec) -> int:
+    """How long a record is kept: until no partner that is in time can come.
+
+    A span that is negative takes nothing from the other one: a partner that is always earlier is
+    in time up to its own timestamp and grace, not up to the end of a window that lies before it.
+    """
+    return max(node["before"], 0) + max(node["after"], 0) + int(node["grace"])
 
 
 def _last_moment(node: Spec, event: Event) -> int:
