@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from spark_bridge.options import EARLIEST, LATEST, ByPartition, Place, ReadOptions, parse_options
 from streamlog.errors import ConfigError
+from streamlog.records.aborted import AbortedRange
 
 __all__ = [
     "Bounds",
@@ -43,8 +44,8 @@ class OffsetRange:
     partition: int
     start: int
     end: int
-    aborted: tuple[tuple[int, int, int], ...] = ()
-    """Producer, first and last offset of transactions whose records are left out."""
+    aborted: tuple[AbortedRange, ...] = ()
+    """Transactions whose records are left out."""
 
 
 def wanted_partitions(

@@ -25,6 +25,7 @@ from spark_bridge.options import COMMITTED, ByPartition, Isolation, ReadOptions
 from spark_bridge.options import Place as Position
 from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, OffsetOutOfRange, RequestTimedOut
+from streamlog.records.aborted import AbortedBatches
 from streamlog.stored_log import StoredLog
 from streamlog.transport.security import Security
 
@@ -236,12 +237,9 @@ class Directory:
         if start < first and not self._options.fail_on_data_loss:
             _log.warning("%s-%d: offsets %d to %d were deleted", topic, number, start, first - 1)
             start = first
+        aborted = AbortedBatches(offsets.aborted)
         for batch in stored.read(topic, number, start, offsets.end):
-            is_aborted = batch.is_transactional and any(
-                producer_id == batch.producer_id and begun <= batch.base_offset <= over
-                for producer_id, begun, over in offsets.aborted
-            )
-            if not batch.is_control and not is_aborted:
+            if not batch.is_control and not aborted.hides(batch):
                 yield batch
 
 

@@ -15,7 +15,6 @@ from typing import Final, Self
 from streamlog.broker.storage.committed import CommittedView, committed_view
 from streamlog.broker.storage.files import Buffer
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.transactions import Decided
 from streamlog.errors import CorruptData, OffsetOutOfRange
 from streamlog.records.batch import RecordBatch, split_batches
 
@@ -133,14 +132,6 @@ class StoredLog:
                 position = batch.next_offset
             if position == before:
                 return
-
-    def aborted(self, topic: str, partition: int, start: int, end: int) -> list[Decided]:
-        """The transactions that were aborted and have records between these offsets.
-
-        Raises:
-            UnknownTopicOrPartition: there is no such partition.
-        """
-        return self._directory.log(topic, partition).aborted(start, end)
 
     def _data(self, topic: str, partition: int, offset: int) -> Buffer:
         stored = self._directory.log(topic, partition)

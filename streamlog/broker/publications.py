@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from streamlog.protocol.messages.publishing import PublishedPartition, PublishedTopic
+from streamlog.records.aborted import AbortedBatches
 from streamlog.records.batch import RecordBatch, split_batches
 
 if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition, Partitions
-    from streamlog.broker.storage.transactions import Decided
 
 PUBLICATIONS_TOPIC: Final = "__publications"
 PUBLICATIONS_CONFIGS: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
@@ -92,11 +92,11 @@ class Publications:
         position = max(self._position, log.log_start_offset)
         if position >= end_offset:
             return
-        aborted = log.aborted(position, end_offset)
+        aborted = AbortedBatches(each.range for each in log.aborted(position, end_offset))
         while self._position < end_offset:
             found = log.read(position, max_bytes=READ_BYTES, before_offset=end_offset)
             for batch in split_batches(found):
-                if not batch.is_control and not _is_aborted(batch, aborted):
+                if not batch.is_control and not aborted.hides(batch):
                     self._note(batch)
                 position = batch.next_offset
             self._position = position
@@ -104,11 +104,3 @@ class Publications:
     def _note(self, batch: RecordBatch) -> None:
         for record in batch.records():
             self._receipts[(record.key or b"").decode()] = record.value or b""
-
-
-def _is_aborted(batch: RecordBatch, aborted: list[Decided]) -> bool:
-    return any(
-        each.producer_id == batch.producer_id
-        and each.first_offset <= batch.base_offset <= each.last_offset
-        for each in aborted
-    )

@@ -42,6 +42,7 @@ from streamlog.protocol.messages.data import (
     PartitionData,
 )
 from streamlog.protocol.schema import ZERO_UUID, one_buffer
+from streamlog.records.aborted import AbortedRange
 
 Requests: TypeAlias = dict[int, list[tuple[TopicPartition, PartitionState]]]
 """Partitions to ask for, by broker."""
@@ -324,7 +325,7 @@ class Fetcher:
                 records = one_buffer(data.records)
                 if len(records):
                     aborted = [
-                        (each.first_offset, each.producer_id)
+                        AbortedRange(each.producer_id, each.first_offset)
                         for each in data.aborted_transactions or ()
                     ]
                     kept += self._positions.put(partition, state.era, records, aborted)

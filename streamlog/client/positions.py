@@ -21,10 +21,10 @@ from typing import Final, Generic, TypeVar
 from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.errors import CorruptData, UsageError
+from streamlog.records.aborted import AbortedBatches, AbortedRange
 from streamlog.records.batch import Record, RecordBatch, split_batches
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import (
-    ABORT,
     TIME_MARK,
     Marker,
     TimeMark,
@@ -233,12 +233,11 @@ class Positions:
         partition: TopicPartition,
         era: int,
         data: bytes | bytearray | memoryview,
-        aborted: Iterable[tuple[int, int]] = (),
+        aborted: Iterable[AbortedRange] = (),
     ) -> int:
         """Buffer what was fetched; returns the number of bytes kept.
 
-        `aborted` tells where transactions in it begin whose records are to be left out, and of
-        which producers; each ends with that producer's next marker.
+        `aborted` names the aborted transactions in it, whose records are left out.
 
         A damaged marker is kept wherever it is: nobody can say what it ended, so `take` tells of
         it when its turn comes, and gives nothing that is behind it.
@@ -250,7 +249,7 @@ class Positions:
         if state is None or state.era != era:
             return 0
         kept = 0
-        hidden = _Hidden(aborted)
+        hidden = AbortedBatches(aborted, marker_of=_marker)
         for batch in split_batches(data):
             try:
                 is_hidden, is_damaged = hidden.hides(batch), False
@@ -400,31 +399,6 @@ def _batches_of(partition: TopicPartition, state: PartitionState) -> list[Record
         state.position = batch.next_offset
         state.leader_epoch = batch.leader_epoch
     return found
-
-
-class _Hidden:
-    """Which batches of an answer belong to aborted transactions, asked in order."""
-
-    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        self._coming = sorted(aborted, reverse=True)
-        self._producers: set[int] = set()
-
-    def hides(self, batch: RecordBatch) -> bool:
-        """Whether nobody may see what is in it.
-
-        Raises:
-            CorruptData: it is a damaged marker.
-        """
-        while self._coming and self._coming[-1][0] <= batch.last_offset:
-            self._producers.add(self._coming.pop()[1])
-        if not self._producers:
-            return False
-        if batch.is_control:
-            marker = _marker(batch)
-            if marker is not None and marker.kind == ABORT:
-                self._producers.discard(batch.producer_id)
-            return False
-        return batch.is_transactional and batch.producer_id in self._producers
 
 
 def _marker(batch: RecordBatch) -> Marker | None:

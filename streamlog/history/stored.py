@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from streamlog.assignors import TopicPartition
 from streamlog.errors import CorruptData, OffsetOutOfRange, ProcessingError
 from streamlog.history.task_run import Arrival
+from streamlog.records.aborted import AbortedBatches
 from streamlog.records.batch import RecordBatch
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark, time_mark_of
@@ -72,15 +73,16 @@ class StoredReader:
                 f"{topic}-{number}: offset {start} is not in the log any more, which begins at "
                 f"{first}: records were deleted since the history was planned; run it anew"
             )
-        aborted = self._log.aborted(topic, number, start, end) if start < end else []
+        if start >= end:
+            return
+        # From the batches, not from the index: a live broker writes that later than its log.
+        try:
+            aborted = AbortedBatches(self._log.committed(topic, number, start, end).aborted)
+        except CorruptData as error:
+            raise _damaged(partition, start, error) from error
         for batch in self._log.read(topic, number, start, end):
             self._check(partition, batch)
-            is_hidden = batch.is_transactional and any(
-                each.producer_id == batch.producer_id
-                and each.first_offset <= batch.base_offset <= each.last_offset
-                for each in aborted
-            )
-            if not is_hidden:
+            if not aborted.hides(batch):
                 yield batch
 
     def _check_end(self, partition: TopicPartition, end: int) -> None:
@@ -102,12 +104,16 @@ class StoredReader:
         try:
             batch.check_crc()
         except CorruptData as error:
-            topic, number = partition
-            raise ProcessingError(
-                f"the batch at offset {batch.base_offset} of {topic}-{number} is damaged: {error}; "
-                "`streamlog log verify` shows what else is",
-                topic=topic,
-                partition=number,
-                offset=batch.base_offset,
-                node=topic,
-            ) from error
+            raise _damaged(partition, batch.base_offset, error) from error
+
+
+def _damaged(partition: TopicPartition, offset: int, error: CorruptData) -> ProcessingError:
+    topic, number = partition
+    return ProcessingError(
+        f"a batch of {topic}-{number} at or behind offset {offset} is damaged: {error}; "
+        "`streamlog log verify` shows what else is",
+        topic=topic,
+        partition=number,
+        offset=offset,
+        node=topic,
+    )

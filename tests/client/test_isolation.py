@@ -14,6 +14,7 @@ from streamlog.client.offsets import Isolation
 from streamlog.client.positions import Positions
 from streamlog.errors import ConfigError, CorruptData
 from streamlog.log import Log
+from streamlog.records.aborted import AbortedRange
 from streamlog.records.batch import encode_batch, place_batch
 from streamlog.records.control import ABORT, COMMIT, Marker, encode_marker
 from tests.broker.process import BrokerProcess
@@ -59,7 +60,7 @@ def test_an_aborted_transaction_ends_with_its_marker() -> None:
         marker(COMMIT, 8),
         marker(COMMIT, 7),
     )
-    positions.put(HERE, state.era, data, [(0, 7)])
+    positions.put(HERE, state.era, data, [AbortedRange(7, 0)])
     taken = positions.take(None)[HERE]
     assert [each.value for each in taken] == [b"plain", b"b", b"c"]
     assert (state.position, state.aborted) == (7, set())
@@ -70,7 +71,7 @@ A_DAMAGED_MARKER[-1] ^= 1
 DAMAGED = placed(record(b"a", 7), record(b"plain"), bytes(A_DAMAGED_MARKER), record(b"b", 7))
 
 
-def fetched(position: int, aborted: list[tuple[int, int]]) -> Positions:
+def fetched(position: int, aborted: list[AbortedRange]) -> Positions:
     """What is damaged, fetched for a consumer that is at this position."""
     positions = Positions()
     positions.assign([HERE])
@@ -81,9 +82,11 @@ def fetched(position: int, aborted: list[tuple[int, int]]) -> Positions:
     return positions
 
 
-@pytest.mark.parametrize(("aborted", "before"), [([(0, 7)], [b"plain"]), ([], [b"a", b"plain"])])
+@pytest.mark.parametrize(
+    ("aborted", "before"), [([AbortedRange(7, 0)], [b"plain"]), ([], [b"a", b"plain"])]
+)
 def test_a_damaged_marker_is_told_after_everything_before_it(
-    aborted: list[tuple[int, int]], before: list[bytes]
+    aborted: list[AbortedRange], before: list[bytes]
 ) -> None:
     positions = fetched(0, aborted)
     assert [each.value for each in positions.take(None)[HERE]] == before
@@ -98,7 +101,7 @@ def test_a_damaged_marker_is_told_after_everything_before_it(
 
 def test_a_damaged_marker_before_the_position_matters_if_it_may_have_ended_a_transaction() -> None:
     with pytest.raises(CorruptData, match="t-0 at offset 2"):
-        fetched(3, [(0, 7)]).take(None)
+        fetched(3, [AbortedRange(7, 0)]).take(None)
     assert [each.value for each in fetched(3, []).take(None)[HERE]] == [b"b"]
 
 
@@ -110,7 +113,7 @@ def test_a_marker_without_a_crc_counts() -> None:
     abort = bytearray(marker(ABORT, 7))
     abort[CRC] = bytes(4)
     data = placed(record(b"a", 7), bytes(abort), record(b"b", 7))
-    positions.put(HERE, state.era, data, [(0, 7)])
+    positions.put(HERE, state.era, data, [AbortedRange(7, 0)])
     assert [each.value for each in positions.take(None)[HERE]] == [b"b"]
 
 

@@ -10,6 +10,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.positions import Positions
 from streamlog.errors import CorruptData, UsageError
+from streamlog.records.aborted import AbortedRange
 from streamlog.records.batch import Record, encode_batch, place_batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -210,7 +211,7 @@ def test_whole_batches_are_those_that_anybody_may_see() -> None:
     state = one.state(T0)
     data = bytearray(encode_batch([(5, None, b"v", ())], producer_id=7, transactional=True))
     place_batch(data, 5, 0)
-    one.put(T0, state.era, batch(0, 5) + bytes(data) + batch(6, 2), [(5, 7)])
+    one.put(T0, state.era, batch(0, 5) + bytes(data) + batch(6, 2), [AbortedRange(7, 5)])
     taken = one.take_batches()
     assert [(each.base_offset, each.record_count) for each in taken[T0]] == [(0, 5), (6, 2)]
     assert one.consumed() == {T0: 8}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from streamlog.broker.storage.transactions import Transactions
+from streamlog.records.aborted import AbortedRange
 from streamlog.records.batch import RecordBatch, split_batches
-from streamlog.records.control import ABORT, MARKERS, marker_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,49 +21,40 @@ if TYPE_CHECKING:
 WALK_BYTES = 4 * 1024 * 1024
 
 
-class AbortedRange(NamedTuple):
-    """Records of this producer from `first_offset` to `last_offset` do not count."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
 class CommittedView(NamedTuple):
     """A part of a log as readers of committed records see it."""
 
     end_offset: int
-    """Up to here all transactions are decided."""
+    """Every transaction with records before it is decided."""
     aborted: tuple[AbortedRange, ...]
 
 
 def committed_view(log: PartitionLog, start: int, end: int) -> CommittedView:
     """What counts of the offsets from `start` to before `end`.
 
+    A transaction that began before `start` is taken from its first batch at or behind `start`: what
+    lies before that is not read. A marker without such a batch ends nothing that is read.
+
     Raises:
         OffsetOutOfRange: the log does not hold `start`.
         CorruptData: a batch on the way is damaged.
     """
-    open_at: dict[int, int] = {}
+    transactions = Transactions()
     aborted: list[AbortedRange] = []
     for batch in _walk(log, start):
-        if batch.base_offset >= end and not any(first < end for first in open_at.values()):
+        if batch.base_offset >= end and not _is_open_before(transactions, end):
             break
-        if not batch.is_transactional:
-            continue
-        if not batch.is_control:
-            open_at.setdefault(batch.producer_id, batch.base_offset)
-            continue
-        marker = marker_of(batch)
-        if marker is None or marker.kind not in MARKERS:
-            continue
-        first = open_at.pop(batch.producer_id, None)
-        if marker.kind == ABORT:
-            # It may have begun before `start`.
-            begun = start if first is None else first
-            aborted.append(AbortedRange(batch.producer_id, begun, batch.base_offset))
-    stable = min([end, *open_at.values()])
+        decided = transactions.take(batch, batch.base_offset)
+        if decided is not None and decided.aborted:
+            aborted.append(decided.range)
+    first_open = transactions.first_open_offset
+    stable = end if first_open is None else max(min(first_open, end), start)
     return CommittedView(stable, tuple(each for each in aborted if each.first_offset < stable))
+
+
+def _is_open_before(transactions: Transactions, end: int) -> bool:
+    first_open = transactions.first_open_offset
+    return first_open is not None and first_open < end
 
 
 def _walk(log: PartitionLog, position: int) -> Iterator[RecordBatch]:

@@ -14,13 +14,13 @@ Rule of the file: facts in, verdicts out; the rewrite is in `cleaning`.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.cleaned_batch import delete_horizon_ms
 from streamlog.broker.storage.transactions import Decided, Transactions
+from streamlog.records.aborted import AbortedBatches
 from streamlog.records.batch import Record, RecordBatch
 
 OFFSETS_MAX = 2**31
@@ -135,7 +135,7 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._open = Transactions()
-        self._aborted: dict[int, list[Decided]] = {}
+        self._aborted = AbortedBatches()
 
     def take(self, batch: RecordBatch) -> None:
         """The next batch.
@@ -145,7 +145,7 @@ class Outcomes:
         """
         decided = self._open.take(batch, batch.base_offset)
         if decided is not None and decided.aborted:
-            self._aborted.setdefault(decided.producer_id, []).append(decided)
+            self._aborted.add(decided.range)
 
     @property
     def first_open_offset(self) -> int | None:
@@ -154,11 +154,7 @@ class Outcomes:
 
     def holds_aborted(self, batch: RecordBatch) -> bool:
         """Whether the batch is data of an aborted transaction."""
-        if not batch.is_transactional or batch.is_control:
-            return False
-        aborted = self._aborted.get(batch.producer_id, [])
-        number = bisect_left(aborted, batch.base_offset, key=_last_offset)
-        return number < len(aborted) and aborted[number].first_offset <= batch.base_offset
+        return self._aborted.hides(batch)
 
 
 class Survivors:
@@ -250,7 +246,3 @@ class Survivors:
         decided = self._written.take(batch, batch.base_offset)
         if decided is not None and decided.aborted:
             yield decided
-
-
-def _last_offset(decided: Decided) -> int:
-    return decided.last_offset

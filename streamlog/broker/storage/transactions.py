@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from streamlog.records.aborted import AbortedRange
 from streamlog.records.batch import RecordBatch
 from streamlog.records.control import ABORT, MARKERS, marker_of
 
@@ -28,6 +29,11 @@ class Decided(NamedTuple):
     last_stable_offset: int
     """Behind the marker no transaction that begins before this offset was open."""
     aborted: bool
+
+    @property
+    def range(self) -> AbortedRange:
+        """What readers of committed records skip of it if it was aborted."""
+        return AbortedRange(self.producer_id, self.first_offset, self.last_offset)
 
 
 class Transactions:
