@@ -10,6 +10,7 @@ StreamlogError                  every error of ours; catch this one
 │  ├─ UnknownTopicOrPartition   retriable: it may be created, or metadata may be stale
 │  ├─ TopicExists
 │  ├─ OffsetOutOfRange          the offset is before the log's start or past its end
+│  │  └─ SourceLost             the topic was created again, or its log was truncated
 │  ├─ NotLeader                 retriable: look up the leader again
 │  ├─ CorruptMessage            retriable: the bytes changed on the way
 │  ├─ MessageTooLarge
@@ -117,6 +118,49 @@ class OffsetOutOfRange(LogError):
     """The offset is before the log's start or past its end."""
 
     code = 1
+
+
+class SourceLost(OffsetOutOfRange):
+    """A position no longer belongs to the log that it was read from.
+
+    The topic was deleted and created again under the same name, or the log was truncated below
+    the position. Reading on from the position would skip records.
+
+    Attributes:
+        topic: whose position it is.
+        partition: its number.
+        position: the next offset that was to be read.
+        old_id, new_id: topic ids, 16 bytes each; equal if the log was truncated, empty if the
+            broker tells none.
+        resume_at: of a truncated log the offset up to which it still is what was read; -1 if it
+            is unknown.
+        resume_epoch: the leader epoch before `resume_at`; -1 if it is unknown.
+    """
+
+    exit_code = 5
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str = "",
+        partition: int = -1,
+        position: int = -1,
+        ids: tuple[bytes, bytes] = (b"", b""),
+        resume: tuple[int, int] = (-1, -1),
+    ) -> None:
+        """`ids` are the old and the new topic id, `resume` the offset and the leader epoch."""
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.position = position
+        self.old_id, self.new_id = ids
+        self.resume_at, self.resume_epoch = resume
+
+    @property
+    def is_recreated(self) -> bool:
+        """Whether the topic was created again, rather than its log truncated."""
+        return self.old_id != self.new_id
 
 
 class NotLeader(LogError):

@@ -14,7 +14,7 @@ from streamlog.client.cluster import Cluster
 from streamlog.client.fetch_settings import FetchSettings
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
-from streamlog.client.positions import PartitionState, Positions, Start
+from streamlog.client.positions import PartitionState, Positions, Start, known_id
 from streamlog.errors import OffsetOutOfRange
 
 Committed: TypeAlias = Callable[
@@ -72,7 +72,11 @@ class Beginnings:
                 if place is None:
                     state.move(None, Start.RESET)
                 else:
-                    state.move(place.offset, leader_epoch=place.leader_epoch)
+                    state.move(
+                        place.offset,
+                        leader_epoch=place.leader_epoch,
+                        topic_id=known_id(place.topic_id),
+                    )
 
     async def _by_time(self, states: Mapping[TopicPartition, PartitionState]) -> None:
         times = {
@@ -81,10 +85,15 @@ class Beginnings:
         eras = {partition: state.era for partition, state in states.items()}
         if not times:
             return
+        ids = {partition: await self._topic_id(partition) for partition in times}
         for partition, found in (await self._ends(times)).items():
             unmoved = self._positions.get(partition)
             if unmoved is not None and unmoved.era == eras[partition]:
-                unmoved.move(found.offset)
+                # The id as of before: if the topic is created again meanwhile, that is noticed.
+                unmoved.move(found.offset, topic_id=known_id(ids[partition]))
+
+    async def _topic_id(self, partition: TopicPartition) -> bytes:
+        return (await self._cluster.topic(partition.topic)).topic_id
 
     async def _ends(
         self, times: Mapping[TopicPartition, int]

@@ -135,6 +135,10 @@ class Cluster:
         """The newest that is known, though its leader may have to be looked up; -1: none is."""
         return self._elected.epoch(partition)
 
+    def topic_id(self, topic: str) -> bytes:
+        """The newest id of a topic that is known; zero if none is, or brokers tell none."""
+        return self._elected.topic_id(topic)
+
     def note_epoch(self, partition: TopicPartition, leader_epoch: int) -> None:
         """Somebody has read what the leader of this epoch wrote: who led before leads no more."""
         if self._elected.note(partition, leader_epoch):
@@ -414,7 +418,7 @@ class Cluster:
             name, parts = topic.name or "", topic.partitions
             self._topics[name] = TopicMetadata(
                 name=name,
-                topic_id=topic.topic_id,
+                topic_id=self._elected.topic_id(name),
                 is_internal=topic.is_internal,
                 leaders=leaders,
                 replicas={each.partition_index: tuple(each.replica_nodes) for each in parts},

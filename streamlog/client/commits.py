@@ -18,7 +18,12 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
 from streamlog.client.consumer_settings import ConsumerSettings
 from streamlog.client.group import GroupSession
-from streamlog.client.offset_metadata import OffsetAndMetadata, Offsets, with_metadata
+from streamlog.client.offset_metadata import (
+    OffsetAndMetadata,
+    Offsets,
+    outdated,
+    with_metadata,
+)
 from streamlog.client.positions import Positions
 from streamlog.errors import StreamlogError, UsageError
 
@@ -154,8 +159,10 @@ class Commits:
         async def attempt() -> None:
             if order.done.cancelled():
                 return  # Who ordered it does not want it any more.
-            await self._group.commit(order.offsets, order.generation)
-            for partition, place in order.offsets.items():
+            current = self._of_present_topics(order.offsets)
+            if current or not order.offsets:
+                await self._group.commit(current, order.generation)
+            for partition, place in current.items():
                 self._committed[partition] = place.offset
 
         try:
@@ -164,6 +171,18 @@ class Commits:
             _fail(order, error)
         if not order.done.done():
             order.done.set_result(None)
+
+    def _of_present_topics(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Without offsets of topics that others of the same name have replaced."""
+        stale = outdated(offsets, self._cluster.topic_id)
+        if stale:
+            log.warning(
+                "not committed, as the topic was deleted and created again: %s",
+                ", ".join(f"{topic}-{number}" for topic, number in sorted(stale)),
+            )
+        return {part: place for part, place in offsets.items() if part not in stale}
 
 
 def _fail(order: _Order, error: StreamlogError) -> None:

@@ -32,11 +32,17 @@ from streamlog.client.offsets import (
     OffsetAndTimestamp,
     list_offsets,
 )
-from streamlog.client.positions import NO_MARK, Positions, Start
+from streamlog.client.positions import NO_MARK, Positions, Start, known_id
 from streamlog.client.rebalance import OnRebalance, Rebalance
 from streamlog.client.subscription import Subscription, Topics
 from streamlog.client.topic_watch import TopicWatch
-from streamlog.errors import ConfigError, StreamlogError, UnknownTopicOrPartition, UsageError
+from streamlog.errors import (
+    ConfigError,
+    SourceLost,
+    StreamlogError,
+    UnknownTopicOrPartition,
+    UsageError,
+)
 from streamlog.records.batch import Record, RecordBatch
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
@@ -255,6 +261,8 @@ class Consumer:
 
         Raises:
             OffsetOutOfRange: the position is not in the log, and the reset policy is "none".
+            SourceLost: the topic was created again or its log was truncated, and the policy is
+                "none".
             CorruptData: a batch is damaged.
             UnknownTopicOrPartition: something that is assigned does not exist (any more).
             ConnectionLost: no broker answered for a minute; a later poll tries again.
@@ -343,7 +351,9 @@ class Consumer:
         place = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         if place.offset < 0:
             raise UsageError(f"offset {place.offset}: use seek_to_beginning or seek_to_end")
-        self._positions.state(partition).move(place.offset, leader_epoch=place.leader_epoch)
+        self._positions.state(partition).move(
+            place.offset, leader_epoch=place.leader_epoch, topic_id=known_id(place.topic_id)
+        )
         self._fetcher.look()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -366,6 +376,23 @@ class Consumer:
     def positions(self) -> dict[TopicPartition, int]:
         """Positions of all assigned partitions that are known without asking."""
         return self._positions.consumed()
+
+    def place(self, partition: TopicPartition, offset: int) -> OffsetAndMetadata:
+        """An offset that this consumer has passed, with the topic id and the leader epoch there.
+
+        A consumer that seeks to it later notices if the topic was created again or its log was
+        truncated meanwhile.
+        """
+        return self._positions.state(partition).place(offset)
+
+    async def topic_id(self, topic: str) -> bytes:
+        """The id of a topic, asked anew; zero if brokers tell none.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+        """
+        await self._cluster.retrying(lambda: self._cluster.refresh([topic]))
+        return self._cluster.topic_id(topic)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return nothing from these until `resume`; what their buffers hold is kept."""
@@ -596,5 +623,16 @@ class Consumer:
         if self._dead is not None:
             raise self._dead
         failure, self._failure = self._failure, None
-        if failure is not None:
+        if failure is not None and not self._is_settled(failure):
             raise failure
+
+    def _is_settled(self, failure: StreamlogError) -> bool:
+        """Whether the owner has moved on from a lost position since the fetcher told of it."""
+        if not isinstance(failure, SourceLost):
+            return False
+        state = self._positions.get(TopicPartition(failure.topic, failure.partition))
+        return (
+            state is None
+            or state.fetch_offset != failure.position
+            or (state.topic_id or b"") != failure.old_id
+        )

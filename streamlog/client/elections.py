@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import NO_EPOCH
 from streamlog.protocol.messages.cluster import MetadataResponseTopic
+from streamlog.protocol.schema import ZERO_UUID
 
 NOBODY: Final = -1
 
@@ -24,9 +25,14 @@ class Elected(NamedTuple):
     epoch: int
 
 
+FORMER_IDS_MAX: Final = 16
+"""Remembered per topic name. An id is never used twice, so one that was replaced is old news."""
+
+
 class _Topic(NamedTuple):
     topic_id: bytes
     partitions: dict[int, Elected]
+    former_ids: tuple[bytes, ...] = ()
 
 
 class Elections:
@@ -39,8 +45,13 @@ class Elections:
         """Who leads its partitions, and whether the broker that says so has missed elections."""
         name = answer.name or ""
         known = self._topics.get(name)
-        if known is None or known.topic_id != answer.topic_id:
+        if known is not None and answer.topic_id in known.former_ids:
+            return {number: each.leader for number, each in known.partitions.items()}, True
+        if known is None:
             known = self._topics[name] = _Topic(answer.topic_id, {})
+        elif known.topic_id != answer.topic_id:
+            former = (*known.former_ids, known.topic_id)[-FORMER_IDS_MAX:]
+            known = self._topics[name] = _Topic(answer.topic_id, {}, former)
         is_behind = False
         for each in answer.partitions:
             newest = known.partitions.get(each.partition_index)
@@ -51,6 +62,11 @@ class Elections:
                 known.partitions[each.partition_index] = elected
         numbers = [each.partition_index for each in answer.partitions]
         return {number: known.partitions[number].leader for number in numbers}, is_behind
+
+    def topic_id(self, name: str) -> bytes:
+        """The newest id of a topic; zero if nothing is known, or brokers tell none."""
+        known = self._topics.get(name)
+        return ZERO_UUID if known is None else known.topic_id
 
     def epoch(self, partition: TopicPartition) -> int:
         """The newest of a partition; -1 if nothing is known, or brokers don't tell."""

@@ -26,10 +26,10 @@ from streamlog.client.beginnings import Beginnings
 from streamlog.client.cluster import RETRY_BACKOFF_MS, RETRY_TIMEOUT_MS, Cluster, Lane
 from streamlog.client.fetch_session import SESSION_OVER, FetchSession, Wanted
 from streamlog.client.fetch_settings import FetchSettings
-from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
+from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata, id_text
 from streamlog.client.offsets import ISOLATION_LEVELS
 from streamlog.client.positions import NO_MARK, PartitionState, Positions, Start
-from streamlog.errors import OffsetOutOfRange, StreamlogError
+from streamlog.errors import SourceLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.data import (
     EpochEndOffset as DivergingEpoch,
@@ -160,12 +160,16 @@ class Fetcher:
         if leader is None:
             await self._cluster.refresh([partition.topic])
             leader = self._cluster.leader(partition)
+        if self._is_recreated(partition, state):
+            if not state.is_drained:
+                return None  # What was fetched of the old topic comes first.
+            self._on_recreated(partition, state)
+            return None
         known = self._cluster.leader_epoch(partition)
         if leader is None or known == NO_EPOCH or known >= state.fetched_epoch:
             return leader
-        topic = self._cluster.known(partition.topic)
-        if topic is None or state.topic_id not in (None, topic.topic_id):
-            return leader  # The topic was made again, and says so itself.
+        if self._cluster.known(partition.topic) is None:
+            return leader
         log.warning(
             "%s-%d: what was read is of leader epoch %d, and brokers know of %d: waiting for one"
             " that has heard of that election; if the topic was made again, seek",
@@ -175,6 +179,57 @@ class Fetcher:
         )
         self._cluster.note_epoch(partition, state.fetched_epoch)
         return None
+
+    def _is_recreated(self, partition: TopicPartition, state: PartitionState) -> bool:
+        """Whether the position belongs to a topic that another one has replaced."""
+        topic_id = self._cluster.topic_id(partition.topic)
+        return topic_id != ZERO_UUID and state.topic_id not in (None, topic_id)
+
+    def _on_recreated(self, partition: TopicPartition, state: PartitionState) -> None:
+        """The topic was deleted and created again: the position means nothing in the new one."""
+        new_id, old_id = self._cluster.topic_id(partition.topic), state.topic_id or b""
+        what = (
+            f"{partition.topic}-{partition.partition}: the topic was deleted and created again"
+            f" (id {id_text(old_id)}, now {id_text(new_id)})"
+        )
+        if self._settings.auto_offset_reset == "none":
+            self._lost(
+                partition,
+                state,
+                f"{what}, and {state.position} was next; seek, or set auto_offset_reset",
+                ids=(old_id, new_id),
+            )
+            return
+        log.warning(
+            "%s; reading on at its %s instead of %s",
+            what,
+            "beginning" if self._settings.auto_offset_reset == "earliest" else "end",
+            state.position,
+        )
+        state.move(None, Start.RESET)
+        self._look.set()
+
+    def _lost(
+        self,
+        partition: TopicPartition,
+        state: PartitionState,
+        message: str,
+        *,
+        ids: tuple[bytes, bytes],
+        resume: tuple[int, int] = (-1, -1),
+    ) -> None:
+        """Tell the owner, and again as long as it does not seek."""
+        state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
+        self._tell(
+            SourceLost(
+                message,
+                topic=partition.topic,
+                partition=partition.partition,
+                position=state.fetch_offset,
+                ids=ids,
+                resume=resume,
+            )
+        )
 
     def _source(self, state: PartitionState, leader: int, now_ms: int) -> int:
         """Whom to ask: the replica that the leader has named, as long as that holds, or the leader.
@@ -238,6 +293,7 @@ class Fetcher:
             self._troubled_since_ms = None
             for topic in response.responses:
                 topic.topic = topic.topic or session.names.get(topic.topic_id, "")
+            await self._look_up_lost(response.responses)
             kept = self._store(node_id, response.responses, eras)
         except StreamlogError as error:
             session.on_failure()
@@ -253,6 +309,17 @@ class Fetcher:
             await self._pause_full()
         self._busy.discard(node_id)
         self._look.set()
+
+    async def _look_up_lost(self, topics: Collection[FetchableTopicResponse]) -> None:
+        """Where a position is not in the log, look whether that is still the same topic's."""
+        lost = {
+            topic.topic
+            for topic in topics
+            for data in topic.partitions
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or data.diverging_epoch is not None
+        }
+        if lost:
+            await self._cluster.refresh(sorted(lost))
 
     async def _pause_full(self) -> None:
         """Wait until the owner takes something, or a little."""
@@ -356,12 +423,16 @@ class Fetcher:
         state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
         where = f"fetch of {partition.topic}-{partition.partition} at {state.fetch_offset}"
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._is_recreated(partition, state):
+                return  # The next round tells.
             if self._settings.auto_offset_reset == "none":
-                self._tell(
-                    OffsetOutOfRange(
-                        f"{where}: the log has nothing there (any more); seek to an offset between "
-                        "begin_offsets and end_offsets, or set auto_offset_reset"
-                    )
+                topic_id = state.topic_id or b""
+                self._lost(
+                    partition,
+                    state,
+                    f"{where}: the log has nothing there (any more); seek to an offset between "
+                    "begin_offsets and end_offsets, or set auto_offset_reset",
+                    ids=(topic_id, topic_id),
                 )
                 return
             log.warning("%s: outside of the log; reset by policy", where)
@@ -380,18 +451,25 @@ class Fetcher:
         self, partition: TopicPartition, state: PartitionState, end: DivergingEpoch
     ) -> None:
         """The log lacks what was read (KIP-320): a crash has cut it, and others were written."""
-        where = f"{partition.topic}-{partition.partition}: the log was cut at {end.end_offset}"
+        if self._is_recreated(partition, state):
+            return  # The next round tells.
+        # Records of this epoch that a later leader had replaced were never read.
+        end_offset = state.epochs.end_of(end.epoch, end.end_offset)
+        where = f"{partition.topic}-{partition.partition}: the log was cut at {end_offset}"
         if self._settings.auto_offset_reset == "none":
-            state.not_before_ms = self._cluster.clock.now_ms() + ERROR_BACKOFF_MS
-            self._tell(
-                OffsetOutOfRange(
-                    f"{where}, and {state.fetch_offset} was read up to before that; "
-                    "seek, or set auto_offset_reset"
-                )
+            topic_id = state.topic_id or b""
+            self._lost(
+                partition,
+                state,
+                f"{where}, and {state.fetch_offset} was read up to before that; "
+                f"leader epoch {end.epoch} ends there, and epoch {state.fetched_epoch} was read; "
+                "seek, or set auto_offset_reset",
+                ids=(topic_id, topic_id),
+                resume=(end_offset, end.epoch),
             )
             return
         log.warning("%s, reading on from there instead of %d", where, state.fetch_offset)
-        state.cut(OffsetAndMetadata(end.end_offset, leader_epoch=end.epoch))
+        state.cut(OffsetAndMetadata(end_offset, leader_epoch=end.epoch))
 
     def _delay(self, wanted: list[tuple[TopicPartition, PartitionState]]) -> None:
         for _, state in wanted:

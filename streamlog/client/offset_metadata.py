@@ -5,10 +5,12 @@ A value, on its way to the group's coordinator or back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from streamlog.assignors import TopicPartition
+from streamlog.protocol.schema import ZERO_UUID
 
 NO_EPOCH: Final = -1
 
@@ -22,10 +24,30 @@ class OffsetAndMetadata(NamedTuple):
     """Whatever the owner writes; nobody else reads it."""
     leader_epoch: int = NO_EPOCH
     """Of the record before it; -1 if nobody knows. By it a reader notices that a log was cut."""
+    topic_id: bytes = ZERO_UUID
+    """Of the topic that the offset belongs to; zero if it is unknown. By it a reader notices that
+    a topic was deleted and created again under the same name."""
 
 
 Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 """What an owner commits."""
+
+
+def id_text(topic_id: bytes) -> str:
+    """A topic id as Kafka's tools print it."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
+
+
+def outdated(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], topic_id_of: Callable[[str], bytes]
+) -> frozenset[TopicPartition]:
+    """Those that belong to another topic than the present one of the same name."""
+    return frozenset(
+        partition
+        for partition, place in offsets.items()
+        if ZERO_UUID not in (place.topic_id, present := topic_id_of(partition.topic))
+        and place.topic_id != present
+    )
 
 
 def with_metadata(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:

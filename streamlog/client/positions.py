@@ -19,8 +19,10 @@ from enum import Enum, auto
 from typing import Final, Generic, TypeVar
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.epoch_starts import EpochStarts
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
 from streamlog.errors import CorruptData, UsageError
+from streamlog.protocol.schema import ZERO_UUID
 from streamlog.records.aborted import AbortedBatches, AbortedRange
 from streamlog.records.batch import Record, RecordBatch, split_batches
 from streamlog.records.columns import RecordColumns
@@ -48,6 +50,11 @@ D = TypeVar("D", list[Record], RecordColumns, list[RecordBatch])
 _eras = itertools.count()
 
 
+def known_id(topic_id: bytes) -> bytes | None:
+    """A topic id; None for the zero that stands for an unknown one."""
+    return None if topic_id == ZERO_UUID else topic_id
+
+
 class Start(Enum):
     """Where a partition without a position begins."""
 
@@ -63,8 +70,8 @@ class PartitionState:
     """One assigned partition."""
 
     __slots__ = (
-        "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "era", "fetch_offset",
-        "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
+        "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "epochs", "era",
+        "fetch_offset", "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
         "mark_after_ms", "marks", "not_before_ms", "paused", "position", "replica",
         "replica_until_ms", "rest", "stable_offset", "start", "topic_id",
     )  # fmt: skip
@@ -79,8 +86,10 @@ class PartitionState:
         self.fetched_epoch = NO_EPOCH
         """Of the record before `fetch_offset`: the broker sees by it whether it has that, too."""
         self.topic_id: bytes | None = None
-        """Of the topic that these epochs are of, once it was asked for: one that is made again
-        counts anew."""
+        """Of the topic that the position belongs to; None until it is known. A topic that is
+        created again has another id, and its offsets and epochs start again."""
+        self.epochs = EpochStarts()
+        """Leader epochs of what was taken."""
         self.paused = False
         self.is_held = False
         """Its owner may move it before anything is fetched."""
@@ -115,12 +124,14 @@ class PartitionState:
         start: Start = Start.RESET,
         *,
         leader_epoch: int = NO_EPOCH,
+        topic_id: bytes | None = None,
     ) -> None:
         """Go on from `position`, or from `start` if that has to be looked up first."""
         self.era = next(_eras)
         self.position = position
         self.leader_epoch = self.fetched_epoch = leader_epoch
-        self.topic_id = None
+        self.topic_id = topic_id
+        self.epochs = EpochStarts(position or 0, leader_epoch)
         self.fetch_offset = position or 0
         self.start = start
         self.batches.clear()
@@ -130,6 +141,16 @@ class PartitionState:
         self.buffered_bytes = 0
         self.not_before_ms = 0
         self.marks = []
+
+    def place(self, offset: int) -> OffsetAndMetadata:
+        """An offset up to the position, with what tells later whether the log still has it."""
+        epoch = self.epochs.before(offset)
+        return OffsetAndMetadata(offset, "", epoch, self.topic_id or ZERO_UUID)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything that was fetched has been taken."""
+        return not self.batches and not self.rest
 
     def keep_at_leader(self, until_ms: int) -> None:
         """Read from the leader until then, whoever is nearer."""
@@ -141,10 +162,11 @@ class PartitionState:
 
     def cut(self, end: OffsetAndMetadata) -> None:
         """The log was cut at `end`, before `fetch_offset`: what was fetched behind is not in it."""
+        topic_id = self.topic_id
         if self.position is not None and self.position <= end.offset:
-            self.move(self.position, leader_epoch=self.leader_epoch)
+            self.move(self.position, leader_epoch=self.leader_epoch, topic_id=topic_id)
         else:
-            self.move(end.offset, leader_epoch=end.leader_epoch)
+            self.move(end.offset, leader_epoch=end.leader_epoch, topic_id=topic_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +235,9 @@ class Positions:
     def places(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The same, with the leader's epoch."""
         return {
-            partition: OffsetAndMetadata(state.position, leader_epoch=state.leader_epoch)
+            partition: OffsetAndMetadata(
+                state.position, "", state.leader_epoch, state.topic_id or ZERO_UUID
+            )
             for partition, state in self._states.items()
             if state.position is not None
         }
@@ -376,6 +400,7 @@ def _take_from(
         taken += records
         state.position = batch.next_offset
         state.leader_epoch = batch.leader_epoch
+        state.epochs.note(batch.base_offset, batch.leader_epoch)
     if room is not None and len(taken) > room:
         state.after_rest = state.position or 0
         taken, state.rest = taken[:room], taken[room:]
@@ -398,6 +423,7 @@ def _batches_of(partition: TopicPartition, state: PartitionState) -> list[Record
         state.buffered_bytes -= batch.size_bytes
         state.position = batch.next_offset
         state.leader_epoch = batch.leader_epoch
+        state.epochs.note(batch.base_offset, batch.leader_epoch)
     return found
 
 

@@ -25,6 +25,7 @@ from streamlog.protocol.messages.data import (
     FetchResponse,
     PartitionData,
 )
+from streamlog.protocol.schema import ZERO_UUID
 
 AT_ITS_END, FULL = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -41,6 +42,9 @@ class Questions:
 
     def leader_epoch(self, _: TopicPartition) -> int:
         return NO_EPOCH
+
+    def topic_id(self, _: str) -> bytes:
+        return ZERO_UUID
 
     def known(self, _: str) -> None:
         return None
@@ -114,6 +118,9 @@ class Racks(Questions):
 
     def forget(self, topics: object) -> None:
         """It will be looked up."""
+
+    async def refresh(self, _: object) -> None:
+        """Nothing has changed."""
 
     async def call(self, node_id: int, request: FetchRequest, *_: object, **__: object) -> object:
         self.asked.append((node_id, request.rack_id))
