@@ -69,6 +69,7 @@ class App(Declarations):
         timezone: str = "UTC",
         commit_interval: Dur = "500ms",
         on_error: ErrorPolicy = on_error.FAIL,
+        timestamp_ahead_max: Dur | None = None,
         watchdog: Dur = "30s",
         watchdog_exit: Dur | None = None,
         guarantee: Guarantee = "exactly_once",
@@ -101,6 +102,8 @@ class App(Declarations):
                 after a crash.
             on_error: what becomes of records that can't be read, on which a function fails or that
                 can't be written, where operator or agent say nothing of their own.
+            timestamp_ahead_max: records whose event time is further ahead of the clock are refused
+                by `on_error`, for topics that say nothing of their own; by default none is.
             watchdog: a task or agent that is behind and has not moved for so long is told of, with
                 what it waits for.
             watchdog_exit: after so long the worker ends (code 7), for a supervisor to replace it;
@@ -114,7 +117,9 @@ class App(Declarations):
             TopologyError: the id can't be a part of a topic's name.
         """
         refuse(unknown)
-        super().__init__(id, timezone=timezone, on_error=on_error)
+        super().__init__(
+            id, timezone=timezone, on_error=on_error, timestamp_ahead_max=timestamp_ahead_max
+        )
         self.log = log
         self.security = security_of(security)
         self.state_dir = state_dir

@@ -31,6 +31,7 @@ SETTINGS = (
     "timezone",
     "commit_interval",
     "on_error",
+    "timestamp_ahead_max",
     "watchdog",
     "watchdog_exit",
     "guarantee",

@@ -80,8 +80,8 @@ def when_ms(value: When) -> int:
     Times before 1970 come out negative: whether they are welcome is for the caller to say.
 
     Raises:
-        ConfigError: a datetime or text without a time zone, malformed text, a number that
-            can't be epoch milliseconds, or another type.
+        ConfigError: a datetime or text without a time zone, malformed text, a moment outside the
+            years 1 to 9999, or another type.
     """
     if isinstance(value, datetime):
         return _aware_ms(value, value)
@@ -106,7 +106,7 @@ def _aware_ms(value: datetime, given: datetime | str) -> int:
             f"{given!r} has no time zone, so it names no moment: use "
             "datetime(..., tzinfo=UTC) or end the text with 'Z' or '+02:00'"
         )
-    return (value - EPOCH) // _MILLISECOND
+    return _checked_ms((value - EPOCH) // _MILLISECOND)
 
 
 def moment(timestamp_ms: int) -> datetime:

@@ -45,6 +45,10 @@ class Alarm(Protocol):
     def now_ms(self) -> int:
         """Any clock that does not go back."""
 
+    @property
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
         """Call it then, unless what is returned has been called before."""
 
@@ -221,7 +225,7 @@ class AgentRun:
             turn = self._feed.take(limit)
         part, records, lane = turn
         self.on_taken()
-        return Slice(part, records, self.agent.name, lane=lane, answer=self._answer)
+        return self._slice(part, records, lane)
 
     def let_go(self, lane: Hashable | None) -> None:
         """What was handed out with this lane is handled."""
@@ -329,19 +333,21 @@ class AgentRun:
             await self._pause(wait_ms / 1000)
             if slice_.bad is None:
                 return slice_  # Taken away meanwhile.
-            again = Slice(
-                slice_.part,
-                [bad, *slice_.rest],
-                self.agent.name,
-                lane=slice_.lane,
-                answer=self._answer,
-            )
+            again = self._slice(slice_.part, [bad, *slice_.rest], slice_.lane)
             if again.values:
                 return again
         self._failures.give_up(hand, failure)
         slice_.part.progress.done([bad])
+        return self._slice(slice_.part, slice_.rest, slice_.lane)
+
+    def _slice(self, part: Part, records: Sequence[RawRecord], lane: Hashable | None) -> Slice:
         return Slice(
-            slice_.part, slice_.rest, self.agent.name, lane=slice_.lane, answer=self._answer
+            part,
+            records,
+            self.agent.name,
+            lane=lane,
+            answer=self._answer,
+            now_ms=self._alarm.wall_ms,
         )
 
     async def _call(self, call: Call) -> None:

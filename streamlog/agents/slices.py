@@ -16,10 +16,12 @@ from streamlog.dsl.topic import Topic
 from streamlog.durations import moment, when_ms
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import failed, until_error
+from streamlog.processing.event_times import EventTimes
 from streamlog.processing.serialized import loads_all
 from streamlog.record import Record
 from streamlog.records.batch import Record as RawRecord
 from streamlog.serdes import Serde
+from streamlog.windows.emit import FAR_MS
 
 
 class Part:
@@ -67,8 +69,18 @@ class Slice:
         *,
         lane: Hashable | None = None,
         answer: Answer = no_answer,
+        now_ms: int = FAR_MS,
     ) -> None:
-        """Reads the values. `node` is the agent, for messages; `answer` sends answers."""
+        """Reads the values and the event times.
+
+        Args:
+            part: where the records are from.
+            raws: the records.
+            node: the agent, for messages.
+            lane: others wait in it until these records are handled.
+            answer: sends answers.
+            now_ms: the clock, for `timestamp_ahead_max`.
+        """
         self.part = part
         self.lane = lane
         """Others wait in it until these records are handled."""
@@ -94,6 +106,7 @@ class Slice:
         self._settled = 0
         self._keys: list[Any] | None = None
         self.values = self._read(part.topic.spec.value, [raw.value for raw in self.raws])
+        self._times = self._read_times(EventTimes.of(part.topic.spec, now_ms))
 
     @property
     def is_used_up(self) -> bool:
@@ -130,19 +143,8 @@ class Slice:
         return self._keys
 
     def timestamp_ms(self, row: int) -> int:
-        """The event time of one of them.
-
-        Raises:
-            ProcessingError: the user's function failed on it.
-        """
-        raw, value = self.raws[row], self.values[row]
-        extract = self.part.topic.spec.timestamp
-        if extract is None or value is None:
-            return raw.timestamp_ms
-        try:
-            return when_ms(extract(value))
-        except Exception as error:
-            raise self.part.failed(self._node, raw, error) from error
+        """The event time of one of them."""
+        return self._times[row]
 
     def record(self, row: int) -> Record[Any, Any]:
         """One of them with its coordinates."""
@@ -201,13 +203,35 @@ class Slice:
             loads = serde.loads
             read, error = until_error(lambda data: None if data is None else loads(data), column)
         if error is not None:
-            end = self.given + len(read)
-            self.failure = self.part.failed(self._node, self.raws[end], error)
-            self.failure.__cause__ = error
-            self.bad, self.rest = self.raws[end], self.raws[end + 1 :]
-            del self.values[end:]
-            del self.raws[end:]
+            self._end_before(self.given + len(read), error)
         return read
+
+    def _read_times(self, accepted: EventTimes) -> list[int]:
+        """The event times; the slice ends before a record that has none."""
+        extract = self.part.topic.spec.timestamp
+
+        def time_of(raw: RawRecord, value: Any) -> int:  # noqa: ANN401 - the topic's values
+            timestamp_ms = raw.timestamp_ms
+            if extract is not None and value is not None:
+                timestamp_ms = when_ms(extract(value))
+            accepted.check(timestamp_ms)
+            return timestamp_ms
+
+        times, error = until_error(time_of, self.raws[: len(self.values)], self.values)
+        if error is not None:
+            self._end_before(len(times), error)
+        return times
+
+    def _end_before(self, end: int, error: Exception) -> None:
+        """The record at this place can't be read: what is behind it is for another slice."""
+        rest = self.raws[end + 1 :]
+        if self.bad is not None:
+            rest += [self.bad, *self.rest]
+        self.failure = self.part.failed(self._node, self.raws[end], error)
+        self.failure.__cause__ = error
+        self.bad, self.rest = self.raws[end], rest
+        del self.values[end:]
+        del self.raws[end:]
 
 
 def _keep_nothing(_: Mapping[RowAt, Written]) -> None:

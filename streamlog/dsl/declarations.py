@@ -48,20 +48,32 @@ AgentFunction = Callable[[Stream[K, V]], Any]
 class Declarations(Duties):
     """What a program declares."""
 
-    def __init__(self, app_id: str, *, timezone: str, on_error: ErrorPolicy) -> None:
+    def __init__(
+        self,
+        app_id: str,
+        *,
+        timezone: str,
+        on_error: ErrorPolicy,
+        timestamp_ahead_max: Dur | None = None,
+    ) -> None:
         """Nothing is declared yet.
 
         Args:
             app_id: names the consumer group and the internal topics.
             timezone: of crontabs.
             on_error: what becomes of records on which something fails, where nobody says it.
+            timestamp_ahead_max: that of topics that say nothing of their own.
 
         Raises:
+            ConfigError: `timestamp_ahead_max` is no duration.
             TopologyError: the id can't be a part of a topic's name.
         """
         super().__init__(timezone)
         self.id = app_id
         self.on_error = on_error
+        self._ahead_max = timestamp_ahead_max
+        if timestamp_ahead_max is not None:
+            duration_ms(timestamp_ahead_max)
         self.outlet = Outlet()
         """What `Topic.send` goes through while the app runs."""
         self._builder = AppBuilder(app_id, self.outlet, on_error=on_error)
@@ -88,6 +100,7 @@ class Declarations(Duties):
         retention: Dur | None = None,
         compact: bool = False,
         timestamp: Callable[[V], When] | None = None,
+        timestamp_ahead_max: Dur | None = None,
         key_serde: Serde[K] | None = None,
         value_serde: Serde[V] | None = None,
         windows: Windows | None = None,
@@ -104,6 +117,8 @@ class Declarations(Duties):
                 newest timestamp around them; by default as the log is set (ours: for ever).
             compact: if it has to be created: keep the latest record per key only.
             timestamp: event time from the value, instead of the record's own timestamp.
+            timestamp_ahead_max: records whose event time is further ahead of the clock are refused
+                by `on_error`, and move no time; by default the app's.
             key_serde: instead of the one that belongs to the type.
             value_serde: instead of the one that belongs to the type.
             windows: those in keys of type Windowed, if the app does not write them itself: their
@@ -115,7 +130,7 @@ class Declarations(Duties):
         Raises:
             TopologyError: the name is taken or can't be a topic's, partitions is below 1, or
                 there are windows, and no key=Windowed[...].
-            ConfigError: the retention is no duration.
+            ConfigError: the retention or `timestamp_ahead_max` is no duration.
             SerdeError: a type can't be written down.
         """
         check_name("a topic", name)
@@ -123,11 +138,13 @@ class Declarations(Duties):
             raise TopologyError(f"topic {name!r} is declared already: keep what app.topic returned")
         if partitions is not None and partitions < 1:
             raise TopologyError(f"topic {name!r} must have 1 partition or more, not {partitions}")
+        ahead_max = self._ahead_max if timestamp_ahead_max is None else timestamp_ahead_max
         spec = TopicSpec(
             name,
             key_serde or topic_key(name, key, windows),
             value_serde or _serde(name, "value", value),
             timestamp=timestamp,
+            timestamp_ahead_max_ms=None if ahead_max is None else duration_ms(ahead_max),
             partitions=partitions,
             compact=compact,
             retention_ms=None if retention is None else duration_ms(retention),

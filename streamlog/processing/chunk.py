@@ -13,14 +13,15 @@ from itertools import repeat, starmap
 from typing import Any
 
 from streamlog.durations import when_ms
-from streamlog.errors import CorruptData, ProcessingError, SerdeError
+from streamlog.errors import ProcessingError, SerdeError
 from streamlog.processing.columns import RawKeys, failed, until_error
 from streamlog.processing.dead_letters import Letter
+from streamlog.processing.event_times import ANY_TIME, EventTimes, RefusedTime
 from streamlog.processing.failures import NodeFailures
 from streamlog.processing.serialized import loads_all
 from streamlog.record import Headers
 from streamlog.records.batch import Record
-from streamlog.records.columns import RecordColumns, all_ascii, first_below_zero, running_max
+from streamlog.records.columns import RecordColumns, all_ascii, first_outside, running_max
 from streamlog.serdes import StrSerde
 from streamlog.topology import TopicSpec
 from streamlog.windows.emit import UNKNOWN_MS
@@ -30,6 +31,7 @@ class Chunk:
     """Decoded records of one arrival, in offset order, taken from the front."""
 
     __slots__ = (
+        "_accepted",
         "_keys",
         "at",
         "bad",
@@ -48,7 +50,21 @@ class Chunk:
         topic: TopicSpec,
         partition: int,
         failures: NodeFailures | None = None,
+        accepted: EventTimes = ANY_TIME,
     ) -> None:
+        """Read records.
+
+        Args:
+            records: as they arrived.
+            topic: that they are of.
+            partition: of the topic.
+            failures: what becomes of those that can't be read; None: the first one is raised.
+            accepted: the timestamps that are event time.
+
+        Raises:
+            ProcessingError: one can't be read, or has no event time, and there is no policy.
+        """
+        self._accepted = accepted
         timestamps = records.timestamps
         self.at = 0
         self.offsets: Sequence[int] = records.offsets
@@ -77,9 +93,12 @@ class Chunk:
             self._keys = _decoded(self.raw_keys, topic, "key", partition, offsets)
         self.values = _decoded(self.raw_values, topic, "value", partition, offsets)
         self.timestamps = _extracted(self.values, timestamps, topic, partition, offsets)
-        if (at := first_below_zero(self.timestamps)) >= 0:
-            error = _negative(self.timestamps[at])
-            raise failed(topic.name, topic.name, partition, offsets[at], error)
+        accepted = self._accepted
+        if (at := first_outside(self.timestamps, 0, accepted.newest_ms)) >= 0:
+            try:
+                accepted.check(self.timestamps[at])
+            except RefusedTime as error:
+                raise failed(topic.name, topic.name, partition, offsets[at], error) from error
 
     def _read_each(
         self, topic: TopicSpec, partition: int, timestamps: Sequence[int], failures: NodeFailures
@@ -90,7 +109,7 @@ class Chunk:
         raws = (self.raw_keys, self.raw_values, headers)
         for record in starmap(Record, zip(self.offsets, timestamps, *raws, strict=False)):
             letter = partial(_letter_of, record, topic, partition)
-            row = failures.tried(partial(_read_one, record, topic), letter)
+            row = failures.tried(partial(_read_one, record, topic, self._accepted), letter)
             if isinstance(row, Letter):
                 self.bad[record.offset] = row
                 row = (None, None, UNKNOWN_MS)
@@ -174,22 +193,14 @@ def _extracted(
     return found
 
 
-def _negative(timestamp_ms: int) -> CorruptData:
-    return CorruptData(
-        f"the timestamp is {timestamp_ms} ms, before 1970: event time can't be "
-        "negative; correct the producer, or declare timestamp= on the topic"
-    )
-
-
-def _read_one(record: Record, topic: TopicSpec) -> tuple[Any, Any, int]:
+def _read_one(record: Record, topic: TopicSpec, accepted: EventTimes) -> tuple[Any, Any, int]:
     """Key, value and event time of one record."""
     key = None if record.key is None else topic.key.loads(record.key)
     value = None if record.value is None else topic.value.loads(record.value)
     timestamp_ms = record.timestamp_ms
     if topic.timestamp is not None and value is not None:
         timestamp_ms = when_ms(topic.timestamp(value))
-    if timestamp_ms < 0:
-        raise _negative(timestamp_ms)
+    accepted.check(timestamp_ms)
     return key, value, timestamp_ms
 
 

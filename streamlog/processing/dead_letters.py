@@ -3,8 +3,10 @@
 Key, value and headers are the origin's bytes, so that it can be sent there again. Names of headers
 are those of Kafka Streams (KIP-1034) where it has one, so that its users' tools find them; numbers
 are text. Rule of the file: what comes behind an aggregation on close, or through a repartition
-topic, is a record that only the app itself may write; it is told by `INTERNAL`. Not done here:
-deciding (`failures`), sending again (`cli/dlq`).
+topic, is a record that only the app itself may write; it is told by `INTERNAL`. A record that
+is refused for its timestamp becomes a dead letter with the time of its source, so that the letter
+can be written wherever it goes; `TIMESTAMP` has its own. Not done here: deciding (`failures`),
+sending again (`cli/dlq`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.processing.outbox import SinkBatch
 from streamlog.record import Headers
 
@@ -50,6 +53,8 @@ class Letter:
     error: Exception
     attempt: int
     is_internal: bool = False
+    sent_ms: int | None = None
+    """Timestamp of the dead letter, if it must not be that of the record."""
 
     def told(self) -> str:
         """What failed, in a line."""
@@ -58,9 +63,10 @@ class Letter:
 
     def to(self, topic: str) -> SinkBatch:
         """To be written there."""
-        return SinkBatch(
-            topic, None, [self.timestamp_ms], [self.key], [self.value], [self._headers()]
-        )
+        sent_ms = self.timestamp_ms if self.sent_ms is None else self.sent_ms
+        # A log may refuse what lies outside the calendar, and no reader could show it.
+        sent_ms = min(max(sent_ms, 0), TIMESTAMP_MS_MAX)
+        return SinkBatch(topic, None, [sent_ms], [self.key], [self.value], [self._headers()])
 
     def _headers(self) -> Headers:
         kind = type(self.error)

@@ -16,12 +16,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from streamlog.processing.chunk import Chunk
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.dead_letters import Letter
 from streamlog.processing.doubts import SURE, Doubt, Doubting, End, Turn
+from streamlog.processing.event_times import EventTimes, RefusedTime
 from streamlog.processing.failures import NodeFailures
 from streamlog.records.batch import Record
 from streamlog.records.columns import RecordColumns
@@ -72,6 +74,8 @@ class Input(Feed):
         self._chunks: deque[Chunk | Passed] = deque()
         """What has been read."""
         self._quiet_since_ms: int | None = None
+        self.now_ms = 0
+        """The clock, as of the last `Task.process`: for `timestamp_ahead_max`."""
         self.doubting: Doubting = SURE
         """Whether what is known of its end may be doubted."""
         self._known = End()
@@ -258,7 +262,8 @@ class Input(Feed):
 
     def arrived(self, records: RecordColumns) -> Chunk:
         """Records, read; those that could not be are kept until it is their turn."""
-        chunk = Chunk(records, self.topic, self.partition, self.failures)
+        accepted = EventTimes.of(self.topic, self.now_ms)
+        chunk = Chunk(records, self.topic, self.partition, self.failures, accepted)
         self._bad.update(chunk.bad)
         return chunk
 
@@ -267,10 +272,16 @@ class Input(Feed):
         if not self._bad or self.failures is None:
             return batch
         letters = [self._bad.pop(offset, None) for offset in batch.origin.offsets]
-        for letter in letters:
+        for letter, time_ms in zip(letters, batch.origin.times, strict=True):
             if letter is not None:
-                self.failures.give_up(letter)
+                self.failures.give_up(self._sendable(letter, time_ms))
         return batch.where([letter is None for letter in letters])
+
+    def _sendable(self, letter: Letter, time_ms: int) -> Letter:
+        """The letter; one for a refused timestamp has the time that its source had come to."""
+        if not isinstance(letter.error, RefusedTime):
+            return letter
+        return replace(letter, sent_ms=self.now_ms if time_ms <= UNKNOWN_MS else time_ms)
 
     def batch(self, chunk: Chunk, low: int, high: int) -> Batch:
         """The records of a chunk from `low` to `high`, which are being taken."""

@@ -289,6 +289,7 @@ class Task:
             inputs[place].arrive(records.get(place, ()), marks.get(place, ()))
         took: set[Input] = {e for place in records if isinstance(e := inputs[place], MergedInput)}
         for entry in inputs.values():
+            entry.now_ms = now_ms
             end = ends.get(entry.place)
             entry.learn_end(end, now_ms=now_ms, took=False)
         for doubt in confirmed:

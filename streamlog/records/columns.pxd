@@ -65,7 +65,7 @@ cpdef long long total_bytes(object column) except -1
 cpdef list suffixed(object column, object owners, object of)
 
 @cython.locals(at=cython.Py_ssize_t, number=cython.longlong)
-cpdef Py_ssize_t first_below_zero(object numbers) except -2
+cpdef Py_ssize_t first_outside(object numbers, long long lowest, long long highest) except -2
 
 @cython.locals(found=list, largest=cython.longlong, value=cython.longlong)
 cdef list _running_max(object numbers, object initial)

@@ -26,7 +26,7 @@ __all__ = [
     "all_ascii",
     "all_of_type",
     "called",
-    "first_below_zero",
+    "first_outside",
     "has_none",
     "running_max",
     "suffixed",
@@ -373,10 +373,11 @@ def suffixed(
     return found
 
 
-def first_below_zero(numbers: Sequence[int]) -> int:
-    """Where the first negative number stands; -1 if there is none."""
+def first_outside(numbers: Sequence[int], lowest: int, highest: int) -> int:
+    """Where the first number stands that is not in lowest..highest; -1 if there is none."""
     for at in range(len(numbers)):
-        if numbers[at] < 0:
+        number = numbers[at]
+        if number < lowest or number > highest:
             return at
     return -1
 

@@ -73,6 +73,11 @@ class Alarms:
         return self._clock.now_ms
 
     @property
+    def wall_ms(self) -> int:
+        """The driver's time, which begins in 2025."""
+        return self._clock.now_ms
+
+    @property
     def due_ms(self) -> int | None:
         """When the next one is due."""
         while self._calls and self._calls[0][1] in self._cancelled:

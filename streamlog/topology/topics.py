@@ -42,6 +42,8 @@ class TopicSpec:
     value: Serde[Any]
     timestamp: Callable[[Any], When] | None = None
     """Event time from the value; without it the record's own timestamp counts."""
+    timestamp_ahead_max_ms: int | None = None
+    """How far event time may lie ahead of the clock of whoever reads; None: as far as it likes."""
     partitions: int | None = None
     """For the creation of the topic; None leaves it to the runner."""
     compact: bool = False

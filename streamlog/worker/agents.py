@@ -214,6 +214,11 @@ class LoopAlarm:
         """The worker's clock."""
         return self._clock.now_ms()
 
+    @property
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._clock.wall_ms()
+
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
         """Call it then, unless what is returned has been called before."""
         delay_ms = max(due_ms - self._clock.now_ms(), 0)

@@ -23,7 +23,7 @@ Words = Stream[str, str]
 class Still:
     """A clock that stands still."""
 
-    now_ms = 0
+    now_ms = wall_ms = 0
 
     def at(self, due_ms: int, call: Callable[[], None]) -> Callable[[], None]:
         return lambda: None

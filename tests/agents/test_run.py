@@ -48,6 +48,10 @@ class Bench:
         self.run = AgentRun(self.agent, self.write, self)
         self._due: list[tuple[int, Callable[[], None]]] = []
 
+    @property
+    def wall_ms(self) -> int:
+        return self.now_ms
+
     async def write(self, batches: Sequence[SinkBatch]) -> None:
         records = [record for batch in batches for record in batch.records()]
         self.written += records

@@ -372,10 +372,16 @@ def test_the_largest_so_far_is_found_alike(numbers: list[int], initial: int) -> 
     assert found == list(accumulate(numbers, max, initial=initial))[1:]
 
 
-@given(st.lists(timestamps.filter(lambda ms: abs(ms) < 2**63), max_size=8))
-def test_what_is_below_zero_is_found_alike(numbers: list[int]) -> None:
-    found = same(COLUMNS, lambda module: module.first_below_zero(numbers))
-    assert found == next((at for at, number in enumerate(numbers) if number < 0), -1)
+longs = timestamps.filter(lambda ms: abs(ms) < 2**63)
+
+
+@given(st.lists(longs, max_size=8), longs, longs)
+def test_the_first_number_outside_a_range_is_found_alike(
+    numbers: list[int], lowest: int, highest: int
+) -> None:
+    found = same(COLUMNS, lambda module: module.first_outside(numbers, lowest, highest))
+    outside = (at for at, number in enumerate(numbers) if not lowest <= number <= highest)
+    assert found == next(outside, -1)
 
 
 @given(rows, st.lists(st.integers(0, 2), min_size=8, max_size=8))
