@@ -91,8 +91,9 @@ conformance: $(VENV)/.dev ## clients of others through all features, and suites 
 conformance-cluster: $(VENV)/.dev ## the same clients on three brokers of ours, one of which is restarted every 10 s
 	@$(BIN)/python -m conformance --only three $(ARGS)
 
-conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, our client's tests, apps whose workers are killed, and Spark
+conformance-kafka: $(VENV)/.dev ## the same features on Apache Kafka itself, each request with its nullable fields null, empty and set beside ours, our client's tests, apps whose workers are killed, and Spark
 	@$(BIN)/python -m conformance --only kafka $(ARGS)
+	@$(BIN)/python -m conformance.kafka $(BIN)/python -m conformance.nullable
 	@$(BIN)/python -m conformance.kafka $(BIN)/python -m pytest -q -p no:cacheprovider --timeout 1200 tests/client tests/worker/test_brokers.py tests/spark_bridge/test_kafka.py -k kafka
 
 compile: $(VENV)/.dev ## the hot modules as C extensions, in place

@@ -38,7 +38,7 @@ from streamlog.protocol.messages.cluster import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from streamlog.protocol.schema import Message
+from streamlog.protocol.schema import ZERO_UUID, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 ALL_TOPICS_VERSION_MAX = 0
 """Up to this Metadata version an empty list of topics means all of them."""
+TOPIC_IDS_VERSION = 12
+"""From this Metadata version on topics may be asked for by their ids."""
 AUTO_CREATION_TIMEOUT_MS = 10_000
 """How long a client that asks for a topic waits for it to be made."""
 CONTROLLERS_ENDPOINT = 2
@@ -102,6 +104,8 @@ class AdminRequests:
         self, request: MetadataRequest, version: int, reached: Reached
     ) -> Message | asyncio.Future[Message]:
         """Brokers and topics; a topic that is not there may be made on the way."""
+        if version < TOPIC_IDS_VERSION and _has_ids(request):
+            return _invalid(request)
         missing = self._to_be_made(request)
         if not missing:
             return self._metadata_of(request, version, reached, {})
@@ -121,7 +125,11 @@ class AdminRequests:
     def _to_be_made(self, request: MetadataRequest) -> list[str]:
         if not (request.allow_auto_topic_creation and self._directory.config.auto_create_topics):
             return []
-        names = {each.name: None for each in request.topics or () if each.name is not None}
+        names = {
+            each.name: None
+            for each in request.topics or ()
+            if each.name is not None and each.topic_id == ZERO_UUID
+        }
         return [
             name
             for name in names
@@ -234,27 +242,27 @@ class AdminRequests:
 
     # ---- topics ----
 
-    def _find(self, asked: MetadataRequestTopic) -> TopicRegistration:
-        if asked.name is not None:
-            topic = self._metadata.topic(asked.name)
-            if topic is None:
-                raise UnknownTopicOrPartition(f"there is no topic {asked.name}")
+    def _find(self, name: str | None, topic_id: bytes) -> TopicRegistration:
+        topic = self._metadata.topics.get(topic_id) if name is None else self._metadata.topic(name)
+        if topic is not None:
             return topic
-        found = self._metadata.topics.get(asked.topic_id)
-        if found is None:
+        if name is None and topic_id == ZERO_UUID:
+            raise error_for(ErrorCode.INVALID_REQUEST, "a topic has neither a name nor an id")
+        if name is None:
             raise error_for(
-                ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {uuid.UUID(bytes=asked.topic_id)}"
+                ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {uuid.UUID(bytes=topic_id)}"
             )
-        return found
+        raise UnknownTopicOrPartition(f"there is no topic {name}")
 
     def _topic(
         self, asked: MetadataRequestTopic, refused: Mapping[str, int]
     ) -> MetadataResponseTopic:
-        name = asked.name
+        # An id decides: Java's client sends an empty name with it, others send null.
+        name = asked.name if asked.topic_id == ZERO_UUID else None
         try:
             if name is not None and name not in refused:
                 check_name(name)
-            return self._described(self._find(asked))
+            return self._described(self._find(name, asked.topic_id))
         except StreamlogError as error:
             return MetadataResponseTopic(
                 error_code=refused.get(name or "", _code(error)),
@@ -321,6 +329,20 @@ def offline(metadata: ClusterMetadata, partition: PartitionRegistration) -> list
     """Replicas of a partition whose brokers do not live."""
     brokers = metadata.brokers
     return [each for each in partition.replicas if each not in brokers or brokers[each].is_fenced]
+
+
+def _has_ids(request: MetadataRequest) -> bool:
+    return any(each.name is None or each.topic_id != ZERO_UUID for each in request.topics or ())
+
+
+def _invalid(request: MetadataRequest) -> MetadataResponse:
+    """Versions 10 and 11 have room for ids, but Kafka refuses them there."""
+    code = ErrorCode.INVALID_REQUEST
+    topics = [
+        MetadataResponseTopic(error_code=code, name=each.name or "", topic_id=each.topic_id)
+        for each in request.topics or ()
+    ]
+    return MetadataResponse(topics=topics)
 
 
 def _code(error: StreamlogError) -> int:

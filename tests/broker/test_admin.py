@@ -135,6 +135,15 @@ def test_a_topic_is_known_by_its_id(node: Node) -> None:
         assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_ID
         return topic_id
 
+    async def with_name(broker: Broker, name: str | None) -> None:
+        """Java sends an empty name along; whatever it is, the id decides."""
+        asked = MetadataRequest(topics=[MetadataRequestTopic(topic_id=topic_id, name=name)])
+        (found,) = (await ask(broker, asked, MetadataResponse)).topics
+        assert (found.error_code, found.name, found.topic_id) == (ErrorCode.NONE, "t", topic_id)
+        for version in (10, 11):
+            (refused,) = (await ask(broker, asked, MetadataResponse, version)).topics
+            assert refused.error_code == ErrorCode.INVALID_REQUEST
+
     async def after(broker: Broker) -> None:
         assert (await metadata(broker, "t")).topics[0].topic_id == topic_id
         delete(broker)
@@ -142,6 +151,8 @@ def test_a_topic_is_known_by_its_id(node: Node) -> None:
         assert again.topic_id not in (topic_id, ZERO_UUID)
 
     topic_id = node.run(story)
+    for name in ("", "t", "another", None):
+        node.run(lambda broker, name=name: with_name(broker, name))
     node.run(after)
 
 

@@ -68,7 +68,9 @@ def malformed(request: ConsumerGroupHeartbeatRequest, version: int) -> Refusal |
     """What is wrong with a heartbeat whatever the group."""
     joins = request.member_epoch == JOINING_EPOCH
     named = version >= OWN_MEMBER_ID_VERSION or not joins
-    subscribes = request.subscribed_topic_names or request.subscribed_topic_regex
+    named_topics, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
+    # A member may subscribe to no topic at all, but it has to say so.
+    subscribes = named_topics is not None or pattern is not None
     wrong = (
         (not request.group_id, "group_id is empty"),
         (named and not request.member_id, "member_id is empty"),
@@ -91,7 +93,7 @@ def malformed(request: ConsumerGroupHeartbeatRequest, version: int) -> Refusal |
         message = f"there is no assignor {request.server_assignor!r}; there are: {there}"
         return Refusal(ErrorCode.UNSUPPORTED_ASSIGNOR, message)
     try:
-        TopicPattern(request.subscribed_topic_regex or "")
+        TopicPattern(pattern or "")
     except ConfigError as error:
         return Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error))
     return None

@@ -98,6 +98,8 @@ if TYPE_CHECKING:
 
 MANY_LEAVE_VERSION = 3
 """From this LeaveGroup version on several members leave at once, each with a code of its own."""
+SYNC_NAMES_PROTOCOL_VERSION = 5
+"""From this SyncGroup version on a member names its protocol and the type of it (KIP-559)."""
 GROUP_ID_BYTES_MAX = 32_767
 """What a string of two bytes' length can hold: the record has to name the group."""
 FORGOTTEN_AT_ONCE = 1_000
@@ -147,14 +149,14 @@ class GroupCoordinator:
             case OffsetCommitRequest() | TxnOffsetCommitRequest():
                 return self._commit(request, caller, at)
             case OffsetDeleteRequest():
-                outcome, group_id = self._delete_positions(request, caller), request.group_id
-                return outcome + self._bury(group_id, gone=len(outcome.records))
+                return self._delete_positions(request, caller)
             case DeleteGroupsRequest():
                 return self._delete_groups(request, caller)
             case _:
                 raise TypeError(f"no request to a group: {request!r}")
         self._schedule(group_id)
-        return outcome + self._bury(group_id)
+        self._drop_unrecorded(group_id)
+        return outcome
 
     def replay(self, record: CoordinatorRecord, *, now_ms: int) -> None:
         """See `Shard.replay`."""
@@ -171,6 +173,7 @@ class GroupCoordinator:
             case GroupChange(group_id=group_id, value=value) if value is not None:
                 self._classic(group_id).replay(value, now_ms)
                 self._schedule(group_id)
+                self._expire_later(now_ms)
             case GroupChange():
                 return
             case _:
@@ -210,7 +213,7 @@ class GroupCoordinator:
             if group is not None:
                 outcome += group.on_tick(at)
                 self._schedule(group_id)
-                outcome += self._bury(group_id)
+                self._drop_unrecorded(group_id)
         outcome += self._expire(at)
         if self._gone_ms is not None and at.now_ms >= self._gone_ms:
             outcome += self._forget_gone(at)
@@ -285,6 +288,10 @@ class GroupCoordinator:
         return outcome + self._classic(request.group_id).join(request, caller, at)
 
     def _sync(self, request: SyncGroupRequest, caller: Caller, at: Instant) -> Outcome:
+        protocol = (request.protocol_type, request.protocol_name)
+        if caller.version >= SYNC_NAMES_PROTOCOL_VERSION and None in protocol:
+            response = SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            return self._answer(caller, response)
         group = self._groups.get(request.group_id)
         if not isinstance(group, ClassicGroup):
             response = SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
@@ -496,16 +503,21 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         self._deadlines.note(group_id, None if group is None else group.next_deadline_ms())
 
-    def _bury(self, group_id: str, *, gone: int = 0) -> Outcome:
-        """Forget a group that holds nothing but positions, `gone` of which are about to go.
+    def _drop_unrecorded(self, group_id: str) -> None:
+        """Drop an empty group of which the log has no record: it leaves no trace."""
+        group = self._groups.get(group_id)
+        if group is not None and group.is_empty and not group.is_recorded:
+            del self._groups[group_id]
 
-        One that was never in the log leaves no trace.
+    def _bury(self, group_id: str, *, gone: int = 0) -> Outcome:
+        """Remove an empty group that has no offsets but the `gone` that are about to be removed.
+
+        As on Kafka, this is part of the regular clean-up: an empty group can be described and
+        deleted until then.
         """
+        self._drop_unrecorded(group_id)
         group = self._groups.get(group_id)
         if group is None or not group.is_empty:
-            return Outcome()
-        if not group.is_recorded:
-            del self._groups[group_id]
             return Outcome()
         if len(self._offsets.of(group_id)) > gone:
             return Outcome()

@@ -199,6 +199,13 @@ def _after(
 ) -> dict[str, str]:
     """The resource's own settings as they shall be."""
     named = [(name, _operation(operation), text) for name, operation, text in changes]
+    for name, operation, text in named:
+        # Of a secret nothing is shown, so a client that writes back all it has read sends null.
+        if text is None and operation is not Operation.DELETE and not _is_secret(resource, name):
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"{name} has a null value: give it one, or delete it for the default",
+            )
     for name, count in Counter(name for name, _, _ in named).items():
         _refuse_repeated(name, count)
     if replacing:
@@ -208,6 +215,11 @@ def _after(
     after = altered(resource.settings, own, resource.effective, named)
     resource.check(after)
     return after
+
+
+def _is_secret(resource: _Resource, name: str) -> bool:
+    setting = resource.settings.get(name)
+    return setting is not None and setting.is_secret
 
 
 def _is_fixed_as_it_is(resource: _Resource, change: Change) -> bool:

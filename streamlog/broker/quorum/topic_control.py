@@ -277,6 +277,11 @@ class TopicControl:
 
     def _find(self, asked: DeleteTopicState) -> TopicRegistration:
         metadata = self._realm.metadata
+        if (asked.name is None) == (asked.topic_id == ZERO_UUID):
+            given = "neither a name nor an id" if asked.name is None else "a name and an id"
+            raise error_for(
+                ErrorCode.INVALID_REQUEST, f"a topic to delete has {given}: give one of them"
+            )
         if asked.name is not None:
             topic = metadata.topic(asked.name)
             if topic is None:

@@ -73,7 +73,7 @@ class CreatableTopicResult(Struct):
     name: str = string("0+")
     topic_id: bytes = uuid("7+")
     error_code: int = int16("0+")
-    error_message: str | None = string("1+", nullable="0+")
+    error_message: str | None = string("1+", nullable="0+", default=None)
     topic_config_error_code: int = int16("5+", tag=0)
     num_partitions: int = int32("5+", default=-1)
     replication_factor: int = int16("5+", default=-1)
@@ -164,7 +164,7 @@ class DescribeConfigsResult(Struct):
     """Settings of one resource."""
 
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
     configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult, "0+")
@@ -204,7 +204,7 @@ class AlterConfigsResourceResponse(Struct):
     """What became of the changes to one resource, all of them or none."""
 
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
 

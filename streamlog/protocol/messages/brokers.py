@@ -117,7 +117,7 @@ class UnregisterBrokerResponse(Message, versions="0", flexible_from=0):
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
 
 
 class BrokerState(Struct):

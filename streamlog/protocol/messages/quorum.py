@@ -221,7 +221,7 @@ class DescribedQuorum(Struct):
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("2+", nullable="2+", default="")
+    error_message: str | None = string("2+", nullable="2+", default=None)
     leader_id: int = int32("0+")
     leader_epoch: int = int32("0+")
     high_watermark: int = int64("0+")
@@ -255,7 +255,7 @@ class DescribeQuorumResponse(Message, versions="0-2", flexible_from=0):
     """How far everybody is."""
 
     error_code: int = int16("0+")
-    error_message: str | None = string("2+", nullable="2+", default="")
+    error_message: str | None = string("2+", nullable="2+", default=None)
     topics: list[DescribedQuorumTopic] = array(DescribedQuorumTopic, "0+")
     nodes: list[QuorumNode] = array(QuorumNode, "2+")
 

@@ -60,7 +60,7 @@ class DescribeClientQuotasResponse(Message, versions="0-1", flexible_from=1):
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     entries: list[DescribedQuota] | None = array(DescribedQuota, "0+", nullable="0+")
 
 
@@ -90,7 +90,7 @@ class AlteredQuota(Struct):
     """What became of the changes to one entity, all of them or none."""
 
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     entity: list[QuotaEntity] = array(QuotaEntity, "0+")
 
 

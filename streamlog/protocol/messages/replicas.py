@@ -40,7 +40,7 @@ class PartitionResult(Struct):
 
     partition_id: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
 
 
 class ReplicaElectionResult(Struct):
@@ -84,7 +84,7 @@ class ReassignablePartitionResponse(Struct):
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
 
 
 class ReassignableTopicResponse(Struct):
@@ -99,7 +99,7 @@ class AlterPartitionReassignmentsResponse(Message, versions="0", flexible_from=0
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse, "0+")
 
 
@@ -140,5 +140,5 @@ class ListPartitionReassignmentsResponse(Message, versions="0", flexible_from=0)
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment, "0+")

@@ -50,7 +50,7 @@ class SaslAuthenticateResponse(Message, versions="0-2", flexible_from=2):
     """
 
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     auth_bytes: bytes = secret("0+")
     session_lifetime_ms: int = int64("1+")
 
@@ -90,7 +90,7 @@ class DescribeAclsResponse(Message, versions="1-3", flexible_from=2):
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     resources: list[DescribeAclsResource] = array(DescribeAclsResource, "0+")
 
 
@@ -116,7 +116,7 @@ class AclCreationResult(Struct):
     """What became of one. Errors: SECURITY_DISABLED, INVALID_REQUEST."""
 
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
 
 
 class CreateAclsResponse(Message, versions="1-3", flexible_from=2):
@@ -148,7 +148,7 @@ class DeleteAclsMatchingAcl(Struct):
     """One that was deleted."""
 
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
     pattern_type: int = int8("1+", default=3)
@@ -162,7 +162,7 @@ class DeleteAclsFilterResult(Struct):
     """What one filter has deleted."""
 
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl, "0+")
 
 
@@ -197,7 +197,7 @@ class DescribeUserScramCredentialsResult(Struct):
 
     user: str = string("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     credential_infos: list[CredentialInfo] = array(CredentialInfo, "0+")
 
 
@@ -206,7 +206,7 @@ class DescribeUserScramCredentialsResponse(Message, versions="0", flexible_from=
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     results: list[DescribeUserScramCredentialsResult] = array(
         DescribeUserScramCredentialsResult, "0+"
     )
@@ -241,7 +241,7 @@ class AlterUserScramCredentialsResult(Struct):
 
     user: str = string("0+")
     error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
 
 
 class AlterUserScramCredentialsResponse(Message, versions="0", flexible_from=0):

@@ -62,6 +62,8 @@ async def enter(
         group_id="g",
         generation_id=joined.generation_id,
         member_id=joined.member_id,
+        protocol_type=joined.protocol_type,
+        protocol_name=joined.protocol_name,
         assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"mine")],
     )
     synced = await ask(broker, syncing, SyncGroupResponse)

@@ -325,7 +325,6 @@ def test_commits_name_the_members_epoch() -> None:
         {"rebalance_timeout_ms": -1},
         {"topic_partitions": None},
         {"subscribed_topic_names": None},
-        {"subscribed_topic_names": []},
     ],
 )
 def test_what_can_not_be_meant(changes: dict[str, object]) -> None:

@@ -117,6 +117,37 @@ def test_positions_are_forgotten_where_nobody_reads(node: Node) -> None:
         assert await committed(broker) == {("t", 0): 1}
         await leave(broker, member)
         assert await forget(broker, "t") == (ErrorCode.NONE, [ErrorCode.NONE])
+        assert await groups(broker) == ["g"]
+
+    node.run(story)
+
+
+def test_an_empty_group_without_offsets_stays_until_the_next_clean_up(forgetful: Node) -> None:
+    async def before(broker: Broker) -> None:
+        create(broker)
+        await leave(broker, await enter(broker))
+        await stays(broker)
+
+    async def stays(broker: Broker) -> None:
+        described = DescribeGroupsRequest(groups=["g"])
+        (group,) = (await ask(broker, described, DescribeGroupsResponse)).groups
+        assert (group.error_code, group.group_state) == (ErrorCode.NONE, "Empty")
+        assert await groups(broker) == ["g"]
+
+    async def cleaned(broker: Broker) -> None:
+        await stays(broker)
+        pass_seconds(forgetful, broker, 2)
+        assert await groups(broker) == []
+        assert await delete(broker, "g") == [ErrorCode.GROUP_ID_NOT_FOUND]
+
+    forgetful.run(before)
+    forgetful.run(cleaned)
+
+
+def test_an_empty_group_without_offsets_can_be_deleted(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        await leave(broker, await enter(broker))
+        assert await delete(broker, "g") == [ErrorCode.NONE]
         assert await groups(broker) == []
 
     node.run(story)

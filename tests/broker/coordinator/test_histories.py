@@ -113,6 +113,8 @@ class History:
             group_id="g",
             generation_id=client.generation,
             member_id=client.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
             assignments=[
                 SyncGroupRequestAssignment(member_id=name, assignment=share)
                 for name, share in shares.items()

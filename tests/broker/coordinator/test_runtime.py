@@ -156,10 +156,12 @@ def test_several_leave_at_once(node: Node) -> None:
     node.run(story)
 
 
-def test_a_group_that_holds_nothing_is_forgotten_for_good(node: Node) -> None:
+def test_a_group_that_was_only_announced_leaves_no_trace(node: Node) -> None:
     async def before(broker: Broker) -> None:
-        member = await enter(broker)
-        leaving = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member)])
+        named = await ask(broker, joining(), JoinGroupResponse)
+        leaving = LeaveGroupRequest(
+            group_id="g", members=[MemberIdentity(member_id=named.member_id)]
+        )
         await ask(broker, leaving, LeaveGroupResponse)
         await nothing_left(broker)
 
@@ -198,7 +200,11 @@ def test_nothing_is_promised_that_the_disk_refuses(node: Node) -> None:
         named = await ask(broker, joining(), JoinGroupResponse)
         joined = await ask(broker, joining(named.member_id), JoinGroupResponse)
         request = SyncGroupRequest(
-            group_id="g", generation_id=joined.generation_id, member_id=joined.member_id
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
         )
         node.files.fail_next_write()
         synced = await ask(broker, request, SyncGroupResponse)

@@ -184,12 +184,15 @@ def test_a_topic_is_deleted_by_name_or_by_id(three: Deciding) -> None:
         DeleteTopicState(name="c"),
         DeleteTopicState(topic_id=bytes(15) + b"\x09"),
         DeleteTopicState(name=INTERNAL),
+        DeleteTopicState(name="a", topic_id=topic_id),
+        DeleteTopicState(),
     ]
     answer = three.ask(DeleteTopicsRequest(topics=states + others), DeleteTopicsResponse, version=6)
     codes = [each.error_code for each in answer.responses]
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     unknown, internal = ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert codes == [0, 0, missing, missing, unknown, internal]
+    invalid = ErrorCode.INVALID_REQUEST
+    assert codes == [0, 0, missing, missing, unknown, internal, invalid, invalid]
     assert answer.responses[1].name == "b"
     assert three.metadata.topic_names() == [INTERNAL]
     again = three.create("b")
