@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from streamlog.dsl.shapes import UNKNOWN, Shape, returned
-from streamlog.serdes import JsonSerde, PackedSerde, Serde, serde_for
+from streamlog.serdes import IntSerde, JsonSerde, PackedSerde, Serde, WideIntSerde, serde_for
 from streamlog.tables import plain_values
 from streamlog.tables.revision import Revision
 from streamlog.topology import Aggregation, Aggregator, TopicSpec, WholeNumbers
@@ -61,6 +61,7 @@ def reducing(fn: Callable[[Any, Any], Any], serde: Serde[Any]) -> Aggregation:
     def merge(state: Any, later: Any) -> Any:  # noqa: ANN401 - the stream's values
         return state if later is None else add(state, later)
 
+    serde = state_serde(serde)
     return Aggregation(lambda: None, add, _copied(serde), serde, merge=merge)
 
 
@@ -71,6 +72,7 @@ def aggregating(
     merge: Callable[[Any, Any], Any] | None = None,
 ) -> Aggregation:
     """A state of the user's."""
+    serde = state_serde(serde)
     return Aggregation(init, fn, _copied(serde), serde, merge=merge)
 
 
@@ -92,6 +94,7 @@ def revising(
             state = add(init() if state is None else state, revision.new)
         return state
 
+    serde = state_serde(serde)
     return Aggregation(lambda: None, revised, _copied(serde), serde)
 
 
@@ -104,6 +107,11 @@ def revising_reduction(
         return value if state is _EMPTY else add(state, value)
 
     return revising(lambda: _EMPTY, added, subtract, serde)
+
+
+def state_serde(serde: Serde[Any]) -> Serde[Any]:
+    """How a state is stored: as its values are written, but for whole numbers, which may grow."""
+    return WideIntSerde() if type(serde) is IntSerde else serde
 
 
 def _copied(serde: Serde[Any]) -> Callable[[Any], Any]:

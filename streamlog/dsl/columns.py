@@ -13,25 +13,27 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from numbers import Number
+from decimal import Decimal
 from operator import attrgetter
 from typing import Any, cast, is_typeddict
 
 import msgspec
 
-from streamlog.dsl.fields import bare, field_type, getter, is_union, may_be_none, nearest
+from streamlog.dsl.column_states import checking, classes_of, found_type, state_form
+from streamlog.dsl.column_types import are_numbers, are_ordered, is_decimal
+from streamlog.dsl.fields import bare, field_type, getter, may_be_none, nearest
 from streamlog.dsl.fits import takes
 from streamlog.dsl.shapes import UNKNOWN, Shape, TypedPackedSerde, returned
 from streamlog.errors import TopologyError
-from streamlog.serdes import PACKED, serde_for, type_name
+from streamlog.serdes import schema_of, serde_for, type_name
 from streamlog.serdes.json_values import is_model
+from streamlog.serdes.models import has_model
+from streamlog.serdes.packed import PACKABLE
 from streamlog.tables.folding import Column, Columns, Fold
-from streamlog.tables.folds import Collected, First, Last, Top, Variance
+from streamlog.tables.folds import Collected, DecimalMean, First, Last, Top, Variance
 from streamlog.tables.sketches import Distinct, Quantile
 from streamlog.topology import Aggregation, Aggregator, WholeNumbers
 
-_PLAIN = (int, float, bool, str, bytes, None, type(None))
-"""Types whose values come back from MessagePack exactly as they were without being told."""
 _GIVES: Mapping[str, type] = {
     "count": int,
     "distinct": int,
@@ -42,14 +44,6 @@ _GIVES: Mapping[str, type] = {
     "top": list,
 }
 """What columns result in that are always of one type."""
-_STATES: Mapping[str, Any] = {
-    "count": Any,
-    "mean": tuple[int | float, int],
-    "var": tuple[int, float, float],
-    "distinct": bytes,
-    "quantile": tuple[int, dict[int, int], dict[int, int]],
-}
-"""States that are always of one type, as MessagePack."""
 _OF_NUMBERS = frozenset({"sum", "mean", "var", "quantile"})
 _COMPARED = frozenset({"min", "max"})
 WHOLE = frozenset({"count", "sum", "min", "max"})
@@ -86,7 +80,10 @@ def row_aggregation(
     _check_columns(name, into, columns, hints)
     for column, aggregator in columns.items():
         _check_types(f"column {column!r} of {name!r}", aggregator, hints[column], value.known)
-    made = [_Made(each, hints[column], value.known) for column, each in columns.items()]
+    made = [
+        _Made(f"column {column!r} of {name!r}", each, hints[column], value.known)
+        for column, each in columns.items()
+    ]
     # States are written in the order of the columns, whatever that of the fields is.
     names = None if _takes_in_order(into, tuple(columns)) else tuple(columns)
     folded = Columns([each.column for each in made], into, names)
@@ -111,21 +108,28 @@ def _whole_numbers(
             return f"column {name!r} is agg.{column.name}"
         if column.name != "count" and hints[name] is not int:
             return f"column {name!r} is declared as {type_name(hints[name])}, not as int"
-    fields = tuple(_field(column, value.known) for column in columns.values())
+    fields = tuple(_taken(column, value.known) for column in columns.values())
     return WholeNumbers((*columns.values(),), fields, is_row=True)
 
 
 class _Made:
     """A column at work, and how its state is written down."""
 
-    __slots__ = ("column", "dump", "form", "kind", "load")
+    __slots__ = ("column", "dump", "form", "kind", "load", "told")
 
-    def __init__(self, aggregator: Aggregator[Any, Any], hint: object, value: object) -> None:
-        make = _FOLDS.get(aggregator.name)
-        fold: Any = None if make is None else make(aggregator)
-        self.column = Column(aggregator.name, _field(aggregator, value), fold)
-        self.kind: Any = _state_type(aggregator, hint, value)
-        """The state's type as MessagePack; Any if it comes back by itself."""
+    def __init__(
+        self, what: str, aggregator: Aggregator[Any, Any], hint: object, value: object
+    ) -> None:
+        fold = _fold(aggregator, hint)
+        classes = classes_of(aggregator, hint, value)
+        field: Any = _taken(aggregator, value)
+        if aggregator.by is not None:
+            field = _ranked(what, aggregator, value, classes)
+            classes = None  # What the field gives has been looked at.
+        check = None if classes is None else checking(what, classes)
+        self.column = Column(aggregator.name, field, fold, classes=classes, check=check)
+        state = state_form(aggregator, hint, value)
+        self.kind, self.told = state.kind, state.told
         self.dump: Callable[[Any], Any] = _same
         self.load: Callable[[Any], Any] = _same
         """Between the state and what is written, if that is something else."""
@@ -133,9 +137,9 @@ class _Made:
         kept = _KEPT_OPTIONS.get(aggregator.name, ())
         self.form += [aggregator.options[each] for each in kept if each in aggregator.options]
         if hasattr(fold, "dump"):
-            self.dump, self.load = fold.dump, fold.load
-        elif self.kind is None:
-            self.kind, self.dump, self.load = bytes, PACKED.dumps, PACKED.loads
+            self.dump, self.load = cast("Any", fold).dump, cast("Any", fold).load
+        elif state.convert is not None:
+            self.dump, self.load = state.convert
         if self.is_converted or aggregator.by is not None:
             self.form.append("packed" if self.kind is bytes else "by")
 
@@ -145,17 +149,29 @@ class _Made:
         return self.dump is not _same
 
 
+def _same(state: Any) -> Any:  # noqa: ANN401 - a state
+    return state
+
+
+def _fold(aggregator: Aggregator[Any, Any], hint: object) -> Fold | None:
+    if aggregator.name == "mean" and is_decimal(hint):
+        return DecimalMean()
+    make = _FOLDS.get(aggregator.name)
+    return None if make is None else make(aggregator)
+
+
 class _RowSerde(TypedPackedSerde[Any]):
     """The states of all columns; they come back as the list that is folded into."""
 
     def __init__(self, columns: Mapping[str, Aggregator[Any, Any]], made: list[_Made]) -> None:
         super().__init__(cast("Any", tuple)[tuple(each.kind for each in made)])
+        self._told = cast("Any", tuple)[tuple(each.told for each in made)]
         self._columns = [[name, *each.form] for name, each in zip(columns, made, strict=True)]
 
     @property
     def form(self) -> object:
         """What the bytes look like, as plain data (`serdes.form_of`)."""
-        return {"columns": self._columns, "row": super().form}
+        return {"columns": self._columns, "row": {"msgpack": schema_of(self._told)}}
 
     def loads(self, data: bytes) -> list[Any]:
         """The states."""
@@ -186,21 +202,38 @@ class _ConvertedRowSerde:
         return [load(state) for load, state in pairs]
 
 
-def _same(state: Any) -> Any:  # noqa: ANN401 - a state
-    return state
+def _taken(aggregator: Aggregator[Any, Any], value: object) -> Callable[[Any], Any] | str | None:
+    """What the column's field gives of a value; the name alone if it is an attribute."""
+    field = aggregator.field
+    return getter(value, field) if isinstance(field, str) else field
 
 
-def _field(aggregator: Aggregator[Any, Any], value: object) -> Callable[[Any], Any] | str | None:
-    """What the column folds, taken of a value."""
-    field, by = aggregator.field, aggregator.by
-    if isinstance(field, str):
-        field = getter(value, field)
-    if by is None or field is None:
-        return field
+def _ranked(
+    what: str,
+    aggregator: Aggregator[Any, Any],
+    value: object,
+    classes: tuple[type, ...] | None,
+) -> Callable[[Any], Any]:
+    """What the column's field gives, behind what it is ordered by."""
+    field, by = _taken(aggregator, value), aggregator.by
     order = getter(value, by) if isinstance(by, str) else by
-    take = attrgetter(field) if isinstance(field, str) else field
-    rank = attrgetter(order) if isinstance(order, str) else order
-    return lambda found: (rank(found), take(found))
+    take = cast("Any", attrgetter(field) if isinstance(field, str) else field)
+    rank = cast("Any", attrgetter(order) if isinstance(order, str) else order)
+    ranks = PACKABLE if found_type(by, value) is object else None
+    if classes is None and ranks is None:
+        return lambda found: (rank(found), take(found))
+    check_rank = None if ranks is None else checking(f"{what}: by", ranks)
+    check = None if classes is None else checking(what, classes)
+
+    def checked(found: Any) -> tuple[Any, Any]:  # noqa: ANN401 - the stream's values
+        place, taken = rank(found), take(found)
+        if check_rank is not None and type(place) not in cast("Any", ranks):
+            check_rank(place)
+        if check is not None and type(taken) not in cast("Any", classes):
+            check(taken)
+        return place, taken
+
+    return checked
 
 
 def _takes_in_order(into: type[Any], names: tuple[str, ...]) -> bool:
@@ -213,54 +246,6 @@ def _takes_in_order(into: type[Any], names: tuple[str, ...]) -> bool:
         return False
     given = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     return tuple(given) == names
-
-
-def _state_type(column: Aggregator[Any, Any], hint: object, value: object) -> Any:  # noqa: ANN401 - a type form
-    """The type of a state; None if it has to be packed with its types."""
-    fixed = _STATES.get(column.name)
-    if fixed is not None:
-        return fixed
-    if column.name == "sum":
-        return Any if _is_plain(hint) or hint is Any else hint
-    if column.name in _COMPARED:
-        kind = _kept(hint)
-        return kind if kind in (None, Any) else kind | None
-    return _value_state_type(column, hint, value)
-
-
-def _value_state_type(column: Aggregator[Any, Any], hint: object, value: object) -> Any:  # noqa: ANN401 - as above
-    """Of columns that keep values, each by itself or behind what it is ordered by."""
-    is_one = column.name in ("first", "last")
-    parts = typing.get_args(hint)
-    kinds = [_kept(hint if is_one else parts[0] if parts else Any)]
-    if column.by is not None:
-        kinds.insert(0, _kept(_found_type(column.by, value)))
-    if None in kinds:
-        return None
-    together = cast("Any", tuple)[tuple(kinds)]
-    if is_one:
-        return together | None
-    return cast("Any", list)[kinds[0] if column.by is None else together]
-
-
-def _kept(hint: object) -> Any:  # noqa: ANN401 - a type form
-    """As what a value of the user's is read; None if nothing is known of it."""
-    if _is_plain(hint):
-        return Any
-    return None if bare(hint) is None else hint
-
-
-def _is_plain(hint: object) -> bool:
-    if is_union(hint):
-        return all(map(_is_plain, typing.get_args(hint)))
-    return hint in _PLAIN
-
-
-def _found_type(field: Callable[[Any], Any] | str, value: object) -> object:
-    """The type of what a field gives, as far as it is known; object if not."""
-    if isinstance(field, str):
-        return field_type(value, field, "a column") or object
-    return returned(field).declared or object
 
 
 def _check_columns(
@@ -288,34 +273,81 @@ def _check_columns(
 def _check_types(what: str, column: Aggregator[Any, Any], hint: object, value: object) -> None:
     """Refuse a column over a field that is not there, or that gives what it can't take."""
     gives: object = _GIVES.get(column.name)
-    if isinstance(column.field, str):
-        found = field_type(value, column.field, what)
-        _check_values(what, column, column.field, found)
-        gives = gives or bare(found)
-    if isinstance(column.by, str):
-        _check_present(what, column.by, field_type(value, column.by, what))
+    found = None
+    if column.field is not None:
+        found = _given(what, column.field, value)
+        if found is not None:
+            _check_values(what, column, column.field, found)
+            gives = gives or bare(found)
+    if column.by is not None:
+        rank = _given(what, column.by, value)
+        _check_present(what, column.by, rank)
+        _check_order(what, column, column.by, rank)
+    if column.name == "sum" and isinstance(gives, type) and issubclass(gives, int):
+        gives = int  # Of booleans and enumerations, too.
+    if column.name == "mean" and is_decimal(hint) and (found is None or is_decimal(found)):
+        gives = Decimal
     if isinstance(gives, type) and not takes(hint, gives):
         raise TopologyError(
             f"{what} is declared as {type_name(hint)}, and agg.{column.name} gives "
             f"{type_name(gives)}: declare the field as that"
         )
+    if column.name == "sum" and found is None and not are_numbers(hint):
+        raise TopologyError(f"{what} is declared as {type_name(hint)}, and agg.sum gives a number")
 
 
-def _check_values(what: str, column: Aggregator[Any, Any], field: str, found: object) -> None:
-    if column.name in _OF_NUMBERS | _COMPARED or (column.name == "top" and column.by is None):
+def _given(what: str, field: Callable[[Any], Any] | str, value: object) -> object:
+    """The type of what a field gives; None if that is not known."""
+    if isinstance(field, str):
+        return field_type(value, field, what)
+    return returned(field).declared
+
+
+def _check_values(
+    what: str, column: Aggregator[Any, Any], field: Callable[[Any], Any] | str, found: object
+) -> None:
+    is_compared = column.name in _COMPARED or (column.name == "top" and column.by is None)
+    if column.name in _OF_NUMBERS or is_compared:
         _check_present(what, field, found)
-    kind = bare(found)
-    if column.name in _OF_NUMBERS and isinstance(kind, type) and not issubclass(kind, Number):
+    if column.name in _OF_NUMBERS and not are_numbers(found):
         raise TopologyError(
-            f"{what}: field {field!r} is {type_name(found)}, and agg.{column.name} takes numbers"
+            f"{what}: {_shown(field)} is {type_name(found)}, and agg.{column.name} takes numbers"
+        )
+    if is_compared:
+        _check_order(what, column, field, found)
+    if column.name == "distinct" and has_model(found):
+        raise TopologyError(
+            f"{what}: {_shown(field)} is {type_name(found)}, and agg.distinct can't tell such "
+            "models apart: count a field of it, as in lambda v: v.id"
         )
 
 
-def _check_present(what: str, field: str, found: object) -> None:
-    if found is not None and may_be_none(found):
+def _check_order(
+    what: str, column: Aggregator[Any, Any], field: Callable[[Any], Any] | str, found: object
+) -> None:
+    if found is not None and not are_ordered(found):
+        instead = (
+            "compare one of its fields, as in by='time'"
+            if column.name in ("top", "first", "last")
+            else f"take one of its fields, or agg.top(1, ..., by=...) instead of agg.{column.name}"
+        )
         raise TopologyError(
-            f"{what}: field {field!r} is {type_name(found)}, and None has no order and adds to "
-            f"nothing: say what is to count then, as in lambda v: v.{field} or 0"
+            f"{what}: {_shown(field)} is {type_name(found)}, whose values have no order: {instead}"
+        )
+
+
+def _shown(field: Callable[[Any], Any] | str) -> str:
+    if isinstance(field, str):
+        return f"field {field!r}"
+    return f"what {getattr(field, '__name__', field)!r} returns"
+
+
+def _check_present(what: str, field: Callable[[Any], Any] | str, found: object) -> None:
+    if found is not None and may_be_none(found):
+        name = field if isinstance(field, str) else "field"
+        raise TopologyError(
+            f"{what}: {_shown(field)} is {type_name(found)}, and None has no order and adds to "
+            f"nothing: say what is to count then, as in lambda v: v.{name} or 0"
         )
 
 

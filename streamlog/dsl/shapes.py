@@ -25,6 +25,7 @@ from streamlog.serdes import (
     schema_of,
     serde_for,
     type_name,
+    wide,
 )
 from streamlog.windows.definitions import Windows
 from streamlog.windows.keys import layout_of
@@ -46,7 +47,7 @@ class TypedPackedSerde(Generic[T]):
     def __init__(self, declared: object) -> None:
         self._declared = declared
         self._name = type_name(declared)
-        self._decode = msgspec.msgpack.Decoder(cast("type[T]", declared)).decode
+        self._decode = wide.decoder(declared)
 
     @property
     def form(self) -> object:
@@ -57,15 +58,24 @@ class TypedPackedSerde(Generic[T]):
         """The value as MessagePack."""
         try:
             return _encode(obj)
-        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-            raise SerdeError(f"{obj!r} can't be written as {self._name}: {error}") from error
+        except OverflowError:
+            pass  # A whole number beyond 64 bits.
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise self._unwritable(error) from error
+        try:
+            return wide.dump_wide(obj)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            raise self._unwritable(error) from error
 
     def loads(self, data: bytes) -> T:
         """The value."""
         try:
-            return self._decode(data)
+            return cast("T", self._decode(data))
         except (msgspec.MsgspecError, ValueError) as error:
             raise SerdeError(f"not {self._name}: {error}; the data is {data[:48]!r}") from error
+
+    def _unwritable(self, error: Exception) -> SerdeError:
+        return SerdeError(f"{self._name} can't be written as MessagePack: {error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch
+from streamlog.processing.last_records import LastRecords
 from streamlog.processing.step import Collector, Step
 from streamlog.records.columns import has_none, total_bytes
 from streamlog.serdes import Serde
@@ -28,6 +28,7 @@ from streamlog.topology import (
     Aggregation,
     CountedAggregate,
     RecordWindowsAggregate,
+    WholeNumbers,
     WindowedAggregate,
 )
 
@@ -55,6 +56,7 @@ class RowFormat:
         self._node = node
         self._initial = aggregation.initial
         self._state = aggregation.state
+        self._last = None if _are_numbers(aggregation) else LastRecords(node)
         pack = getattr(self._state, "pack", None)
         self._packs = pack is not None
         """States are written as MessagePack."""
@@ -70,9 +72,18 @@ class RowFormat:
             return _TIMESTAMP.pack(row.timestamp_ms) + self._state.dumps(row.state)
         except Exception as error:  # noqa: BLE001 - a serde of the user's type
             caught = error
-        raise ProcessingError(
-            f"{self._node!r} can't store its state for key {row.raw!r}: {caught}", node=self._node
-        ) from caught
+        last = self._last or LastRecords(self._node)
+        raise last.failure(row.raw, caught) from caught
+
+    def note(self, batch: Batch, raws: Sequence[bytes | None]) -> None:
+        """These records are folded: the error of a row that can't be stored names the last one."""
+        if self._last is not None:
+            self._last.note(batch, raws)
+
+    def stored(self) -> None:
+        """All rows are stored."""
+        if self._last is not None:
+            self._last.clear()
 
     def dumps_all(self, rows: list[Row]) -> list[bytes]:
         """The rows as bytes.
@@ -124,6 +135,11 @@ class RowFormat:
             return Row(self._initial(), -1, raw)
         state = self._state.loads(data[_TIMESTAMP.size :])
         return Row(state, _TIMESTAMP.unpack_from(data)[0], raw)
+
+
+def _are_numbers(aggregation: Aggregation) -> bool:
+    """Whether states are whole numbers, which can always be stored."""
+    return isinstance(aggregation.numbers, WholeNumbers)
 
 
 class RowSizes:
@@ -223,6 +239,7 @@ class AggregateStep(Step):
         batch, raw_keys = without_nulls(self, batch, self._key, self._collector)
         old_values: list[object] | None = [] if self._tells_old_values else None
         fold = self._fold if old_values is None else partial(self._fold_noting, old_values)
+        self._format.note(batch, raw_keys)
         batch, folded = self.applied(batch, fold, raw_keys, batch.values, batch.timestamps)
         results = Batch(
             batch.origin,
@@ -265,6 +282,7 @@ class AggregateStep(Step):
         values: list[bytes | None] = []
         self._format.write_down(self._dirty, self._prefix, keys, values)
         self._dirty = []
+        self._format.stored()
         self._store.write(Changes(keys, values))
         self._sizes.add(keys, values)
         if self._sizes.bytes_of(len(self._rows)) > ROWS_BYTES_MAX:

@@ -176,8 +176,7 @@ class AsyncMapValuesStep(Step):
     def process(self, batch: Batch) -> None:
         """Open a call for each record."""
         origin, node = batch.origin, self._node
-        raw_keys = batch.raw_keys(node.key, self.name)
-        raw_values = batch.raw_values(node.value, self.name)
+        batch, raw_keys, raw_values = self.written_with(batch, node.key, node.value)
         others_ms = min((f.time_ms for f in self._feeds if f is not origin.feed), default=None)
         columns = zip(batch.rows, batch.keys, batch.values, batch.timestamps, strict=True)
         for at, (row, key, value, timestamp_ms) in enumerate(columns):

@@ -20,6 +20,7 @@ from streamlog.processing.aggregate import ROW_BYTES, ROWS_BYTES_MAX, guarded, w
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.input_clock import InputClock
+from streamlog.processing.last_records import LastRecords
 from streamlog.processing.step import Step, StepContext
 from streamlog.record import Windowed
 from streamlog.serdes import windowed_bytes
@@ -137,6 +138,7 @@ class CountedStep(Step):
         self._dirty: set[bytes] = set()
         self._next_due_ms = FAR_MS
         self._sequence = 0
+        self._last = LastRecords(node.name)
         self._written_bytes = self._written_keys = 0
 
     @property
@@ -147,6 +149,7 @@ class CountedStep(Step):
     def process(self, batch: Batch) -> None:
         """Count each record into the windows of its key, hand on those that are full."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
+        self._last.note(batch, raws)
         results, origin = _Results(), batch.origin
         for at, raw in enumerate(raws):
             if self._timeout_ms is not None:
@@ -187,11 +190,12 @@ class CountedStep(Step):
                 self._store.delete(raw)
                 del self._keys[raw]
                 continue
-            data = _written((key.seen, [self._stored(window) for window in key.open]))
+            data = _written((key.seen, [self._stored(raw, window) for window in key.open]))
             self._store.put(raw, data)
             self._written_bytes += len(raw) + len(data)
             self._written_keys += 1
         self._dirty.clear()
+        self._last.clear()
         mean_bytes = ROW_BYTES + 8 * self._written_bytes // max(self._written_keys, 1)
         if len(self._keys) * mean_bytes > ROWS_BYTES_MAX:
             self._keys.clear()
@@ -338,12 +342,16 @@ class CountedStep(Step):
             key.open.append(window)
         return key
 
-    def _stored(self, window: OpenWindow) -> Stored:
+    def _stored(self, raw: bytes, window: OpenWindow) -> Stored:
+        try:
+            state = self._node.aggregation.state.dumps(window.state)
+        except Exception as error:
+            raise self._last.failure(raw, error) from error
         return Stored(
             window.number,
             window.records,
             window.first_ms,
             window.last_ms,
             window.opened_ms,
-            self._node.aggregation.state.dumps(window.state),
+            state,
         )

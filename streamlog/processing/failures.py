@@ -26,6 +26,7 @@ from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch, failed
 from streamlog.processing.dead_letters import Letter
 from streamlog.processing.outbox import Reason, SinkBatch
+from streamlog.serdes import shown_json
 from streamlog.topology import ErrorPolicy
 
 T = TypeVar("T")
@@ -211,4 +212,9 @@ def letter_of(batch: Batch, at: int, node: str, error: Exception, attempt: int) 
 
 def _readable(obj: object) -> bytes | None:
     """A row that was never bytes, for people."""
-    return None if obj is None else msgspec.json.encode(obj, enc_hook=repr)
+    if obj is None:
+        return None
+    try:
+        return shown_json(obj, enc_hook=repr)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return f"a {type(obj).__name__} that can't be shown: {error}".encode(errors="replace")

@@ -155,14 +155,15 @@ class ForeignKeyJoinStep(Step):
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)
-        raws = [raw or b"" for raw in batch.raw_keys(self._node.key, self.name)]
+        batch, raw_keys = self.written_keys(batch, self._node.key)
         if is_left:
+            raws = [raw or b"" for raw in raw_keys]
             sent = [each for at, raw in enumerate(raws) for each in self._referred(batch, at, raw)]
             self.forward(_batch_of(batch, sent))
             return
-        datas = batch.raw_values(self._node.value, self.name)
-        for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
-            changed = self._changed(batch, at, raw, data)
+        batch, raw_keys, datas = self.written_with(batch, self._node.key, self._node.value)
+        for at, (raw, data) in enumerate(zip(raw_keys, datas, strict=True)):
+            changed = self._changed(batch, at, raw or b"", data)
             while some := list(islice(changed, FAN_OUT_ROWS)):
                 self.forward(_batch_of(batch, some))
 

@@ -61,8 +61,7 @@ class TableStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Take in rows; hand on the changes."""
-        raw_keys = batch.raw_keys(self._key, self.name)
-        raw_values = batch.raw_values(self._value, self.name)
+        batch, raw_keys, raw_values = self.written_with(batch, self._key, self._value)
         if self._tells_old_values:
             batch = batch.with_old_values(self._replaced(raw_keys, raw_values))
         else:

@@ -144,6 +144,7 @@ class RecordWindowsStep(Step):
         """Take in the records, close what they close, hand on the results."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
         updates = _Results()
+        self._format.note(batch, raws)
         self._take(batch, raws, updates)
         self._close()
         if updates.ats:
@@ -180,6 +181,7 @@ class RecordWindowsStep(Step):
     def flush(self) -> None:
         """Write changed rows into the store."""
         self.index(self._rows.flush(), self._stream.now_ms)
+        self._format.stored()
         if self._early is not None:
             self._early.flush()
 

@@ -38,5 +38,7 @@ def dumps_all(serde: Serde[Any], column: Sequence[Any]) -> list[bytes | None]:
     """
     # A value of another type might be written as well, but is to be refused.
     if type(serde) in _WRITTEN and all_of_type(column, serde.exact):  # type: ignore[attr-defined]
-        return called(serde.encode, column)  # type: ignore[attr-defined]
+        found = called(serde.encode, column)  # type: ignore[attr-defined]
+        if type(serde) is not JsonSerde or serde.is_exact(found):
+            return found
     return called(serde.dumps, column)

@@ -38,8 +38,9 @@ class Collector:
         self._drops: dict[tuple[str, Reason], Drop] = {}
 
     def send(self, batch: SinkBatch) -> None:
-        """To be written by the runner, in this order."""
-        self.outbox.writes.append(batch)
+        """To be written by the runner, in this order; not a batch without records."""
+        if batch.timestamps:
+            self.outbox.writes.append(batch)
 
     def call(self, call: Call) -> None:
         """To be awaited by the runner."""
@@ -194,6 +195,16 @@ class Step:
                 raise
         batch, _ = self.applied(batch, partial(_dumped, serde), batch.keys)
         return batch, batch.raw_keys(serde, self.name)
+
+    def written_values(self, batch: Batch, serde: Serde[Any]) -> tuple[Batch, RawColumn]:
+        """Values as bytes, as `written_with`."""
+        try:
+            return batch, batch.raw_values(serde, self.name)
+        except ProcessingError:
+            if self.failures is None:
+                raise
+        batch, _ = self.applied(batch, partial(_dumped, serde), batch.values)
+        return batch, batch.raw_values(serde, self.name)
 
     def written(self, batch: Batch, topic: TopicSpec) -> tuple[Batch, RawColumn, RawColumn]:
         """Keys and values as bytes, as `written_with`."""

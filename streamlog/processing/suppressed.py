@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from streamlog.durations import when_ms
-from streamlog.errors import CorruptData, ProcessingError
-from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.errors import CorruptData, ProcessingError, SerdeError
+from streamlog.processing.columns import Batch, Feed, Origin, failed
 from streamlog.processing.record_queue import Input
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Windowed
@@ -46,7 +46,7 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 class Held:
     """A change that is held back."""
 
-    __slots__ = ("key", "old_value", "place", "raw", "timestamp_ms", "value")
+    __slots__ = ("key", "old_value", "place", "raw", "source", "timestamp_ms", "value")
 
     def __init__(self, raw: bytes, key: object, place: tuple[int, int]) -> None:
         self.raw = raw
@@ -57,6 +57,8 @@ class Held:
         self.value: Any = None
         self.old_value: Any = None
         """What has gone on before, if somebody needs that."""
+        self.source: tuple[str, int, int] | None = None
+        """Topic, partition and offset of its record; None of one that was stored before."""
 
 
 class SuppressStep(Step):
@@ -93,6 +95,8 @@ class SuppressStep(Step):
             self._held[raw] = held
             insort(self._queue, (held.place, raw))
         held.value, held.timestamp_ms = batch.values[at], batch.timestamps[at]
+        origin = batch.origin
+        held.source = (origin.topic, origin.partition, origin.offsets[batch.rows[at]])
         self._changed.add(raw)
 
     def _pass(self, batch: Batch, at: int) -> None:
@@ -101,7 +105,10 @@ class SuppressStep(Step):
         self._time_ms = max(self._time_ms, min(batch.timestamps[at], watermark_ms))
 
     def _keyed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
-        """The changes that have a key, with their keys as bytes."""
+        """The changes that have a key and can be stored, with their keys as bytes."""
+        if self.failures is not None:
+            # Left out now or never: when they are stored, their record has been handed on.
+            batch, _ = self.written_values(batch, self._value)
         if batch.has_null_keys:
             kept = [key is not None for key in batch.keys]
             self._collector.drop(self.name, "null key", kept.count(False))
@@ -127,10 +134,14 @@ class SuppressStep(Step):
     def _stored(self, held: Held) -> bytes:
         try:
             value, old_value = self._dumped(held.value), self._dumped(held.old_value)
-        except Exception as error:
-            text = f"{self.name!r} can't store its row of key {held.raw!r}: {error}"
-            raise ProcessingError(text, node=self.name) from error
-        return _encode(_Stored(held.place, held.timestamp_ms, value, old_value))
+        except Exception as error:  # noqa: BLE001 - a serde of the user's
+            caught = error
+        else:
+            return _encode(_Stored(held.place, held.timestamp_ms, value, old_value))
+        reason = SerdeError(f"it can't store its row of key {held.raw!r}: {caught}")
+        if held.source is None:
+            raise ProcessingError(f"{self.name!r}: {reason}", node=self.name) from caught
+        raise failed(self.name, *held.source, reason) from caught
 
     def _dumped(self, value: Any) -> bytes | None:  # noqa: ANN401 - the table's
         return None if value is None else self._value.dumps(value)

@@ -127,9 +127,9 @@ class TableTableJoinStep(Step):
 
     def take(self, batch: Batch, is_left: bool) -> None:  # noqa: FBT001 - as `TableSideStep.take`
         """Take in changes of one side, hand on what comes of them."""
-        batch, raw_keys = self._keyed(batch)
         serde = self._node.left if is_left else self._node.right
-        datas = batch.raw_values(serde, self.name)
+        batch, datas = self.written_values(batch, serde)
+        batch, raw_keys = self._keyed(batch)
         results = _Results()
         columns = zip(raw_keys, batch.values, datas, batch.timestamps, strict=True)
         for at, (raw, value, data, time_ms) in enumerate(columns):

@@ -64,8 +64,7 @@ class VersionedTableStep(TableStep):
 
     def process(self, batch: Batch) -> None:
         """Give each row its place; hand on those that are the newest of their keys."""
-        raws = batch.raw_keys(self._key, self.name)
-        datas = batch.raw_values(self._value, self.name)
+        batch, raws, datas = self.written_with(batch, self._key, self._value)
         turns = batch.of_origin(batch.origin.turns)
         kept: list[bool] = []
         replaced: list[object] = []

@@ -204,6 +204,7 @@ class WindowedAggregateStep(Step):
         """Fold the records, close what they close, hand on the results."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
         closed, updates = Closed(), Updates()
+        self._format.note(batch, raws)
         self._take(batch, raws, closed, updates)
         self._hand_on(closed)
         if updates.count:
@@ -324,6 +325,7 @@ class WindowedAggregateStep(Step):
         for window in self._windows.values():
             self._write_down(window, keys, values)
             count += len(window.rows)
+        self._format.stored()
         self._store.write(Changes(keys, values))
         self._sizes.add(keys, values, gone)
         if self._sizes.bytes_of(count) > ROWS_BYTES_MAX and not self.has_waiting:

@@ -95,8 +95,8 @@ class WritableTableStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Rows that were put from anywhere."""
-        keys = batch.raw_keys(self._node.table_key, self.name)
-        values = batch.raw_values(self._node.table_value, self.name)
+        node = self._node
+        batch, keys, values = self.written_with(batch, node.table_key, node.table_value)
         if has_none(keys):
             self._collector.drop(self.name, "null key", sum(key is None for key in keys))
         for key, data, put_ms in zip(keys, values, batch.timestamps, strict=True):

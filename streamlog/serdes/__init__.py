@@ -15,8 +15,9 @@ from streamlog.serdes.choice import from_json, from_text, serde_for
 from streamlog.serdes.json_values import JsonSerde, schema_of
 from streamlog.serdes.migrations import MigratingSerde, migration
 from streamlog.serdes.models import ModelSerde
+from streamlog.serdes.not_finite import shown_json
 from streamlog.serdes.packed import PACKED, PackedSerde
-from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
+from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde, WideIntSerde
 from streamlog.serdes.serde import SHOWN_BYTES, Serde, declared_by, form_of, type_name
 from streamlog.serdes.windowed import (
     END_AND_START,
@@ -46,6 +47,7 @@ __all__ = [
     "Serde",
     "StartOnly",
     "StrSerde",
+    "WideIntSerde",
     "WindowedSerde",
     "declared_by",
     "form_of",
@@ -54,6 +56,7 @@ __all__ = [
     "migration",
     "schema_of",
     "serde_for",
+    "shown_json",
     "span_of",
     "type_name",
     "window_bytes",

@@ -2,19 +2,25 @@
 
 Decoded strictly. Rule of the file: a type that JSON can't give back is refused where it is
 declared; `dumps` checks the outer type only, as it runs once per record: a wrong type inside a
-value is found by whoever reads it.
+value is found by whoever reads it. NaN and infinities, which JSON does not have, are refused.
 """
 
 from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Literal, Union, cast, is_typeddict
 
 import msgspec
 
 from streamlog.errors import SerdeError
+from streamlog.serdes.not_finite import refuse_not_finite
 from streamlog.serdes.serde import T, type_name, unexpected, unreadable
+
+NULL = b"null"
+_FLOATS = (msgspec.inspect.FloatType, msgspec.inspect.AnyType)
+"""What NaN may be a value of."""
 
 
 def is_model(declared: object) -> bool:
@@ -29,14 +35,32 @@ class JsonSerde(Generic[T]):
     added them); missing or mistyped ones are refused.
     """
 
-    __slots__ = ("_expected", "_type_name", "declared", "decode", "encode", "exact")
+    __slots__ = (
+        "_expected",
+        "_float_keys",
+        "_type_name",
+        "declared",
+        "decode",
+        "encode",
+        "exact",
+        "has_floats",
+    )
 
     def __init__(self, declared: object) -> None:
         self.declared = declared
         """The type, for who wants to know what is in a value (`declared_by`)."""
         self._type_name = type_name(declared)
-        _refuse_foreign_types(declared, self._type_name)
-        self.decode = msgspec.json.Decoder(cast("type[T]", declared)).decode
+        parts = _parts_of(declared, self._type_name)
+        self.has_floats = any(isinstance(part, _FLOATS) for part in parts)
+        """Whether a value may have NaN or an infinity in it."""
+        self._float_keys = any(
+            isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, _FLOATS)
+            for part in parts
+        )
+        try:
+            self.decode = msgspec.json.Decoder(cast("type[T]", declared)).decode
+        except NotImplementedError as error:
+            raise SerdeError(f"{self._type_name} can't be read from JSON: {error}") from error
         self.encode = msgspec.json.Encoder().encode
         self._expected = outer_classes(declared)
         self.exact = frozenset(self._expected)
@@ -51,9 +75,21 @@ class JsonSerde(Generic[T]):
         if not isinstance(obj, self._expected):
             raise unexpected(self._type_name, obj)
         try:
-            return self.encode(obj)
+            data = self.encode(obj)
         except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise SerdeError(f"{self._type_name} can't be written as JSON: {error}") from error
+        if self.has_floats and (self._float_keys or NULL in data):
+            refuse_not_finite(self._type_name, obj)
+        return data
+
+    def is_exact(self, column: Sequence[bytes | None]) -> bool:
+        """Whether what `encode` gave for these values is certain to be what `dumps` gives.
+
+        `encode` writes NaN and infinities as null.
+        """
+        if not self.has_floats:
+            return True
+        return not self._float_keys and not any(data and NULL in data for data in column)
 
     def loads(self, data: bytes) -> T:
         """The value in the JSON text; the error names the path of the field that is wrong."""
@@ -103,8 +139,12 @@ def outer_classes(declared: object) -> tuple[type, ...]:
     return (named,) if isinstance(named, type) and named is not Any else (object,)
 
 
-def _refuse_foreign_types(declared: object, name: str) -> None:
-    """A type that JSON can't give back is refused where it is declared."""
+def _parts_of(declared: object, name: str) -> list[object]:
+    """The type and all types in it.
+
+    Raises:
+        SerdeError: JSON can't give one of them back.
+    """
     try:
         pending: list[object] = [msgspec.inspect.type_info(declared)]
     except NameError as error:
@@ -114,12 +154,12 @@ def _refuse_foreign_types(declared: object, name: str) -> None:
         ) from error
     except TypeError as error:
         raise SerdeError(f"{name} can't be read from JSON: {error}") from error
-    seen: set[int] = set()
+    found: dict[int, object] = {}
     while pending:
         info = pending.pop()
-        if id(info) in seen:
+        if id(info) in found:
             continue
-        seen.add(id(info))
+        found[id(info)] = info
         if isinstance(info, msgspec.inspect.CustomType) and is_model(info.cls):
             raise SerdeError(
                 f"{name} can't be read from JSON: {type_name(info.cls)} is a model of "
@@ -131,6 +171,7 @@ def _refuse_foreign_types(declared: object, name: str) -> None:
                 "a dataclass, Struct or TypedDict; pass key_serde= or value_serde= of your own"
             )
         pending.extend(_parts(info))
+    return [*found.values()]
 
 
 def _parts(info: object) -> list[object]:

@@ -6,12 +6,14 @@ pydantic is imported by whoever has made the model, never from here before that.
 
 from __future__ import annotations
 
+import json
 import typing
 from importlib import import_module
 from typing import Any, Generic, cast
 
 from streamlog.errors import SerdeError
-from streamlog.serdes.json_values import is_model, outer_classes
+from streamlog.serdes.json_values import NULL, is_model, outer_classes
+from streamlog.serdes.not_finite import refuse_not_finite
 from streamlog.serdes.serde import T, type_name, unexpected, unreadable
 
 
@@ -45,9 +47,12 @@ class ModelSerde(Generic[T]):
         if not isinstance(obj, self._expected):
             raise unexpected(self._type_name, obj)
         try:
-            return cast("bytes", self._adapter.dump_json(obj, by_alias=True, warnings="error"))
+            data: bytes = self._adapter.dump_json(obj, by_alias=True, warnings="error")
+            if NULL in data:
+                self._refuse_not_finite(obj, data)
         except (TypeError, ValueError, RecursionError) as error:
             raise SerdeError(f"{self._type_name} can't be written as JSON: {error}") from error
+        return data
 
     def loads(self, data: bytes) -> T:
         """The value in the JSON text, validated; the error names the field that is wrong."""
@@ -55,3 +60,21 @@ class ModelSerde(Generic[T]):
             return cast("T", self._adapter.validate_json(data))
         except (ValueError, RecursionError) as error:
             raise unreadable(self._type_name, data, str(error)) from error
+
+    def _refuse_not_finite(self, obj: T, data: bytes) -> None:
+        """Refuse NaN and infinities that pydantic has written as null.
+
+        A model that says so writes them as text or constants (`ser_json_inf_nan`): those stay.
+        """
+        plain = self._adapter.dump_python(obj, by_alias=True, warnings="none")
+        if _nones(json.loads(data)) > _nones(plain):
+            refuse_not_finite(self._type_name, obj, plain)
+
+
+def _nones(plain: object) -> int:
+    """How many Nones there are in dicts, lists and the like."""
+    if isinstance(plain, dict):
+        return sum(map(_nones, plain.values()))
+    if isinstance(plain, list | tuple | set | frozenset):
+        return sum(map(_nones, plain))
+    return plain is None

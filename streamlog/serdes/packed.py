@@ -7,21 +7,53 @@ do, never guessed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Set as AbstractSet
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
 
 from streamlog.errors import SerdeError
+from streamlog.serdes.wide import PAIRS, is_wide, read_extension, wide_number
 
 _TUPLE = 1
 """MessagePack has no tuples: they are an extension, so that they come back as tuples."""
+_SET, _FROZENSET = 4, 5
+_AS_TEXT: dict[type, tuple[int, Callable[[str], object]]] = {
+    Decimal: (6, Decimal),
+    datetime: (7, datetime.fromisoformat),
+    date: (8, date.fromisoformat),
+    time: (9, time.fromisoformat),
+}
+"""Types that are an extension with their text in it; a datetime only if it has no zone."""
+_TIMEDELTA = 10
+_READ_TEXT = dict(_AS_TEXT.values())
+PACKABLE: tuple[type, ...] = (
+    str,
+    bytes,
+    int,
+    float,
+    bool,
+    type(None),
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    timedelta,
+    *_AS_TEXT,
+)
+"""What comes back as it was without a declared type."""
+
+_PLAIN = frozenset({str, bytes, float, bool, type(None)})
+"""Types of which MessagePack has every value."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class PackedSerde:
-    """Plain values of any kind: str, bytes, numbers, aware datetimes, tuples, lists, dicts.
+    """Plain values of any kind: text, bytes, numbers, times, tuples, lists, sets, dicts.
 
     `encode` is `dumps` for values of the `exact` types, and `decode` is `loads`; both tell less
     when they fail.
@@ -38,9 +70,9 @@ class PackedSerde:
     def dumps(self, obj: object) -> bytes:
         """The value as MessagePack."""
         try:
-            return _encode(obj if type(obj) in self.exact else _packable(obj))
-        except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-            raise SerdeError(f"{obj!r} can't be written: {error}") from error
+            return _encode(obj if type(obj) in _PLAIN else _packable(obj))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise SerdeError(f"a {type(obj).__name__} can't be written: {error}") from error
 
     def loads(self, data: bytes) -> Any:  # noqa: ANN401 - that is the point
         """The value, as it was."""
@@ -56,18 +88,16 @@ PACKED = PackedSerde()
 def _packable(obj: object) -> object:
     """The value with its tuples marked; refused if it would come back as something else."""
     kind = type(obj)
-    if kind in PackedSerde.exact:
+    if kind in _PLAIN:
         return obj
+    if kind is int:
+        number = cast("int", obj)
+        return wide_number(number) if is_wide(number) else number
     if isinstance(obj, datetime) and obj.tzinfo is not None:
         return obj
-    if kind is tuple:
-        items = cast("tuple[object, ...]", obj)
-        return msgspec.msgpack.Ext(_TUPLE, _encode([_packable(item) for item in items]))
-    if kind is list:
-        return [_packable(item) for item in cast("list[object]", obj)]
-    if kind is dict:
-        pairs = cast("dict[object, object]", obj).items()
-        return {_packable(key): _packable(value) for key, value in pairs}
+    make = _PACKED_BY.get(kind)
+    if make is not None:
+        return make(obj)
     raise SerdeError(
         f"a {kind.__name__} has to be written down here, but its type is not known: annotate "
         "what the function before returns, as in `def to_sale(...) -> Sale` (a lambda can't be "
@@ -75,10 +105,58 @@ def _packable(obj: object) -> object:
     )
 
 
+def _packable_dict(obj: dict[object, object]) -> object:
+    pairs = [(_packable(key), _packable(value)) for key, value in obj.items()]
+    if any(isinstance(key, msgspec.msgpack.Ext) for key, _ in pairs):
+        # An extension (a tuple, a wide number) can't be a key.
+        return msgspec.msgpack.Ext(PAIRS, _encode(pairs))
+    return dict(pairs)
+
+
+def _packable_tuple(obj: tuple[object, ...]) -> object:
+    return msgspec.msgpack.Ext(_TUPLE, _encode([_packable(item) for item in obj]))
+
+
+def _packable_set(obj: AbstractSet[object]) -> object:
+    """In the order of the bytes: equal sets are the same key."""
+    items = sorted(_encode(_packable(item)) for item in obj)
+    code = _FROZENSET if isinstance(obj, frozenset) else _SET
+    return msgspec.msgpack.Ext(code, _encode(items))
+
+
+def _packable_timedelta(obj: timedelta) -> object:
+    return msgspec.msgpack.Ext(_TIMEDELTA, _encode((obj.days, obj.seconds, obj.microseconds)))
+
+
+def _packable_text(obj: object) -> object:
+    code, _ = _AS_TEXT[type(obj)]
+    text = str(obj) if isinstance(obj, Decimal) else cast("Any", obj).isoformat()
+    return msgspec.msgpack.Ext(code, text.encode())
+
+
+_PACKED_BY: dict[type, Callable[[Any], object]] = {
+    tuple: _packable_tuple,
+    list: lambda obj: [_packable(item) for item in obj],
+    dict: _packable_dict,
+    set: _packable_set,
+    frozenset: _packable_set,
+    timedelta: _packable_timedelta,
+    **dict.fromkeys(_AS_TEXT, _packable_text),
+}
+
+
 def _unpacked(code: int, data: memoryview) -> object:
-    if code != _TUPLE:
-        raise SerdeError(f"unknown extension {code} in a packed value")
-    return tuple(_decode(data))
+    if code == _TUPLE:
+        return tuple(_decode(data))
+    if code == PAIRS:
+        return dict(_decode(data))
+    if code in (_SET, _FROZENSET):
+        items = map(_decode, _decode(data))
+        return set(items) if code == _SET else frozenset(items)
+    if code == _TIMEDELTA:
+        return timedelta(*_decode(data))
+    read = _READ_TEXT.get(code)
+    return read_extension(code, data) if read is None else read(bytes(data).decode())
 
 
 _decode = msgspec.msgpack.Decoder(ext_hook=_unpacked).decode

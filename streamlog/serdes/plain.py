@@ -13,6 +13,7 @@ from streamlog.errors import SerdeError
 from streamlog.serdes.serde import unexpected, unreadable
 
 _LONG = struct.Struct(">q")
+LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 _DOUBLE = struct.Struct(">d")
 
 
@@ -84,6 +85,28 @@ class IntSerde:
         if len(data) != _LONG.size:
             raise unreadable("int", data, f"{_LONG.size} bytes expected, got {len(data)}")
         return cast("int", _LONG.unpack(data)[0])
+
+
+class WideIntSerde(IntSerde):
+    """The state of an aggregation that is an int: of any size, as sums grow.
+
+    In 64 bits it is what `IntSerde` writes; beyond, as many bytes more as it takes.
+    """
+
+    form = "IntSerde"
+    """What is stored already can be read."""
+
+    def dumps(self, obj: int) -> bytes:
+        """Eight bytes or more; `bool` is refused."""
+        if type(obj) is int and not LONG_MIN <= obj <= LONG_MAX:
+            return obj.to_bytes(obj.bit_length() // 8 + 1, "big", signed=True)
+        return super().dumps(obj)
+
+    def loads(self, data: bytes) -> int:
+        """The integer in eight bytes or more."""
+        if len(data) > _LONG.size:
+            return int.from_bytes(data, "big", signed=True)
+        return super().loads(data)
 
 
 class FloatSerde:

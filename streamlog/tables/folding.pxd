@@ -45,12 +45,20 @@ cdef int _write_down(
     Row row, bytes head, object dumps, list keys, list values, bint packs
 ) except -1
 
+cdef object _sum(object state, object found)
+
+cdef bint _is_nan(double number) except -1
+
+cdef object _mean(object total, object count)
+
 @cython.final
 cdef class Column:
     cdef readonly int kind
     cdef readonly str attribute
     cdef readonly object get
     cdef readonly object fold
+    cdef readonly tuple classes
+    cdef readonly object check
 
     cpdef object initial(self)
     cdef object taken(self, object value)

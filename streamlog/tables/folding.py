@@ -2,18 +2,20 @@
 
 What an aggregation keeps per key is a `Row`; the built-in columns' state in it is a list with an
 entry per column. Exact in the order of the records: integers have no bounds, floats are added one
-by one, a mean keeps sum and count. The rule of the file: it may be compiled, so numbers of the
-user's stay objects, and what the user's fields raise goes through as it is. Not done here: columns
-that need more than a line (`folds`, `sketches`), which row a record belongs to (`processing`), and
-how a state is written down (`dsl/columns`).
+by one, decimals are added exactly, a mean keeps sum and count, and NaN stays NaN. The rule of the
+file: it may be compiled, so numbers of the user's stay objects, and what the user's fields raise
+goes through as it is. Not done here: columns that need more than a line (`folds`, `sketches`),
+which row a record belongs to (`processing`), and how a state is written down (`dsl/columns`).
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog.records import packing, writing
-from streamlog.tables import collector, warming
+from streamlog.tables import collector, decimals, warming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -220,15 +222,24 @@ def _write_down(
 class Column:
     """One of the built-in columns, over a field of the values."""
 
-    __slots__ = ("attribute", "fold", "get", "kind")
+    __slots__ = ("attribute", "check", "classes", "fold", "get", "kind")
 
     def __init__(
-        self, kind: str, field: Callable[[Any], Any] | str | None, fold: Fold | None = None
+        self,
+        kind: str,
+        field: Callable[[Any], Any] | str | None,
+        fold: Fold | None = None,
+        *,
+        classes: tuple[type, ...] | None = None,
+        check: Callable[[Any], None] | None = None,
     ) -> None:
         """`field` is a function of the value, or the name of an attribute; None for a count.
 
-        `fold` folds what the field gives, if `kind` is none of KINDS.
+        `fold` folds what the field gives, if `kind` is none of KINDS. What is of none of the
+        `classes`, if there are any, is given to `check`, which may refuse it.
         """
+        self.classes = classes
+        self.check: Any = check
         self.kind = _FOLD if fold is not None else KINDS.index(kind)
         self.fold: Any = fold
         self.attribute = field if isinstance(field, str) else None
@@ -252,10 +263,12 @@ class Column:
         """The state with one more that was `taken`."""
         if self.kind == _COUNT:
             return state + 1
+        if self.classes is not None and type(found) not in self.classes:
+            self.check(found)
         if self.kind == _SUM:
-            return state + found
+            return _sum(state, found)
         if self.kind == _MEAN:
-            return state[0] + found, state[1] + 1
+            return _sum(state[0], found), state[1] + 1
         if self.kind == _FOLD:
             return self.fold.add(state, found)
         return self._extreme(state, found)
@@ -283,14 +296,16 @@ class Column:
         if self.kind == _FOLD:
             return self.fold.merge(state, later)
         if self.kind == _COUNT or self.kind == _SUM:  # noqa: PLR1714 - compiled, this is C
-            return state + later
+            return _sum(state, later)
         if self.kind == _MEAN:
-            return state[0] + later[0], state[1] + later[1]
+            return _sum(state[0], later[0]), state[1] + later[1]
         return state if later is None else self._extreme(state, later)
 
     def _extreme(self, state: Any, found: Any) -> Any:  # noqa: ANN401 - as above
         if state is None:
             return found
+        if type(found) is float and _is_nan(found):
+            return found  # In whatever order they come.
         if self.kind == _MIN:
             return min(state, found)
         return max(state, found)
@@ -299,7 +314,26 @@ class Column:
         """What the state stands for."""
         if self.kind == _FOLD:
             return self.fold.result(state)
-        return state[0] / state[1] if self.kind == _MEAN else state
+        return _mean(state[0], state[1]) if self.kind == _MEAN else state
+
+
+def _sum(state: Any, found: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+    if type(found) is not float and (type(found) is Decimal or type(state) is Decimal):
+        return decimals.exact_sum(state, found)
+    return state + found
+
+
+def _is_nan(number: float) -> bool:
+    return number != number  # noqa: PLR0124 - only NaN differs from itself
+
+
+def _mean(total: Any, count: Any) -> Any:  # noqa: ANN401 - numbers of the user's
+    if type(total) is Decimal:
+        return float(decimals.quotient(total, count))
+    try:
+        return total / count
+    except OverflowError:
+        return inf if total > 0 else -inf
 
 
 class Columns:

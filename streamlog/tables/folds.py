@@ -8,10 +8,23 @@ states. The variance is Welford's, merged by Chan's formula: stable, whatever th
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
+
+from streamlog.tables.decimals import exact_sum, quotient
 
 Moments = tuple[int, float, float]
 """How many values, their mean, and the sum of the squares of their distances from it."""
+
+
+def refuse_unordered(rank: Any) -> None:  # noqa: ANN401 - the user's
+    """Refuse NaN, which is neither before nor behind any other number.
+
+    Raises:
+        ValueError: it is NaN.
+    """
+    if rank != rank:  # noqa: PLR0124 - only NaN differs from itself
+        raise ValueError(f"{rank} has no place in an order: leave such records out before")
 
 
 class Variance:
@@ -26,13 +39,14 @@ class Variance:
         """Of no values."""
         return 0, 0.0, 0.0
 
-    def add(self, state: Moments, found: float) -> Moments:
+    def add(self, state: Moments, found: float | Decimal) -> Moments:
         """With one more number."""
         count, mean, squares = state
+        number = float(found) if isinstance(found, Decimal) else found
         count += 1
-        away = found - mean
+        away = number - mean
         mean += away / count
-        return count, mean, squares + away * (found - mean)
+        return count, mean, squares + away * (number - mean)
 
     def merge(self, state: Moments, later: Moments) -> Moments:
         """Of the numbers of both."""
@@ -49,6 +63,33 @@ class Variance:
         return state[2] / freedom if freedom > 0 else 0.0
 
 
+class DecimalMean:
+    """The mean of decimals as a Decimal: the sum is exact, the quotient has 28 digits."""
+
+    __slots__ = ()
+
+    def initial(self) -> tuple[Decimal, int]:
+        """Of no values."""
+        return Decimal(0), 0
+
+    def add(self, state: tuple[Decimal, int], found: Decimal | int) -> tuple[Decimal, int]:
+        """With one more number.
+
+        Raises:
+            TypeError: it is a float.
+            ValueError: the sum has too many digits.
+        """
+        return exact_sum(state[0], found), state[1] + 1
+
+    def merge(self, state: tuple[Decimal, int], later: tuple[Decimal, int]) -> tuple[Decimal, int]:
+        """Of the numbers of both."""
+        return exact_sum(state[0], later[0]), state[1] + later[1]
+
+    def result(self, state: tuple[Decimal, int]) -> Decimal:
+        """The mean; 0 of no values."""
+        return quotient(state[0], state[1] or 1)
+
+
 class First:
     """What came first: in the order of the records, or by what each is ordered by."""
 
@@ -63,7 +104,10 @@ class First:
 
     def add(self, state: tuple[Any, ...] | None, found: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the user's
         """With one more value."""
-        return self._one(state, found if self._ordered else (found,))
+        if not self._ordered:
+            return self._one(state, (found,))
+        refuse_unordered(found[0])
+        return self._one(state, found)
 
     def merge(
         self, state: tuple[Any, ...] | None, later: tuple[Any, ...] | None
@@ -137,6 +181,7 @@ class Top:
     def add(self, state: list[Any], found: Any) -> list[Any]:  # noqa: ANN401 - the user's
         """With one more value."""
         at = len(state)
+        refuse_unordered(found[0] if self._ordered else found)
         if self._ordered:
             while at and state[at - 1][0] < found[0]:
                 at -= 1

@@ -11,6 +11,7 @@ answers from the order in which it has heard of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from importlib import import_module
 from math import isfinite
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 import msgspec
 
 from streamlog.errors import SerdeError, TopologyError
+from streamlog.serdes import wide
+from streamlog.tables.decimals import EXACT
 
 PRECISION = 12
 """Registers of a HyperLogLog, as a power of two: 4 KiB, and a standard error of 1.6 %."""
@@ -31,7 +34,10 @@ magnitude; beyond, the numbers nearest to zero share a bin."""
 INT_MAX = (1 << 63) - 1
 """Of what is hashed as a number."""
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode_as_it_is = msgspec.msgpack.Encoder().encode
+_EXPONENT_MAX = 400
+"""Of a decimal that may equal a float, or is written out as a whole number."""
 
 
 class Distinct:
@@ -169,11 +175,34 @@ def _marked(found: object) -> int | float | str:
         return int(found)
     if isinstance(found, float):
         return found
+    if isinstance(found, Decimal):
+        return _marked_decimal(found)
     plain = str(found) if isinstance(found, int) else found
     try:
-        return "\0" + _encode(plain).decode("latin-1")
+        return "\0" + _packed(plain).decode("latin-1")
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise SerdeError(f"{found!r} can't be counted as a distinct value: {error}") from error
+
+
+def _marked_decimal(found: Decimal) -> int | float | str:
+    """As the number that it equals, in Python's eyes."""
+    if found.is_finite() and found.adjusted() <= _EXPONENT_MAX:
+        if found == found.to_integral_value():
+            return _marked(int(found))
+        if Decimal(float(found)) == found:
+            return float(found)
+    return f"\0{found.normalize(EXACT)}"
+
+
+def _packed(plain: object) -> bytes:
+    try:
+        return _encode(plain)
+    except (TypeError, OverflowError):
+        pass  # Keys that are no text are in the order in which they came.
+    try:
+        return _encode_as_it_is(plain)
+    except OverflowError:
+        return wide.dump_wide(plain)  # A whole number beyond 64 bits in it.
 
 
 def _library(name: str, what: str) -> Any:  # noqa: ANN401 - a module without types

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
+from enum import Enum
 from typing import Any, TypeVar
 
 import pytest
@@ -21,7 +22,10 @@ from streamlog.errors import SerdeError
 from streamlog.serdes import PACKED, serde_for
 
 T = TypeVar("T")
-NAIVE = datetime(2025, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+
+
+class Color(Enum):
+    RED = 1
 
 
 @dataclass
@@ -73,10 +77,17 @@ scalars = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
+    | st.integers(-(2**200), 2**200)
     | st.floats(allow_nan=False)
+    | st.decimals(allow_nan=False)
     | st.text()
     | st.binary()
     | st.datetimes(timezones=st.just(UTC))
+    | st.datetimes()
+    | st.dates()
+    | st.times()
+    | st.timedeltas()
+    | st.frozensets(st.text() | st.integers(), max_size=3)
 )
 hashable = st.recursive(scalars, lambda inner: st.tuples(inner, inner), max_leaves=4)
 values = st.recursive(
@@ -84,7 +95,8 @@ values = st.recursive(
     lambda inner: (
         st.lists(inner)
         | st.tuples(inner, inner)
-        | st.dictionaries(st.text() | st.integers(0, 9), inner)
+        | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers(), st.text()), inner)
+        | st.sets(st.text() | st.integers(), max_size=3)
     ),
     max_leaves=12,
 )
@@ -102,7 +114,7 @@ def test_equal_keys_have_equal_bytes(key: Any) -> None:
     assert PACKED.dumps(key) == PACKED.dumps(PACKED.loads(PACKED.dumps(key)))
 
 
-@pytest.mark.parametrize("value", [Sale("a"), [Sale("a")], {"a": {1, 2}}, NAIVE, 2**70, "\ud800"])
+@pytest.mark.parametrize("value", [Sale("a"), [Sale("a")], {"a": {Color.RED}}, Color.RED, "\ud800"])
 def test_what_would_come_back_as_something_else_is_refused(value: Any) -> None:
     with pytest.raises(SerdeError):
         PACKED.dumps(value)
@@ -121,5 +133,5 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 def test_states_keep_their_declared_types() -> None:
     serde = TypedPackedSerde[Any](tuple[tuple[int, str], Sale])
     assert serde.loads(serde.dumps(((1, "a"), Sale("x")))) == ((1, "a"), Sale("x"))
-    with pytest.raises(SerdeError, match="can't be written as tuple"):
+    with pytest.raises(SerdeError, match=r"tuple.* can't be written as MessagePack"):
         serde.dumps(object())

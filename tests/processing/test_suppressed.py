@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamlog import App, Emit, Topic, Windowed, hopping, session, tumbling
+from streamlog import App, Emit, Topic, Windowed, hopping, on_error, session, tumbling
 from streamlog.durations import when_ms
 from streamlog.errors import ProcessingError, TopologyError, UsageError
 from streamlog.processing.provenance import PROVENANCE, unpack_record
@@ -169,11 +169,28 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_a_value_that_can_not_be_stored_is_told() -> None:
     app = App("t")
     topic, rows = table(app)
-    rows.map_values(lambda v: {v}).suppress(within="1s", name="later")
+    rows.map_values(lambda v: object()).suppress(within="1s", name="later")
     with app.test() as t:
         t.input(topic).send(1, key="a")
-        with pytest.raises(ProcessingError, match="'later' can't store its row of key b'a'"):
+        with pytest.raises(
+            ProcessingError, match=r"'later' failed at offset 0 of \w+-\d: it can't store its row"
+        ):
             t.restart()
+
+
+def test_a_value_that_can_not_be_stored_is_left_out_where_the_policy_says_so() -> None:
+    app = App("t", on_error=on_error.skip())
+    topic, rows = table(app)
+    out = app.topic("out", key=str, value=float)
+    halves = rows.map_values(lambda v: object() if v == 1 else v / 2)
+    halves.suppress(within="1s", name="later").changes().to(out)
+    with app.test() as t:
+        t.input(topic).send(1, key="a", at=0)
+        t.input(topic).send(3, key="b", at=1)
+        t.restart()
+        t.input(topic).send(4, key="c", at=2_000)
+        assert t.output(out).values == [1.5]
+        assert t.drops == {("later", "error"): 1}
 
 
 def test_a_windowed_key_comes_back() -> None:

@@ -193,5 +193,5 @@ def test_a_state_that_can_not_be_written_is_named() -> None:
     windowed.aggregate(list[Any], lambda state, v: [*state, object()], name="objects")
     with app.test() as t:
         t.input(words).send(1, key="a", at=1)
-        with pytest.raises(ProcessingError, match="'objects' can't store its state for key b'a'"):
+        with pytest.raises(ProcessingError, match="offset 0 of words-0: can't store its state"):
             t.restart()

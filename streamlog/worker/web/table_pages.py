@@ -20,7 +20,7 @@ from streamlog.durations import moment, when_ms
 from streamlog.errors import SerdeError, StreamlogError, UsageError
 from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows
 from streamlog.record import Windowed
-from streamlog.serdes import PackedSerde, Serde, from_json, from_text, type_name
+from streamlog.serdes import PackedSerde, Serde, from_json, from_text, shown_json, type_name
 from streamlog.topology import SlidingAggregate, TableSource, WindowedAggregate
 from streamlog.windows.assign import Assigner
 from streamlog.worker.access.routed import Found, RoutedTables
@@ -150,7 +150,7 @@ def _line(found: Found) -> bytes:
     row: dict[str, object] = {"key": found.key, "value": found.value}
     if found.age_ms is not None:
         row["age_ms"] = found.age_ms
-    return msgspec.json.encode(row, enc_hook=_no_json) + b"\n"
+    return shown_json(row, enc_hook=_no_json) + b"\n"
 
 
 def _no_json(value: object) -> object:
