@@ -59,7 +59,7 @@ class JsonSerde(Generic[T]):
         )
         try:
             self.decode = msgspec.json.Decoder(cast("type[T]", declared)).decode
-        except NotImplementedError as error:
+        except RuntimeError as error:  # What msgspec has not got yet, such as wide enumerations.
             raise SerdeError(f"{self._type_name} can't be read from JSON: {error}") from error
         self.encode = msgspec.json.Encoder().encode
         self._expected = outer_classes(declared)
