@@ -46,6 +46,7 @@ from streamlog.broker.replica_fetches import ReplicaFetches
 from streamlog.broker.replication.group_flush import GroupFlush
 from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.replicas import Replicas
+from streamlog.broker.resource_config import GROUP_RESOURCE
 from streamlog.broker.security.acls import Authorizer
 from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
@@ -190,7 +191,13 @@ class Broker:
 
     def _coordinators(self) -> tuple[CoordinatorRuntime, TransactionRuntime]:
         config, partitions, clock = self._directory.config, self._partitions, self._clock
-        groups = CoordinatorRuntime(partitions, config=config.group, clock=clock)
+        metadata = self._member.metadata
+        groups = CoordinatorRuntime(
+            partitions,
+            config=config.group,
+            clock=clock,
+            overrides=lambda group_id: metadata.config(GROUP_RESOURCE, group_id),
+        )
         producer_ids = ProducerIds(self._member.submit, self._member.identity)
         return groups, TransactionRuntime(
             partitions,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from streamlog.broker.cluster_config import ClusterConfig
 from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.group_config import GroupConfig
+from streamlog.broker.ignored_config import IgnoredConfig
 from streamlog.broker.peer_config import PeerConfig
 from streamlog.broker.quorum_config import QuorumConfig
 from streamlog.broker.replication_config import ReplicationConfig
@@ -201,6 +202,8 @@ class BrokerConfig:
     """Clients."""
     security: SecurityConfig = field(default_factory=SecurityConfig)
     """Who may come in, and what they may do."""
+    ignored: object = field(default_factory=IgnoredConfig)
+    """What Kafka knows and has no effect here."""
     topic: TopicConfig = field(default_factory=TopicConfig)
     """What a topic has for settings that it does not override."""
 
@@ -252,6 +255,7 @@ _SECTIONS: Mapping[str, type[Any]] = {
     "replication": ReplicationConfig,
     "connections": ConnectionConfig,
     "security": SecurityConfig,
+    "ignored": IgnoredConfig,
 }
 """Parts of the broker's table."""
 _TABLES: Mapping[str, type[Any]] = {"": BrokerConfig, **_SECTIONS}

@@ -13,17 +13,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from streamlog.broker.answers import Answer, mapped
 from streamlog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from streamlog.broker.logger_levels import LoggerLevels
+from streamlog.broker.resource_config import (
+    BROKER_LOGGER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    RESOURCE_TABLES,
+    effective,
+    resource_settings,
+)
 from streamlog.broker.settings import Kind, Operation, Setting, Source
 from streamlog.errors import LogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.admin import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from streamlog.protocol.messages.config_resources import (
     ConfigResource,
@@ -39,8 +53,10 @@ if TYPE_CHECKING:
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
-RESOURCE_TYPES = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, 8, 16, 32})
-"""What may be asked for: also loggers of brokers, metrics of clients, and groups."""
+RESOURCE_TYPES = frozenset(
+    {TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, *RESOURCE_TABLES}
+)
+"""What may be asked for."""
 RESOURCE_TYPES_VERSION = 1
 """From this ListConfigResources version on types are asked for (KIP-1142)."""
 ADVERTISED = "advertised.listeners"
@@ -66,6 +82,7 @@ class ConfigRequests:
     def __init__(self, directory: LogDirectory, metadata: ClusterMetadata) -> None:
         self._directory = directory
         self._metadata = metadata
+        self._loggers = LoggerLevels()
 
     def handlers(self, reached: Callable[[Any], Reached]) -> dict[Any, Callable[..., Message]]:
         """Who answers what; `reached` tells where a client has reached this broker."""
@@ -77,25 +94,67 @@ class ConfigRequests:
     def resources(
         self, request: ListConfigResourcesRequest, version: int
     ) -> ListConfigResourcesResponse:
-        """What has settings that can be described. Groups, clients' metrics and loggers have none.
+        """What has settings that can be described; of groups and metrics, what has been set.
 
-        Version 0 is about metrics alone.
+        Version 0 is about clients' metrics alone.
         """
         if not set(request.resource_types) <= RESOURCE_TYPES:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         types = set(request.resource_types) or RESOURCE_TYPES
         if version < RESOURCE_TYPES_VERSION:
-            types = frozenset()
+            types = frozenset({CLIENT_METRICS_RESOURCE})
         found: list[tuple[int, str]] = []
         if TOPIC_RESOURCE in types:
             found += ((TOPIC_RESOURCE, name) for name in self._metadata.topic_names())
         if BROKER_RESOURCE in types:
             found.append((BROKER_RESOURCE, str(self._directory.node_id)))
+        if BROKER_LOGGER_RESOURCE in types:
+            found.append((BROKER_LOGGER_RESOURCE, str(self._directory.node_id)))
+        for kind in sorted(RESOURCE_TABLES):
+            if kind in types:
+                found += ((kind, name) for name in self._metadata.configured(kind))
         return ListConfigResourcesResponse(
             config_resources=[
                 ConfigResource(resource_type=kind, resource_name=name) for kind, name in found
             ]
         )
+
+    # ---- levels of loggers ----
+
+    def before(self, forward: Callable[..., Answer]) -> Callable[..., Answer]:
+        """Changes levels of loggers here; changes of all other resources are the controller's."""
+
+        def alter(request: IncrementalAlterConfigsRequest, at: Any) -> Answer:  # noqa: ANN401 - as `forward` takes it
+            loggers: list[AlterConfigsResource] = []
+            others: list[AlterConfigsResource] = []
+            for each in request.resources:
+                is_own = each.resource_type == BROKER_LOGGER_RESOURCE
+                (loggers if is_own else others).append(each)
+            if not loggers:
+                return forward(request, at)
+            own = [
+                self._alter_loggers(each, validate_only=request.validate_only) for each in loggers
+            ]
+            if not others:
+                return IncrementalAlterConfigsResponse(responses=own)
+            request.resources = others
+            return mapped(forward(request, at), lambda response: _with_loggers(response, own))
+
+        return alter
+
+    def _alter_loggers(
+        self, asked: AlterConfigsResource, *, validate_only: bool
+    ) -> AlterConfigsResourceResponse:
+        answer = AlterConfigsResourceResponse(
+            resource_type=asked.resource_type, resource_name=asked.resource_name
+        )
+        changes = [(each.name, each.config_operation, each.value) for each in asked.configs]
+        try:
+            self._check_own(asked.resource_name)
+            self._loggers.alter(changes, validate_only=validate_only)
+        except LogError as error:
+            answer.error_code, answer.error_message = error.code, str(error)
+        return answer
 
     # ---- describing ----
 
@@ -125,6 +184,10 @@ class ConfigRequests:
     def _described(
         self, asked: DescribeConfigsResource, reached: Reached
     ) -> list[DescribeConfigsResourceResult]:
+        keys = asked.configuration_keys
+        if asked.resource_type == BROKER_LOGGER_RESOURCE:
+            self._check_own(asked.resource_name)
+            return [each for each in self._loggers.described() if not keys or each.name in keys]
         resource = self._resource(asked.resource_type, asked.resource_name)
         described = [
             _result(setting, resource.layers(name)) for name, setting in resource.settings.items()
@@ -136,7 +199,6 @@ class ConfigRequests:
             fixed = self._fixed(reached)
             names = {each.name for each in fixed}
             described = [*(each for each in described if each.name not in names), *fixed]
-        keys = asked.configuration_keys
         return [each for each in described if not keys or each.name in keys]
 
     def _fixed(self, reached: Reached) -> list[DescribeConfigsResourceResult]:
@@ -170,14 +232,16 @@ class ConfigRequests:
         node_id = str(self._directory.node_id)
         if kind == TOPIC_RESOURCE:
             return self._topic(name)
+        if kind in RESOURCE_TABLES:
+            return self._named(kind, name)
         if kind == BROKER_RESOURCE and name == ALL_BROKERS:
             return self._all_brokers()
         if kind == BROKER_RESOURCE and name == node_id:
             return self._broker()
         raise error_for(
             ErrorCode.INVALID_REQUEST,
-            f"no settings of {name!r} (type {kind}): there are topics (type 2) and broker"
-            f" {node_id} (type 4; without a name: all brokers)",
+            f"no settings of {name!r} (type {kind}): there are topics (type 2), groups (32), client"
+            f" metrics (16), broker {node_id} (4; without a name: all brokers) and its loggers (8)",
         )
 
     def _topic(self, name: str) -> _Resource:
@@ -198,11 +262,36 @@ class ConfigRequests:
             layers=layers,
         )
 
+    def _named(self, kind: int, name: str) -> _Resource:
+        """A group, or a subscription to clients' metrics, whether it exists or not."""
+        own = self._metadata.config(kind, name)
+        source = Source.GROUP if kind == GROUP_RESOURCE else Source.CLIENT_METRICS
+        settings = resource_settings(kind)
+
+        def layers(setting: str) -> list[DescribeConfigsSynonym]:
+            inherited = self._inherited(settings[setting])
+            given = [own[setting]] if setting in own else []
+            return [*(_synonym(setting, value, source) for value in given), *inherited]
+
+        return _Resource(
+            settings=settings,
+            effective=effective(kind, own, self._directory.config.described()),
+            layers=layers,
+        )
+
     def _inherited(self, setting: Setting) -> list[DescribeConfigsSynonym]:
         """Where a topic has a value from that has none of its own."""
         if setting.broker_name:
             return self._layers(setting.broker_name)
         return [_synonym(setting.name, setting.text(setting.default), Source.DEFAULT)]
+
+    def _check_own(self, name: str) -> None:
+        """Raise LogError unless this is the name of this broker, whose loggers are its own."""
+        if name != str(self._directory.node_id):
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"loggers of broker {name!r}: ask that broker; this is {self._directory.node_id}",
+            )
 
     def _broker(self) -> _Resource:
         return _Resource(
@@ -256,6 +345,12 @@ def _result(
         documentation=setting.documentation,
         synonyms=layers,
     )
+
+
+def _with_loggers(response: Message, own: list[AlterConfigsResourceResponse]) -> Message:
+    if isinstance(response, IncrementalAlterConfigsResponse):
+        response.responses = [*response.responses, *own]
+    return response
 
 
 def _synonym(name: str, value: str, source: Source) -> DescribeConfigsSynonym:

@@ -6,9 +6,11 @@ Kafka's on the wire; what a field of a table can be is `settings`'.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from streamlog.broker.settings import INT_MAX, Named, check_table, whole
+from streamlog.broker.resource_config import GROUP_RESOURCE, GroupOverrides, checked
+from streamlog.broker.settings import INT_MAX, Named, check_table, declared, whole
 from streamlog.errors import ConfigError
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -109,6 +111,23 @@ class GroupConfig:
         ),
         least=1,
     )
+
+    def for_group(self, overrides: Mapping[str, str]) -> GroupConfig:
+        """These settings for a group that has some of its own, by their names and as text.
+
+        Raises:
+            ConfigError: a name is unknown, or a value malformed or out of range.
+        """
+        if not overrides:
+            return self
+        own = checked(GROUP_RESOURCE, overrides)
+        inherited = {
+            each.setting.broker_name: getattr(own, each.attribute)
+            for name, each in declared(GroupOverrides).items()
+            if name in overrides and each.setting.broker_name
+        }
+        known = declared(GroupConfig)
+        return replace(self, **{known[name].attribute: value for name, value in inherited.items()})
 
     def __post_init__(self) -> None:
         check_table(self)

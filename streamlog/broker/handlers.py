@@ -24,6 +24,7 @@ from streamlog.broker.replica_fetches import is_of_a_follower
 from streamlog.broker.topic_pages import TopicPages
 from streamlog.protocol.apis import APIS
 from streamlog.protocol.fetch_patterns import FetchAlike
+from streamlog.protocol.messages.admin import IncrementalAlterConfigsRequest
 from streamlog.protocol.messages.cluster import (
     ApiVersion,
     ApiVersionsRequest,
@@ -114,6 +115,7 @@ def table_of(parts: Parts) -> Table:
     quorum = QuorumRequests(member.quorum)
     topics = InternalTopics(parts.partitions, member.submit)
     leaders = LeaderEndpoints(admin, listener)
+    configs = ConfigRequests(parts.directory, member.metadata)
     peer_listeners = _peer_listeners(parts.directory.config, is_alone=member.is_alone)
     return {
         ApiVersionsRequest: lambda _, at: api_versions(to_peers=_is_of_peers(at, peer_listeners)),
@@ -131,7 +133,8 @@ def table_of(parts: Parts) -> Table:
         **topics.before(parts.publishing.handlers()),
         **topics.before(parts.transacting.handlers()),
         **topics.before(parts.groups.handlers(parts.on_deadline)),
-        **ConfigRequests(parts.directory, member.metadata).handlers(listener),
+        **configs.handlers(listener),
+        IncrementalAlterConfigsRequest: configs.before(_at_controller(member, member.decide)),
         **PartitionRequests(parts.directory).handlers(),
         **TopicPages(member.metadata, internal_topics=frozenset(INTERNAL_TOPICS)).handlers(),
         **QuotaRequests(member.metadata).handlers(),
@@ -155,7 +158,7 @@ def _fetch(parts: Parts, quorum: QuorumRequests) -> Callable[..., Answer]:
 
 def _at_controller(
     member: Membership, here: Callable[[Any, int], Message | asyncio.Future[Message]]
-) -> Callable[..., Answer]:
+) -> Callable[..., Message | asyncio.Future[Message]]:
     """What the active controller answers: it is asked, unless another node asks this one."""
 
     def begin(request: Message, at: Context) -> Message | asyncio.Future[Message]:

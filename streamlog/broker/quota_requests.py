@@ -67,10 +67,8 @@ class QuotaRequests:
 
 
 def _check_kind(kind: str) -> None:
-    if kind == "ip":
-        raise _refusal("addresses have no quotas here: see max.connections.per.ip")
     if kind not in ENTITY_TYPES:
-        raise _refusal(f"unknown type {kind!r}: quotas are for {' and '.join(ENTITY_TYPES)}")
+        raise _refusal(f"unknown type {kind!r}: quotas are for {', '.join(ENTITY_TYPES)}")
 
 
 def _check_filters(components: Sequence[QuotaFilter]) -> None:

@@ -14,10 +14,19 @@ from typing import Final, NamedTuple, TypeAlias
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
-ENTITY_TYPES: Final = (USER, CLIENT_ID)
+IP: Final = "ip"
+ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 PRODUCE_RATE: Final = "producer_byte_rate"
 FETCH_RATE: Final = "consumer_byte_rate"
 RATES: Final = (PRODUCE_RATE, FETCH_RATE)
+"""Quotas of users and client ids that are enforced: bytes per second."""
+REQUEST_PERCENTAGE: Final = "request_percentage"
+MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_RATE: Final = "connection_creation_rate"
+KEPT_ONLY: Final = (REQUEST_PERCENTAGE, MUTATION_RATE)
+"""Quotas of users and client ids that are kept and described for Kafka's tools, not enforced."""
+IP_QUOTAS: Final = (CONNECTION_RATE,)
+"""Quotas of addresses, kept only as well: `max.connections.per.ip` bounds what an address holds."""
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 """Types with names, sorted; None is the default of its type."""
@@ -40,7 +49,7 @@ class Bound(NamedTuple):
 class QuotaTable:
     """The quotas that were set."""
 
-    def __init__(self, rates: Mapping[Entity, Mapping[str, int]] | None = None) -> None:
+    def __init__(self, rates: Mapping[Entity, Mapping[str, float]] | None = None) -> None:
         self._rates = {entity: dict(bounds) for entity, bounds in (rates or {}).items() if bounds}
 
     def __len__(self) -> int:
@@ -54,11 +63,11 @@ class QuotaTable:
 
     __hash__ = None  # type: ignore[assignment]  # it holds dicts
 
-    def of(self, entity: Entity) -> Mapping[str, int]:
+    def of(self, entity: Entity) -> Mapping[str, float]:
         """What was set for exactly this entity."""
         return self._rates.get(entity, {})
 
-    def altered(self, entity: Entity, changes: Mapping[str, int | None]) -> QuotaTable:
+    def altered(self, entity: Entity, changes: Mapping[str, float | None]) -> QuotaTable:
         """The table with other bounds for an entity; None removes one."""
         bounds = {**self.of(entity), **changes}
         kept = {key: rate for key, rate in bounds.items() if rate is not None}
@@ -82,5 +91,5 @@ class QuotaTable:
         for entity, account in candidates:
             rate = self._rates.get(entity, {}).get(key)
             if rate is not None:
-                return Bound(rate, account)
+                return Bound(int(rate), account)
         return None

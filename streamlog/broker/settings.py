@@ -43,13 +43,16 @@ class Kind(IntEnum):
 
 
 class Source(IntEnum):
-    """Kafka's numbers for where a value comes from, the strongest first."""
+    """Kafka's numbers for where a value comes from; of the first five, the strongest first."""
 
     TOPIC = 1
     BROKER = 2
     ALL_BROKERS = 3
     STATIC = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 class Operation(IntEnum):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from streamlog.broker.ignored_config import ignored
 from streamlog.broker.settings import (
     INT_MAX,
     LONG_MAX,
@@ -345,6 +346,55 @@ class TopicConfig:
             " while they are not in sync.",
         ),
         REPLICAS,
+    )
+
+    preallocate: bool = truth(
+        Named(
+            "preallocate",
+            ignored("segments grow as they are written"),
+            broker_name="log.preallocate",
+        ),
+        default=False,
+    )
+    segment_jitter_ms: int = whole(
+        0,
+        Named(
+            "segment.jitter.ms",
+            ignored("segments are sealed between requests, each by its own first record"),
+            "ms",
+            broker_name="log.roll.jitter.ms",
+        ),
+    )
+    local_retention_bytes: int = whole(
+        -2,
+        Named(
+            "local.retention.bytes",
+            ignored("there is no remote storage"),
+            "bytes",
+            broker_name="log.local.retention.bytes",
+        ),
+        least=-2,
+    )
+    local_retention_ms: int = whole(
+        -2,
+        Named(
+            "local.retention.ms",
+            ignored("there is no remote storage"),
+            "ms",
+            broker_name="log.local.retention.ms",
+        ),
+        least=-2,
+    )
+    remote_storage_enable: str = choice(
+        "false",
+        Named("remote.storage.enable", "Only false: there is no remote storage."),
+        ("false",),
+    )
+    remote_log_copy_disable: bool = truth(
+        Named("remote.log.copy.disable", ignored("there is no remote storage")), default=False
+    )
+    remote_log_delete_on_disable: bool = truth(
+        Named("remote.log.delete.on.disable", ignored("there is no remote storage")), default=False
     )
 
     def __post_init__(self) -> None:

@@ -252,8 +252,8 @@ def test_a_broker_s_own_settings_hold_at_once(node: Node) -> None:
     ("resource", "change", "code", "why"),
     [
         ((TOPIC, "u"), ("retention.ms", 0, "1"), 3, "no topic 'u'"),
-        ((BROKER, "2"), ("num.partitions", 0, "1"), 42, "broker 1"),
-        ((8, "1"), ("kafka", 0, "INFO"), 42, "type 8"),
+        ((BROKER, "2"), ("num.partitions", 0, "1"), 42, "brokers 1 ("),
+        ((9, "1"), ("kafka", 0, "INFO"), 42, "type 9"),
         ((TOPIC, "t"), ("retention.mss", 0, "1"), 40, "did you mean 'retention.ms'"),
         ((BROKER, "1"), ("log.retention.m", 0, "1"), 40, "did you mean 'log.retention.ms'"),
         ((TOPIC, "t"), ("retention.ms", 0, "-2"), 40, "from -1 to"),
@@ -349,10 +349,10 @@ def test_what_has_settings_is_listed(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker, "t")
         create(broker, "u")
-        assert await listed(broker) == [(TOPIC, "t"), (TOPIC, "u"), (BROKER, "1")]
+        assert await listed(broker) == [(TOPIC, "t"), (TOPIC, "u"), (BROKER, "1"), (8, "1")]
         assert await listed(broker, BROKER) == [(BROKER, "1")]
         assert await listed(broker, TOPIC, 32) == [(TOPIC, "t"), (TOPIC, "u")]
-        assert await listed(broker, 8, 16, 32) == []
+        assert await listed(broker, 16, 32) == []
         assert await listed(broker, version=0) == [], "version 0 is about metrics of clients"
         for kind, name in await listed(broker):
             assert await described(broker, kind, name)

@@ -145,15 +145,40 @@ def test_quotas_are_set_described_kept_and_removed(node: Node) -> None:
     node.run(again)
 
 
+def test_quotas_that_are_not_enforced_are_kept_and_told(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept: list[tuple[Names, dict[str, float]]] = [
+        ({"user": "u"}, {"request_percentage": 12.5, "controller_mutation_rate": 0.5}),
+        ({"ip": "10.0.0.1"}, {"connection_creation_rate": 7}),
+        ({"ip": None}, {"connection_creation_rate": 9}),
+    ]
+
+    async def story(broker: Broker) -> None:
+        answers = await alter(broker, *(change(entity, **values) for entity, values in kept))
+        assert [each.error_code for each in answers] == [0, 0, 0]
+
+    async def again(broker: Broker) -> None:
+        assert sorted(await described(broker), key=repr) == sorted(kept, key=repr)
+
+    node.run(story)
+    node.run(again)
+    assert "request_percentage=12.5 of {'user': 'u'} is kept, but not enforced" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("entity", "rates", "says"),
     [
         ({}, {"producer_byte_rate": 1}, "name each type once"),
-        ({"ip": "10.0.0.1"}, {"producer_byte_rate": 1}, r"max\.connections\.per\.ip"),
-        ({"group": "g"}, {"producer_byte_rate": 1}, "user and client-id"),
+        ({"ip": "10.0.0.1"}, {"producer_byte_rate": 1}, "did you mean 'connection_creation_rate'"),
+        ({"ip": "10.0.0.1", "user": "u"}, {"connection_creation_rate": 1}, "quotas of its own"),
+        ({"ip": "10.0.0.1"}, {"connection_creation_rate": 1.5}, "whole number"),
+        ({"group": "g"}, {"producer_byte_rate": 1}, "user, client-id, ip"),
         ({"client-id": ""}, {"producer_byte_rate": 1}, "null means the default"),
         ({"client-id": "c"}, {"producer_byte_rates": 1}, "did you mean 'producer_byte_rate'"),
-        ({"client-id": "c"}, {"request_percentage": 50}, "unknown quota"),
+        ({"client-id": "c"}, {"request_percentage": 0}, "above 0"),
+        ({"user": "u"}, {"controller_mutation_rate": float("nan")}, "above 0"),
+        ({"user": "u"}, {"connection_creation_rate": 1}, "unknown quota"),
         ({"client-id": "c"}, {"producer_byte_rate": 0}, "from 1 on"),
         ({"client-id": "c"}, {"producer_byte_rate": 1.5}, "whole number"),
         ({"client-id": "c"}, {"producer_byte_rate": float("nan")}, "whole number"),

@@ -222,6 +222,7 @@ def test_what_has_settings_is_listed(open_log: OpenLog) -> None:
             assert await admin.list_config_resources() == [
                 ConfigResource("topic", "t"),
                 ConfigResource("broker", "1"),
+                ConfigResource("broker logger", "1"),
             ]
 
     asyncio.run(main())

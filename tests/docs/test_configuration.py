@@ -7,10 +7,19 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from streamlog.broker.resource_config import (
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    resource_settings,
+)
 from streamlog.broker.settings import INT_MAX, LONG_MAX, Kind, Setting
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "configuration.md").read_text()
 LARGE = {INT_MAX: "2^31-1", LONG_MAX: "2^63-1"}
+
+
+GROUPS = [*resource_settings(GROUP_RESOURCE).values()]
+METRICS = [*resource_settings(CLIENT_METRICS_RESOURCE).values()]
 
 
 def number(value: float) -> str:
@@ -41,7 +50,9 @@ def row(setting: Setting) -> str:
     names = f"`{setting.name}`"
     if setting.broker_name:
         names += f" | `{setting.broker_name}`"
-    elif setting.name in TOPIC_SETTINGS and setting.name not in BROKER_SETTINGS:
+    elif setting in GROUPS or (
+        setting.name in TOPIC_SETTINGS and setting.name not in BROKER_SETTINGS
+    ):
         names += " |"
     fixed = "" if setting.is_dynamic else " Not while the broker runs."
     meaning = setting.documentation + fixed
@@ -55,11 +66,15 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize("setting", [*TOPIC_SETTINGS.values(), *OWN], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "setting", [*TOPIC_SETTINGS.values(), *OWN, *GROUPS, *METRICS], ids=lambda each: each.name
+)
 def test_a_setting_is_documented(setting: Setting) -> None:
     assert row(setting) in TEXT.splitlines(), f"add to docs/configuration.md:\n{row(setting)}"
 
 
 def test_nothing_else_is_documented() -> None:
     rows = [line for line in TEXT.splitlines() if line.startswith("| `")]
-    assert {*rows} == {row(setting) for setting in (*TOPIC_SETTINGS.values(), *OWN)}
+    assert {*rows} == {
+        row(setting) for setting in (*TOPIC_SETTINGS.values(), *OWN, *GROUPS, *METRICS)
+    }

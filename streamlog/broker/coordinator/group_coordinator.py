@@ -90,7 +90,7 @@ from streamlog.protocol.messages.transactions import TxnOffsetCommitRequest
 from streamlog.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from streamlog.broker.group_config import GroupConfig
     from streamlog.broker.replication.topics import Topics
@@ -111,8 +111,16 @@ GONE_CHECK_MS = 10_000
 class GroupCoordinator:
     """The `Shard` of groups."""
 
-    def __init__(self, config: GroupConfig, *, topics: Topics) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        *,
+        topics: Topics,
+        overrides: Callable[[str], Mapping[str, str]] = lambda _: {},
+    ) -> None:
+        """`overrides` are the settings that a group has of its own."""
         self._config = config
+        self._overrides = overrides
         self._topics = topics
         self._groups: dict[str, Group] = {}
         self._offsets = CommittedOffsets()
@@ -317,6 +325,8 @@ class GroupCoordinator:
             outcome, group = Outcome(group.burial()), None
         if group is None and joins:
             group = ConsumerGroup(request.group_id, self._config)
+        if isinstance(group, ConsumerGroup):
+            group.config = self._config.for_group(self._overrides(request.group_id))
         if refusal is None and not isinstance(group, ConsumerGroup):
             refusal = _no_consumers(group, request.group_id)
         if refusal is not None or not isinstance(group, ConsumerGroup):

@@ -64,13 +64,21 @@ _log = logging.getLogger(__name__)
 class CoordinatorRuntime:
     """The groups that this broker coordinates."""
 
-    def __init__(self, partitions: Partitions, *, config: GroupConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        *,
+        config: GroupConfig,
+        clock: Clock,
+        overrides: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        """`overrides` are the settings that a group has of its own."""
         self._config = config
         self._clock = clock
         self._shards: LedShards[GroupCoordinator] = LedShards(
             OFFSETS_TOPIC,
             partitions,
-            make=lambda: GroupCoordinator(self._config, topics=partitions),
+            make=lambda: GroupCoordinator(self._config, topics=partitions, overrides=overrides),
             replay=self._replay_batch,
         )
         self._answering = Answering(lambda request, _, code: refuse(request, code))

@@ -16,6 +16,14 @@ from streamlog.broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfi
 from streamlog.broker.quorum.decision import MIN_INSYNC, Decision, Realm, answered
 from streamlog.broker.quorum.metadata import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from streamlog.broker.quorum.metadata_records import MetadataRecord
+from streamlog.broker.resource_config import (
+    GROUP_RESOURCE,
+    RESOURCE_NAMES,
+    RESOURCE_TABLES,
+    checked,
+    effective,
+    resource_settings,
+)
 from streamlog.broker.settings import Operation, Setting, Source, altered
 from streamlog.errors import ConfigError, LogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -135,15 +143,16 @@ class ConfigControl:
         metadata = self._realm.metadata
         if kind == TOPIC_RESOURCE:
             return self._topic(name)
+        if kind in RESOURCE_TABLES:
+            return self._named(kind, name)
         brokers = {str(broker_id) for broker_id in metadata.brokers} | {str(self._realm.node_id)}
         if kind == BROKER_RESOURCE and (name == ALL_BROKERS or name in brokers):
             return self._broker(name)
         known = sorted(brokers, key=int)
         raise error_for(
             ErrorCode.INVALID_REQUEST,
-            f"no settings of {name!r} (type {kind}): there are topics (type 2) and"
-            f" broker{'' if len(known) == 1 else 's'} {', '.join(known)} (type 4; without a name:"
-            " all brokers)",
+            f"no settings of {name!r} (type {kind}): there are topics (type 2), groups (32), client"
+            f" metrics (16) and brokers {', '.join(known)} (4; without a name: all brokers)",
         )
 
     def _topic(self, name: str) -> _Resource:
@@ -156,6 +165,28 @@ class ConfigControl:
             own=own,
             effective=config.overridden(own).described(),
             check=config.overridden,
+        )
+
+    def _named(self, kind: int, name: str) -> _Resource:
+        """A group, or a subscription to clients' metrics: either may not exist yet."""
+        if not name:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"settings of a {RESOURCE_NAMES[kind]} need its name: there are none for all",
+            )
+        own = self._realm.metadata.config(kind, name)
+        broker = self._realm.node_config()
+
+        def check(texts: Mapping[str, str]) -> object:
+            if kind == GROUP_RESOURCE:
+                return broker.group.for_group(texts)
+            return checked(kind, texts)
+
+        return _Resource(
+            settings=resource_settings(kind),
+            own=own,
+            effective=effective(kind, own, broker.described()),
+            check=check,
         )
 
     def _broker(self, name: str) -> _Resource:

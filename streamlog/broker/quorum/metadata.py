@@ -95,13 +95,13 @@ def acl_record(acl: Acl) -> AccessControlEntryRecord:
     )
 
 
-def quota_record(entity: Entity, key: str, bytes_per_s: int | None) -> ClientQuotaRecord:
+def quota_record(entity: Entity, key: str, value: float | None) -> ClientQuotaRecord:
     """The record that sets a bound, or with None removes it."""
     return ClientQuotaRecord(
         entity=[QuotaEntityData(entity_type=kind, entity_name=name) for kind, name in entity],
         key=key,
-        value=float(bytes_per_s or 0),
-        remove=bytes_per_s is None,
+        value=float(value or 0),
+        remove=value is None,
     )
 
 
@@ -131,7 +131,7 @@ class ClusterMetadata:
         """Ids of the newest that were deleted; a snapshot has none of them, they are no image's."""
         self._topic_ids: dict[str, bytes] = {}
         self._configs: dict[tuple[int, str], dict[str, str]] = {}
-        self._rates: dict[Entity, dict[str, int]] = {}
+        self._rates: dict[Entity, dict[str, float]] = {}
         self._credentials: dict[str, dict[ScramMechanism, ScramCredential]] = {}
         self._acls: dict[bytes, Acl] = {}
 
@@ -177,6 +177,10 @@ class ClusterMetadata:
     def config(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
         """The settings of a resource's own."""
         return self._configs.get((resource_type, resource_name), {})
+
+    def configured(self, resource_type: int) -> list[str]:
+        """The resources of a type that have settings of their own, by name."""
+        return sorted(name for kind, name in self._configs if kind == resource_type)
 
     def quotas(self) -> QuotaTable:
         """The quotas as they are now."""
@@ -290,7 +294,7 @@ class ClusterMetadata:
         if record.remove:
             own.pop(record.key, None)
         else:
-            own[record.key] = int(record.value)
+            own[record.key] = record.value
         if not own:
             del self._rates[entity]
         return QuotaChanged(entity)

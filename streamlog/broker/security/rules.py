@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from streamlog.broker.resource_config import GROUP_RESOURCE
 from streamlog.broker.security import (
     group_rules,
     page_rules,
@@ -197,6 +198,8 @@ def create_partitions(request: CreatePartitionsRequest, access: Access) -> Verdi
 def _may_configure(operation: Operation, access: Access, kind: int, name: str) -> bool:
     if kind == TOPIC_RESOURCE:
         return access.topic(operation, name)
+    if kind == GROUP_RESOURCE:
+        return access.group(operation, name)
     return access.cluster(operation)
 
 
