@@ -15,7 +15,7 @@ from chaos.network import Bridge, Loopback, Network
 from chaos.world import is_inside
 from streamlog.broker.quorum.wire import METADATA_TOPIC
 from streamlog.broker.storage.catalog import new_id
-from streamlog.client.replica_admin import PartitionDescription
+from streamlog.client.cluster_descriptions import PartitionDescription
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
 from streamlog.protocol.messages.quorum import (

@@ -10,7 +10,7 @@ from chaos.cluster import Cluster
 from chaos.experiments.story import Story, perform
 from chaos.writing import Writing, create, values, verdict
 from streamlog.assignors import TopicPartition
-from streamlog.client.replica_admin import PartitionDescription
+from streamlog.client.cluster_descriptions import PartitionDescription
 
 TOPIC: Final = "orders"
 WITHIN_MS: Final = 3_000

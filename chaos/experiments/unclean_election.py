@@ -12,7 +12,7 @@ from chaos.cluster import LOOK_S, Cluster
 from chaos.experiments.story import Story, perform
 from chaos.writing import create, values
 from streamlog.assignors import TopicPartition
-from streamlog.client.replica_admin import PartitionDescription
+from streamlog.client.cluster_descriptions import PartitionDescription
 
 TOPIC: Final = "orders"
 PLACE: Final = TopicPartition(TOPIC, 0)

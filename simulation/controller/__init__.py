@@ -2,8 +2,10 @@
 
 Brokers with simple logs follow the metadata log of an ideal quorum, in which controllers fail over
 with a decision under way. Brokers are killed, stopped in order, paused and cut off, lose their
-disks one at a time, find damage; topics are made, moved and deleted meanwhile. Checked at each
-record: P1, P3, P7, P13 and Q7 of the design of replication, at the end that all are in sync again.
+disks one at a time, find damage, and get old copies of their disks back; an operator replaces the
+disks of several, as fast as the status of the cluster allows; topics are made, moved and deleted
+meanwhile. Checked at each record: P1, P3, P7, P13 and Q7 of the design of replication, at the end
+that all are in sync again.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ from simulation.controller.oracle import Violation
 from simulation.controller.world import World
 from simulation.life import Life
 from streamlog.broker.quorum.elections import CORRECT, Rules
+from streamlog.client.cluster_evidence import CORRECT as STATUS_CORRECT
+from streamlog.client.cluster_evidence import Rules as StatusRules
 
 __all__ = ["simulate"]
 
 
-def simulate(seed: int, rules: Rules = CORRECT) -> Life:
-    """Live one life; other `rules` are bugs that it has to find."""
-    world = World(seed, rules)
+def simulate(seed: int, rules: Rules = CORRECT, status_rules: StatusRules = STATUS_CORRECT) -> Life:
+    """Live one life; other rules are bugs that it has to find.
+
+    `status_rules` are those of the status that an operator waits for.
+    """
+    world = World(seed, rules, status_rules)
     violations: tuple[str, ...] = ()
     try:
         world.run()

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from simulation.controller.oracle import Entry, Place, Violation, agreed
+from streamlog.assignors import TopicPartition
 from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, Send, State
 from streamlog.broker.quorum.decision import Realm
 from streamlog.broker.quorum.metadata import ClusterMetadata
 from streamlog.broker.quorum.metadata_changes import PartitionChanged
 from streamlog.broker.quorum.metadata_records import decode_record
 from streamlog.broker.quorum.registrations import PartitionRegistration
+from streamlog.client.cluster_descriptions import NodeReport, Registration, ReplicaReport
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.brokers import (
     AlterPartitionRequest,
@@ -49,6 +51,8 @@ class Disk:
     logs: dict[Place, list[Entry]] = field(default_factory=dict)
     clean_epoch: int = -1
     """Of the process before, if it was stopped in order."""
+    lives: list[bytes] = field(default_factory=list)
+    """Starts that may have been the last to register."""
     broken: dict[Place, int] = field(default_factory=dict)
     """Found damaged in which leader epoch: neither led, nor counted, nor followed with."""
 
@@ -86,6 +90,7 @@ class SimulatedBroker:
             metadata=self.image, cluster_id="c", node_id=broker_id, chance=world.rng
         )
         self._high: dict[Place, int] = {}
+        life = incarnation.to_bytes(16)
         self.lifecycle = BrokerLifecycle(
             registration=BrokerRegistrationRequest(
                 broker_id=broker_id,
@@ -96,10 +101,12 @@ class SimulatedBroker:
                 rack=world.rack(broker_id),
                 log_dirs=[disk.directory],
                 previous_broker_epoch=disk.clean_epoch,
+                directory_lives=[*disk.lives, life],
             ),
             heartbeat_interval_ms=HEARTBEAT_MS,
             request_timeout_ms=REQUEST_MS,
         )
+        disk.lives.append(life)
         disk.clean_epoch = -1
         disk.broken = dict.fromkeys(disk.broken, -1)
         self.lifecycle.on_damage(disk.broken)
@@ -155,6 +162,7 @@ class SimulatedBroker:
             if isinstance(response, BrokerRegistrationResponse):
                 self.lifecycle.on_registered(response, send.number, now_ms)
                 if not response.error_code:
+                    self.disk.lives = self.disk.lives[-1:]
                     self.disk.broken = dict.fromkeys(self.disk.broken, -1)
             elif isinstance(response, BrokerHeartbeatResponse):
                 self.lifecycle.on_heard(response, send.number, now_ms)
@@ -162,6 +170,39 @@ class SimulatedBroker:
                 self.lifecycle.on_lost(send.number, now_ms)
 
         self._world.ask(self, send.request, heard)
+
+    # ---- what it says of itself ----
+
+    def report(self, quorum_epoch: int) -> NodeReport:
+        """As a broker answers `streamlog cluster status`; the quorum is ideal."""
+        return NodeReport(
+            node_id=self.id,
+            epoch=self.lifecycle.epoch,
+            directory=self.disk.directory,
+            applied_offset=self.image.offset + 1,
+            quorum_leader=0,
+            quorum_epoch=quorum_epoch,
+            registrations={
+                each.broker_id: Registration(
+                    epoch=each.epoch, is_fenced=each.is_fenced, directories=each.directories
+                )
+                for each in self.image.brokers.values()
+            },
+            replicas={
+                TopicPartition(topic.name, number): self._replica((topic.topic_id, number), one)
+                for topic, number, one in self.image.partitions()
+                if self.id in one.replicas and (topic.topic_id, number) in self.disk.logs
+            },
+        )
+
+    def _replica(self, place: Place, partition: PartitionRegistration) -> ReplicaReport:
+        led = self.leading.get(place)
+        return ReplicaReport(
+            leader_epoch=partition.leader_epoch if led is None else led.epoch,
+            in_sync=None if led is None else partition.isr,
+            high_watermark=self._high.get(place, 0),
+            end_offset=len(self.disk.log(place)),
+        )
 
     # ---- leading ----
 

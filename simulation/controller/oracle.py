@@ -9,7 +9,7 @@ from typing import Protocol
 from streamlog.broker.quorum.metadata import ClusterMetadata
 from streamlog.broker.quorum.metadata_changes import PartitionChanged, TopicDeleted
 from streamlog.broker.quorum.metadata_records import decode_record
-from streamlog.broker.quorum.registrations import NO_LEADER
+from streamlog.broker.quorum.registrations import NO_LEADER, BrokerRegistration
 
 Place = tuple[bytes, int]
 """Topic id and number of a partition."""
@@ -25,6 +25,8 @@ class Holder(Protocol):
     """A broker's disk."""
 
     directory: bytes
+    lives: list[bytes]
+    """Starts that may have been the last to register."""
     broken: dict[Place, int]
     """Where it has found damage that the controller does not know of."""
 
@@ -101,14 +103,14 @@ class Oracle:
     def _counts_on(self, broker_id: int, place: Place) -> bool:
         """Whether the controller knows the disk that a broker has."""
         disk, broker = self._holders[broker_id], self.image.brokers.get(broker_id)
-        is_known = broker is not None and disk.directory in broker.directories
+        is_known = broker is not None and is_of(disk, broker)
         return is_known and place not in disk.broken
 
     def is_whole(self, broker_id: int) -> bool:
         """Whether a broker has everything again that it should have."""
         held = [p for _, _, p in self.image.partitions() if broker_id in p.replicas]
         disk, broker = self._holders[broker_id], self.image.brokers.get(broker_id)
-        is_known = broker is not None and disk.directory in broker.directories
+        is_known = broker is not None and is_of(disk, broker)
         is_held = all(broker_id in each.isr and len(each.isr) > 1 for each in held)
         return is_known and is_held and not disk.broken
 
@@ -137,6 +139,11 @@ class Oracle:
         """
         if image.offset == self.image.offset and image.digest() != self.image.digest():
             raise Violation(f"Q7: two images of offset {image.offset} differ")
+
+
+def is_of(disk: Holder, broker: BrokerRegistration) -> bool:
+    """Whether a disk is the one that a broker has registered, and no older copy of it."""
+    return disk.directory in broker.directories and broker.life in disk.lives
 
 
 def agreed(one: list[Entry], other: list[Entry]) -> int:

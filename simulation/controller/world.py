@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from itertools import count
 from random import Random
 
 from simulation.controller.broker import Disk, SimulatedBroker
+from simulation.controller.operator import Operator
 from simulation.controller.oracle import Holder, Oracle, Violation
 from simulation.controller.orders import TOPICS, order
 from streamlog.broker.cluster_config import ClusterConfig
@@ -19,6 +21,8 @@ from streamlog.broker.quorum.elections import CORRECT, Rules
 from streamlog.broker.quorum.metadata import TOPIC_RESOURCE, ClusterMetadata
 from streamlog.broker.quorum.metadata_records import MetadataRecord, decode_record, encode_record
 from streamlog.broker.security_config import AUTHORIZER_STANDARD, SecurityConfig
+from streamlog.client.cluster_evidence import CORRECT as STATUS_CORRECT
+from streamlog.client.cluster_evidence import Rules as StatusRules
 from streamlog.protocol.messages.admin import (
     AlterableConfig,
     AlterConfigsResource,
@@ -46,6 +50,8 @@ CALM_MS = 12_000
 """How long everything has to be well again after the faults (L1)."""
 STEP_MS = (10, 30)
 REPLICAS = 3
+OPERATED = 8
+"""One of so many lives has an operator who replaces disks; it is one in which disks are lost."""
 NEWEST = 99
 ALTER_VERSION = 3
 SECURED = BrokerConfig(security=SecurityConfig(authorizer=AUTHORIZER_STANDARD))
@@ -54,9 +60,14 @@ Heard = Callable[[Message | None], None]
 
 
 class World:
-    """One life, of three to five brokers."""
+    """One life, of three to five brokers.
 
-    def __init__(self, seed: int, rules: Rules = CORRECT) -> None:
+    `status_rules` are those of the status that an operator waits for.
+    """
+
+    def __init__(
+        self, seed: int, rules: Rules = CORRECT, status_rules: StatusRules = STATUS_CORRECT
+    ) -> None:
         self.rng = Random(seed)
         self.now_ms = 0
         self.events = 0
@@ -67,8 +78,11 @@ class World:
         """Offsets of the last records of batches."""
         self.loses_disks = bool(seed % 2)
         """Whether disks are lost; else settings change that say how many losses are borne."""
+        self._is_operated = seed % OPERATED == OPERATED - 1
+        """Whether an operator replaces disks, and puts old ones back."""
         self.has_racks = bool(seed % 3)
         self.rules = rules
+        self._status_rules = status_rules
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._serial, self._numbers = count(), count(1)
         ids = range(1, self.rng.randint(3, 5) + 1)
@@ -81,6 +95,9 @@ class World:
         self._cuts: set[frozenset[int]] = set()
         self._lost: int | None = None
         """Whose disk was lost, and has not everything again."""
+        self._operator: Operator | None = None
+        """Who replaces disks, one after the other."""
+        self._backups: dict[int, Disk] = {}
         self._is_calm = False
         self._term = 0
         self._controller: Controller | None = None
@@ -320,28 +337,33 @@ class World:
     def _trouble(self) -> None:
         if self._is_calm:
             return
-        what = self.rng.choice(
-            (
-                self._kill,
-                self._kill,
-                self._stop,
-                self._pause,
-                self._cut,
-                self._fail_over,
-                self._lose if self.loses_disks else self._alter_settings,
-                self._damage if self.loses_disks else self._alter_settings,
-                self._make,
-                self._delete,
-                self._grow,
-                self._move,
-                self._move,
-                self._elect,
-                self._unregister,
-            )
+        troubles: tuple[Callable[[], object], ...] = (
+            self._kill,
+            self._kill,
+            self._stop,
+            self._pause,
+            self._cut,
+            self._fail_over,
+            self._lose if self.loses_disks else self._alter_settings,
+            self._damage if self.loses_disks else self._alter_settings,
+            self._make,
+            self._delete,
+            self._grow,
+            self._move,
+            self._move,
+            self._elect,
+            self._unregister,
+            *(self._operations() if self._is_operated else ()),
         )
+        what = self.rng.choice(troubles)
         self.counts[what.__name__.strip("_")] += 1
         what()
         self.at(self.rng.randint(20, 500), self._trouble)
+
+    def _operations(self) -> Iterable[Callable[[], None]]:
+        """What an operator does to disks."""
+        replaces = (self._replace_disks,) * 3
+        return *replaces, self._back_up, self._back_up, *(self._put_back,) * 4
 
     def _some(self) -> int:
         return self.rng.choice(sorted(self.disks))
@@ -370,6 +392,8 @@ class World:
 
     def _may_lose(self) -> bool:
         """Whether the disk that was lost last is whole again: one at a time is borne."""
+        if self._operator is not None:
+            return False
         if self._lost is not None and self.oracle.is_whole(self._lost):
             self._lost = None
         return self._lost is None
@@ -378,11 +402,61 @@ class World:
         """A process dies with its disk, and comes back with an empty one."""
         if not self._may_lose():
             return
-        victim = self._lost = self._kill()
+        self._lost = self._lose_disk(self._kill())
+
+    def _lose_disk(self, victim: int) -> int:
         self._tell(f"the disk of broker {victim} is lost")
         self.counts["disks lost"] += 1
-        self.disks[victim] = Disk(self.rng.randbytes(16))
-        self._holders[victim] = self.disks[victim]
+        self._change_disk(victim, Disk(self.rng.randbytes(16)))
+        return victim
+
+    def _change_disk(self, victim: int, disk: Disk) -> None:
+        self.disks[victim] = self._holders[victim] = disk
+
+    def _replace_disks(self) -> None:
+        """An operator replaces the disks of some brokers, or of all, and goes by the status."""
+        if not self._may_lose():
+            return
+        brokers = self.rng.sample(sorted(self.disks), self.rng.randint(2, len(self.disks)))
+        self._tell(f"an operator replaces the disks of {brokers}")
+        self._operator = Operator(
+            brokers,
+            processes=self._processes,
+            chance=self.rng,
+            at=self.at,
+            committed=lambda: len(self.log),
+            replace=self._replace_disk,
+            on_done=self._end_of_procedure,
+            rules=self._status_rules,
+        )
+        self._operator.begin()
+
+    def _replace_disk(self, victim: int, is_after_another: bool) -> None:  # noqa: FBT001 - as `Operator` has it
+        self.counts["disks replaced"] += 1
+        self.counts["replaced after another"] += is_after_another
+        self._lost = self._lose_disk(self._kill(victim))
+
+    def _end_of_procedure(self) -> None:
+        self._operator = None
+
+    def _back_up(self) -> None:
+        """A copy of a broker's disk is made; while it runs, or not."""
+        victim = self._some()
+        self._backups[victim] = deepcopy(self.disks[victim])
+
+    def _put_back(self) -> None:
+        """A disk is lost, and a copy of it from an earlier life put in its place.
+
+        A copy from within the last life can't be told from the disk itself.
+        """
+        victim = self._some()
+        backup, broker = self._backups.get(victim), self.oracle.image.brokers.get(victim)
+        if backup is None or broker is None or broker.life in backup.lives or not self._may_lose():
+            return
+        self.counts["backups put back"] += 1
+        self._lost = self._kill(victim)
+        self._tell(f"a backup of broker {victim} is put back")
+        self._change_disk(victim, deepcopy(backup))
 
     def _damage(self) -> None:
         victim = self._processes[self._some()]
@@ -447,6 +521,8 @@ class World:
     def _heal(self) -> None:
         self._tell("everything is healed")
         self._is_calm = True
+        if self._operator is not None:
+            self._operator.is_stopped = True
         self._cuts.clear()
         for process in self._processes.values():
             process.paused_until_ms = 0

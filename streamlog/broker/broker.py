@@ -149,6 +149,7 @@ class Broker:
                 self._data, flush=self._flush, clock=self._clock, alarm=self._alarm
             ),
             fetches=self._fetches,
+            replicas=self._replicas,
             replica_fetches=self._replica_fetches,
             groups=self._groups,
             verification=self._verification,

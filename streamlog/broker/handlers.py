@@ -14,6 +14,7 @@ from streamlog.broker.config_requests import ConfigRequests
 from streamlog.broker.finding import Finding
 from streamlog.broker.internal_topics import INTERNAL_TOPICS, InternalTopics
 from streamlog.broker.leader_endpoints import LeaderEndpoints
+from streamlog.broker.node_reports import NodeReports
 from streamlog.broker.partition_requests import PartitionRequests
 from streamlog.broker.peer_security import controller_listener, peer_listener
 from streamlog.broker.peers import PEER_CLIENT_ID
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from streamlog.broker.publishing import Publishing
     from streamlog.broker.replica_fetches import ReplicaFetches
     from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.replicas import Replicas
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.user_requests import UserRequests
 
@@ -94,6 +96,7 @@ class Parts:
     data: DataRequests
     durable: DurableAnswers
     fetches: Fetches
+    replicas: Replicas
     replica_fetches: ReplicaFetches
     groups: GroupRequests
     verification: Verification
@@ -113,6 +116,7 @@ def table_of(parts: Parts) -> Table:
     """Who answers what."""
     member, admin, listener = parts.member, parts.admin, parts.listener
     quorum = QuorumRequests(member.quorum)
+    reports = NodeReports(parts.directory, member, parts.replicas)
     topics = InternalTopics(parts.partitions, member.submit)
     leaders = LeaderEndpoints(admin, listener)
     configs = ConfigRequests(parts.directory, member.metadata)
@@ -135,7 +139,7 @@ def table_of(parts: Parts) -> Table:
         **topics.before(parts.groups.handlers(parts.on_deadline)),
         **configs.handlers(listener),
         IncrementalAlterConfigsRequest: configs.before(_at_controller(member, member.decide)),
-        **PartitionRequests(parts.directory).handlers(),
+        **PartitionRequests(parts.directory, reports).handlers(),
         **TopicPages(member.metadata, internal_topics=frozenset(INTERNAL_TOPICS)).handlers(),
         **QuotaRequests(member.metadata).handlers(),
         **parts.users.handlers(),

@@ -103,7 +103,8 @@ class Membership:
             ),
             snapshot_bytes=quorum.snapshot_bytes,
             snapshot_interval_ms=quorum.snapshot_interval_ms,
-            rejoins=directory.rejoins,
+            # A voter whose metadata log alone is gone has forgotten its votes as well.
+            rejoins=directory.rejoins or directory.lives.were_begun,
         )
         try:
             directory.predecessors().remove()

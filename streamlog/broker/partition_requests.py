@@ -1,9 +1,12 @@
-"""PartitionRequests: DescribeLogDirs, partitions as files of this broker, all in one directory."""
+"""PartitionRequests: DescribeLogDirs, partitions as files of this broker, all in one directory.
+
+A request that asks for a report is also told what this process says of itself (`node_reports`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog.errors import StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -13,6 +16,8 @@ from streamlog.protocol.messages.partitions import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
+    NodeReport,
+    ReplicaReport,
 )
 from streamlog.protocol.schema import Message
 
@@ -22,11 +27,24 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
 
 
+class Reports(Protocol):
+    """Port: what this process says of itself."""
+
+    def node(self) -> NodeReport:
+        """Its registration, its directory, its part in the quorum."""
+        ...
+
+    def replica(self, topic: str, partition: int) -> ReplicaReport | None:
+        """One replica; None if the metadata has not put one here."""
+        ...
+
+
 class PartitionRequests:
     """Answers for partitions as files of this broker."""
 
-    def __init__(self, directory: LogDirectory) -> None:
+    def __init__(self, directory: LogDirectory, reports: Reports) -> None:
         self._directory = directory
+        self._reports = reports
 
     def handlers(self) -> dict[Any, Callable[..., Message]]:
         """Who answers what."""
@@ -48,21 +66,30 @@ class PartitionRequests:
         try:
             result = DescribeLogDirsResult(
                 log_dir=self._directory.path,
-                topics=[self._measured(name, numbers) for name, numbers in asked.items()],
+                topics=[
+                    self._measured(name, numbers, reports=request.include_report)
+                    for name, numbers in asked.items()
+                ],
             )
         except StreamlogError:
             result = DescribeLogDirsResult(
                 error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=self._directory.path
             )
-        return DescribeLogDirsResponse(results=[result])
+        response = DescribeLogDirsResponse(results=[result])
+        if request.include_report:
+            response.report = self._reports.node()
+        return response
 
-    def _measured(self, name: str, numbers: Sequence[int]) -> DescribeLogDirsTopic:
+    def _measured(
+        self, name: str, numbers: Sequence[int], *, reports: bool
+    ) -> DescribeLogDirsTopic:
         return DescribeLogDirsTopic(
             name=name,
             partitions=[
                 DescribeLogDirsPartition(
                     partition_index=number,
                     partition_size=self._directory.partition_bytes(name, number),
+                    report=self._reports.replica(name, number) if reports else None,
                 )
                 for number in numbers
             ],

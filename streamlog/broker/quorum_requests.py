@@ -124,4 +124,5 @@ def _state(view: ReplicaView) -> QuorumReplicaState:
         last_caught_up_timestamp=unknown
         if view.caught_up_wall_ms is None
         else view.caught_up_wall_ms,
+        is_rejoining=view.is_rejoining,
     )

@@ -14,7 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from streamlog.broker.answers import Answer
-from streamlog.broker.quorum.broker_lifecycle import BrokerLifecycle, Place, Send, State
+from streamlog.broker.quorum.broker_lifecycle import (
+    NO_EPOCH,
+    BrokerLifecycle,
+    Place,
+    Send,
+    State,
+)
 from streamlog.errors import ConfigError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.brokers import (
@@ -30,6 +36,10 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.clock import Clock
 
+_DOUBLE = (
+    " (the process that had another log directory under this number counts as alive until it has"
+    " sent no heartbeat for broker.session.timeout.ms)"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -54,6 +64,7 @@ class BrokerSession:
         self._refused: ErrorCode | None = None
         """As it was told."""
         cluster = directory.config.cluster
+        is_counted_on = bool(directory.config.quorum.voters)
         self._life = BrokerLifecycle(
             registration=BrokerRegistrationRequest(
                 broker_id=directory.node_id,
@@ -62,6 +73,7 @@ class BrokerSession:
                 rack=directory.config.rack or None,
                 log_dirs=[id_bytes(directory.directory_id)],
                 previous_broker_epoch=directory.previous_broker_epoch,
+                directory_lives=directory.lives.begin() if is_counted_on else [],
             ),
             heartbeat_interval_ms=cluster.heartbeat_interval_ms,
         )
@@ -128,6 +140,8 @@ class BrokerSession:
             case BrokerRegistrationResponse():
                 refusal = self._life.on_registered(answer, send.number, now_ms)
                 self._directory.broker_epoch = self._life.epoch
+                if refusal is None and self._life.epoch != NO_EPOCH:
+                    self._directory.lives.keep()
             case BrokerHeartbeatResponse():
                 refusal = self._life.on_heard(answer, send.number, now_ms)
         self._tell(type(send.request).__name__, refusal)
@@ -145,8 +159,10 @@ class BrokerSession:
     def _tell(self, what: str, refusal: ErrorCode | None) -> None:
         """Once, and not with every attempt; that there is no controller yet says its log."""
         if refusal is not None and refusal not in (self._refused, ErrorCode.NOT_CONTROLLER):
+            is_double = refusal is ErrorCode.DUPLICATE_BROKER_REGISTRATION
             _log.warning(
-                "%s of broker %d was refused: %s", what, self._directory.node_id, refusal.name
+                "%s of broker %d was refused: %s%s",
+                *(what, self._directory.node_id, refusal.name, _DOUBLE if is_double else ""),
             )
         self._refused = refusal
 

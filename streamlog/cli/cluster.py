@@ -18,7 +18,7 @@ from streamlog.cli.cluster_init import cluster_init
 from streamlog.cli.cluster_status import cluster_status, numbers_of
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out
-from streamlog.client.replica_admin import PartitionDescription
+from streamlog.client.cluster_descriptions import PartitionDescription
 from streamlog.errors import LogError, UsageError
 from streamlog.protocol.error_codes import ErrorCode
 

@@ -1,13 +1,13 @@
 """`streamlog cluster status`: whether a cluster is well: its quorum, its brokers, its partitions.
 
-A shell around `Admin`. What is looked at is looked at once, or until all is well: between two
-steps of a rolling restart that is what has to be waited for.
+A shell around `Admin`. It looks once, or until the cluster is proved well (`cluster_evidence`): the
+next step of a rolling restart, or of a replacement of disks, has to wait for that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,15 +16,23 @@ from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out
-from streamlog.client.admin import Admin, QuorumDescription
-from streamlog.client.replica_admin import ClusterDescription, PartitionDescription
+from streamlog.client.admin import Admin
+from streamlog.client.cluster_descriptions import (
+    ClusterDescription,
+    PartitionDescription,
+    QuorumDescription,
+)
+from streamlog.client.cluster_evidence import Evidence, doubts, unheard
 from streamlog.errors import NotAuthorized, StreamlogError, UnsupportedVersion
 
 EXIT_NOT_WELL = 1
 NOBODY = -1
 LOOK_AGAIN_S = 0.5
 MIN_INSYNC = "min.insync.replicas"
-PARTITIONS_SHOWN = 50
+FETCH_PATIENCE_S = 2.0
+"""How long one look waits for every voter to fetch once more, which proves it alive."""
+FETCH_LOOK_S = 0.1
+PARTITIONS_SHOWN = DOUBTS_SHOWN = 50
 """The others are counted."""
 
 
@@ -38,6 +46,8 @@ class Status:
     """None if it has none, or that is not for who asks to know."""
     min_insync: Mapping[str, int]
     """What topics ask for that have partitions which lack replicas; 0: what is usual."""
+    doubts: Sequence[str] = ()
+    """Why the cluster is not proved well."""
 
     @property
     def missing(self) -> list[int]:
@@ -80,8 +90,12 @@ class Status:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is missing: one broker can be stopped."""
-        return self.cluster.controller != NOBODY and not self.missing and not self.lacking
+        """Whether every replica has proved that it has what it is counted for.
+
+        Then one broker can be stopped, or lose its disk.
+        """
+        has_controller = self.cluster.controller != NOBODY
+        return has_controller and not (self.missing or self.lacking or self.doubts)
 
     def _least(self, partition: PartitionDescription) -> int:
         copies = len(partition.replicas)
@@ -112,18 +126,43 @@ def cluster_status(
 
 
 async def look(admin: Admin) -> Status:
-    """Ask for all of it. Raises what asking raises."""
+    """Ask for all of it, in the order that `Evidence` names. Raises what asking raises."""
+    first = await admin.describe_nodes()
+    quorum = await _quorum(admin)
     described, partitions = await admin.describe_cluster(), await admin.describe_partitions()
-    try:
-        quorum = await admin.describe_quorum()
-    except (UnsupportedVersion, NotAuthorized):
-        quorum = None
+    second = await admin.describe_nodes()
+    evidence = Evidence(
+        first=first,
+        quorum=quorum,
+        partitions=partitions,
+        second=second,
+        quorum_after=None if quorum is None else await _quorum_after(admin, quorum),
+    )
     lacking = {each.topic for each in partitions if len(each.in_sync) < len(each.replicas)}
     least = {}
     for topic in sorted(lacking):
         settings = await admin.describe_configs(topic)
         least[topic] = int(settings[MIN_INSYNC].value or 0) if MIN_INSYNC in settings else 0
-    return Status(described, partitions, quorum, least)
+    return Status(described, partitions, evidence.quorum_after, least, doubts(evidence))
+
+
+async def _quorum(admin: Admin) -> QuorumDescription | None:
+    """None if the cluster has none, or that is not for this user to know."""
+    try:
+        return await admin.describe_quorum()
+    except (UnsupportedVersion, NotAuthorized):
+        return None
+
+
+async def _quorum_after(admin: Admin, before: QuorumDescription) -> QuorumDescription:
+    """The quorum once every voter has fetched again, or has failed to for `FETCH_PATIENCE_S`."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + FETCH_PATIENCE_S
+    while True:
+        after = await admin.describe_quorum()
+        if not unheard(before, after) or loop.time() >= until_s:
+            return after
+        await asyncio.sleep(FETCH_LOOK_S)
 
 
 async def look_until(admin: Admin, seconds: float) -> Status:
@@ -162,6 +201,10 @@ def show(status: Status) -> None:
         out().print(_partitions(status.lacking[:PARTITIONS_SHOWN]))
     if len(status.lacking) > PARTITIONS_SHOWN:
         typer.echo(f"and {len(status.lacking) - PARTITIONS_SHOWN} more")
+    for doubt in status.doubts[:DOUBTS_SHOWN]:
+        typer.echo(f"not proved: {doubt}")
+    if len(status.doubts) > DOUBTS_SHOWN:
+        typer.echo(f"and {len(status.doubts) - DOUBTS_SHOWN} more")
 
 
 def numbers_of(numbers: Iterable[int]) -> str:

@@ -11,6 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from streamlog.client.acl_admin import Acl, AclAdmin, AclFilter
+from streamlog.client.cluster_descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    QuorumDescription,
+)
 from streamlog.client.config_admin import (
     Append,
     ConfigAdmin,
@@ -24,12 +29,11 @@ from streamlog.client.group_admin import (
     GroupListing,
     GroupMemberDescription,
 )
+from streamlog.client.node_reports import NodeAdmin
 from streamlog.client.publish_admin import Publication, PublishAdmin, PublishedRange
-from streamlog.client.quorum_admin import QuorumAdmin, QuorumDescription
+from streamlog.client.quorum_admin import QuorumAdmin
 from streamlog.client.quota_admin import ClientQuota, QuotaAdmin
 from streamlog.client.replica_admin import (
-    BrokerDescription,
-    ClusterDescription,
     LogDir,
     Reassignment,
     ReplicaAdmin,
@@ -79,6 +83,7 @@ class Admin(
     TransactionAdmin,
     ReplicaAdmin,
     QuorumAdmin,
+    NodeAdmin,
     AclAdmin,
     UserAdmin,
     QuotaAdmin,

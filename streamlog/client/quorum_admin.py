@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from streamlog.client.admin_room import AdminRoom, check
+from streamlog.client.cluster_descriptions import QuorumDescription, QuorumReplica
 from streamlog.errors import CorruptData
 from streamlog.protocol.messages.quorum import (
     DescribeQuorumPartition,
@@ -16,36 +16,6 @@ from streamlog.protocol.messages.quorum import (
 )
 
 METADATA_TOPIC = "__cluster_metadata"
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumReplica:
-    """How far a node is in the metadata log, as its leader knows."""
-
-    node_id: int
-    end_offset: int
-    """-1 while it has not asked for anything."""
-    caught_up_ms: int | None
-    """When it last had everything, by the leader's wall clock; None if that is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumDescription:
-    """The quorum of controllers."""
-
-    leader: int
-    """The active controller."""
-    epoch: int
-    high_watermark: int
-    """What is before it is on the disks of a majority of the voters."""
-    voters: tuple[QuorumReplica, ...]
-    observers: tuple[QuorumReplica, ...]
-    """Brokers that follow, and do not vote."""
-
-    def lag(self, replica: QuorumReplica) -> int:
-        """Entries that a node lacks of what the leader has."""
-        ends = [each.end_offset for each in self.voters if each.node_id == self.leader]
-        return max(0, max(ends, default=self.high_watermark) - max(replica.end_offset, 0))
 
 
 class QuorumAdmin(AdminRoom):
@@ -86,6 +56,8 @@ def _replicas(states: Iterable[QuorumReplicaState]) -> tuple[QuorumReplica, ...]
             each.replica_id,
             each.log_end_offset,
             each.last_caught_up_timestamp if each.last_caught_up_timestamp >= 0 else None,
+            each.last_fetch_timestamp if each.last_fetch_timestamp >= 0 else None,
+            each.is_rejoining,
         )
         for each in sorted(states, key=lambda each: each.replica_id)
     )

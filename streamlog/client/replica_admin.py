@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin_room import ADMIN_TIMEOUT_MS, AdminRoom, check
+from streamlog.client.cluster_descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    PartitionDescription,
+)
 from streamlog.errors import LogError, UnsupportedVersion
 from streamlog.protocol.error_codes import error_for
 from streamlog.protocol.messages.cluster import (
@@ -39,41 +44,6 @@ from streamlog.protocol.messages.replicas import (
 )
 
 PREFERRED, UNCLEAN = 0, 1
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerDescription:
-    """A broker, and where clients reach it."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterDescription:
-    """A cluster."""
-
-    cluster_id: str
-    controller: int
-    """The broker that manages topics; -1 while none does."""
-    brokers: tuple[BrokerDescription, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """A partition: who leads it, who holds it."""
-
-    topic: str
-    partition: int
-    leader: int
-    """-1 while nobody leads it."""
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    """The preferred leader first."""
-    in_sync: tuple[int, ...]
-    offline: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from typing import Final
 
 from streamlog.assignors import TopicPartition
 from streamlog.client.admin_room import raise_refused
+from streamlog.client.cluster_descriptions import PartitionDescription
 from streamlog.client.config_admin import TOPIC_RESOURCE, Append, Change, ConfigAdmin
-from streamlog.client.replica_admin import PartitionDescription, Reassignment, ReplicaAdmin
+from streamlog.client.replica_admin import Reassignment, ReplicaAdmin
 from streamlog.errors import UsageError
 from streamlog.protocol.messages.admin import (
     DescribeConfigsRequest,

@@ -16,7 +16,7 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.storage.formatting import format_directory
 from streamlog.client.admin import NewTopic
-from streamlog.client.replica_admin import PartitionDescription
+from streamlog.client.cluster_descriptions import PartitionDescription
 from streamlog.errors import StreamlogError
 
 LATENCIES_S = (0.0002, 0.001)

@@ -10,7 +10,7 @@ import pytest
 from streamlog.assignors import TopicPartition
 from streamlog.broker.broker import Broker
 from streamlog.cli.cluster import cluster, parse_move, parse_partition, spread
-from streamlog.client.replica_admin import PartitionDescription
+from streamlog.client.cluster_descriptions import PartitionDescription
 from streamlog.errors import LogError, UsageError
 from tests.broker.node import create
 from tests.cli.console import Invoke, console, row

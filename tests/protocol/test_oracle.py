@@ -31,7 +31,16 @@ def shared(name: str) -> bool:
     return not name.endswith("authorized_operations") and name not in OWN_FIELDS
 
 
-OWN_FIELDS = {"coordinator_id", "mark_after_ms", "known_high_watermark", "rejoin_id", "rejoined"}
+OWN_FIELDS = {
+    "coordinator_id",
+    "include_report",
+    "is_rejoining",
+    "known_high_watermark",
+    "mark_after_ms",
+    "rejoin_id",
+    "rejoined",
+    "report",
+}
 """Under `OWN_TAG`: they step over them."""
 
 

@@ -8,15 +8,20 @@ from collections import Counter
 import pytest
 
 from simulation.controller import simulate
+from simulation.controller.world import OPERATED
 from streamlog.broker.quorum.elections import Rules
+from streamlog.client.cluster_evidence import Rules as StatusRules
 
 THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS = 500 if THOROUGH else 6
+OPERATED_SEEDS = range(OPERATED - 1, 4_000 if THOROUGH else 60, OPERATED)
 
 PLANTED = {
     "elects_in_sync": (Rules(elects_in_sync=False), 1),
     "clears_elr": (Rules(clears_elr=False), 0),
-    "loses_with_directory": (Rules(loses_with_directory=False), 19),
+    # A new disk has none of the lives of the one before, either: each rule makes up for the other.
+    "loses_with_directory": (Rules(loses_with_directory=False, compares_lives=False), 19),
+    "compares_lives": (Rules(compares_lives=False), 2351),
     "forgets_leavers": (Rules(forgets_leavers=False), 705),
     "forgets_damaged": (Rules(forgets_damaged=False), 1765),
     "compares_damage_epoch": (Rules(compares_damage_epoch=False), 10309),
@@ -41,6 +46,20 @@ def test_nothing_is_lost_and_everybody_is_in_sync_again() -> None:
         "late copies",
     ):
         assert counts[name] > 0, f"{name} never happened"
+
+
+def test_an_operator_who_waits_for_the_status_loses_nothing() -> None:
+    counts: Counter[str] = Counter()
+    for seed in OPERATED_SEEDS:
+        life = simulate(seed)
+        assert not life.violations, f"seed {seed}: {life.violations}"
+        counts.update(life.counts)
+    assert counts["replaced after another"] > 0, "no second disk was ever replaced"
+
+
+def test_an_operator_who_trusts_the_metadata_alone_loses_records() -> None:
+    # Until the next process registers, the metadata names what the old disk had.
+    assert simulate(23, status_rules=StatusRules(wants_reports=False)).violations
 
 
 def test_a_seed_is_one_life() -> None:

@@ -3,9 +3,11 @@
 A broker registers when its process starts, and is fenced: it leads nothing and is in no in-sync set
 with others. It lives as long as its heartbeats come, is unfenced once it has applied the metadata
 log up to its own registration, and is fenced when they stay out. With flush=os a process that
-starts after one that was not shut down in order may lack its newest records; one with another log
-directory lacks all of them: what follows for its partitions is in the same decision as the
-registration, so that nobody ever sees the one without the other.
+starts after one that was not shut down in order may lack its newest records. A process with another
+log directory lacks all of them, and one whose directory was put back from an older copy lacks some:
+its replicas are neither in sync nor eligible, not even where they were the last, until they have
+caught up. What follows for its partitions is in the same decision as the registration, so that no
+node sees the one without the other.
 
 When a broker was last heard of is in memory alone, and begins anew with each active controller:
 otherwise the first one to take over would fence everybody.
@@ -18,7 +20,7 @@ from typing import Any
 
 from streamlog.broker.config import FLUSH_OS
 from streamlog.broker.quorum.decision import Decision, Realm, answered
-from streamlog.broker.quorum.elections import NOTHING, Wish, record_of, with_directory
+from streamlog.broker.quorum.elections import NOTHING, Wish, record_of
 from streamlog.broker.quorum.metadata_records import MetadataRecord
 from streamlog.broker.quorum.registrations import (
     OFFSET_OF_RECORD,
@@ -43,6 +45,7 @@ from streamlog.protocol.messages.metadata_log import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from streamlog.protocol.schema import ZERO_UUID
 
 Place = tuple[bytes, int]
 """Topic id and number of a partition."""
@@ -93,16 +96,12 @@ class BrokerControl:
         self._applied.pop(broker_id, None)
         self._leaving.pop(broker_id, None)
         is_clean = known is not None and known.epoch == request.previous_broker_epoch
-        directories = tuple(request.log_dirs)
+        is_older = self._is_older(request, known)
 
         def wish(place: Place, partition: PartitionRegistration) -> Wish:
-            return self._restarted(
-                broker_id,
-                partition,
-                directories,
-                is_damaged=place in damaged,
-                is_clean=is_clean,
-            )
+            is_moved = self._is_moved(request, known, partition)
+            is_lost = place in damaged or is_moved or is_older
+            return self._restarted(broker_id, partition, is_lost=is_lost, is_clean=is_clean)
 
         able = realm.active() - {broker_id}
         if not realm.rules.raises_leader_epoch:
@@ -148,30 +147,49 @@ class BrokerControl:
                 f"broker {broker_id} is alive with another log directory",
             )
 
-    def _restarted(
+    def _is_moved(
         self,
-        broker_id: int,
+        request: BrokerRegistrationRequest,
+        known: BrokerRegistration | None,
         partition: PartitionRegistration,
-        directories: Collection[bytes],
-        *,
-        is_damaged: bool,
-        is_clean: bool,
+    ) -> bool:
+        """Whether the replica was last in sync in another log directory.
+
+        Where the partition does not say in which one, it is the one of the registration before.
+        """
+        directory = partition.directory(request.broker_id)
+        before = () if known is None else known.directories
+        counted = before if directory is None else (directory,)
+        is_other = bool(counted and request.log_dirs) and not {*counted} & {*request.log_dirs}
+        return is_other and self._realm.rules.loses_with_directory
+
+    def _is_older(
+        self, request: BrokerRegistrationRequest, known: BrokerRegistration | None
+    ) -> bool:
+        """Whether the log directory is a copy from before its last registration.
+
+        A directory gets an id at each start, and keeps the ids of those that may have been the last
+        to register.
+        """
+        if known is None or not any(known.life) or not request.directory_lives:
+            return False
+        is_known = known.life in request.directory_lives
+        return not is_known and self._realm.rules.compares_lives
+
+    def _restarted(
+        self, broker_id: int, partition: PartitionRegistration, *, is_lost: bool, is_clean: bool
     ) -> Wish:
         """What a new process of a broker means for a partition."""
-        directory = partition.directory(broker_id)
-        is_moved = bool(directories) and directory is not None and directory not in directories
-        placement = None
-        if is_moved:
-            placement = with_directory(partition, broker_id, next(iter(directories)))
-        rules = self._realm.rules
-        if (is_moved and rules.loses_with_directory) or is_damaged:
-            return Wish(lost={broker_id}, placement=placement)
-        own = frozenset({broker_id})
+        own, rules = frozenset({broker_id}), self._realm.rules
+        if is_lost:
+            # The leader begins a new epoch: what the old disk had fetched counts no longer.
+            was_counted = broker_id in (*partition.isr, *partition.elr)
+            return Wish(lost=own, renews=was_counted)
         # What counts is on disk, if it is brought there before it counts: then a process that was
         # killed has lost nothing that others rely on.
         is_early = self._realm.config.flush == FLUSH_OS
         may_lack = not is_clean and is_early and rules.doubts_killed
-        return Wish(gone=own, doubtful=own if may_lack else frozenset(), placement=placement)
+        return Wish(gone=own, doubtful=own if may_lack else frozenset())
 
     def _registered(self, broker_id: int) -> BrokerRegistrationResponse:
         registered = self._realm.metadata.brokers[broker_id]
@@ -384,4 +402,5 @@ def _registration(request: BrokerRegistrationRequest) -> RegisterBrokerRecord:
         ],
         rack=request.rack,
         log_dirs=list(request.log_dirs),
+        directory_life=request.directory_lives[-1] if request.directory_lives else ZERO_UUID,
     )

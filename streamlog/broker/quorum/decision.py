@@ -7,7 +7,7 @@ response, from the metadata that has come of it. What was never committed has ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol, TypeAlias
@@ -102,12 +102,21 @@ class Realm:
             active=active,
             min_insync=config.min_insync(partition.replication_factor),
             allows_unclean=config.unclean_leader_election,
+            directories=self.directories(),
             rules=self.rules,
         )
 
     def unclean_terms(self, terms: Terms) -> Terms:
         """The same, where somebody orders that whoever lives may lead."""
-        return replace(terms, allows_unclean=True)
+        return replace(terms, allows_unclean=True, is_ordered=True)
+
+    def directories(self) -> Mapping[int, bytes]:
+        """The log directory that each registered broker has, of those that say so."""
+        return {
+            broker.broker_id: broker.directories[0]
+            for broker in self.metadata.brokers.values()
+            if broker.directories
+        }
 
     def directory(self, broker_id: int) -> bytes:
         """Where a broker puts a new replica; all zero if it does not say."""

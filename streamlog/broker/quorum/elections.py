@@ -13,14 +13,21 @@ One function, `change_of`, decides on all changes, so that what holds for them i
   the empty one that follows it on the same broker, if a fetch of before is read late.
 - Whoever else leads may lack acknowledged records. That is an unclean election, it happens only
   where the topic allows it or somebody orders it, and its epoch is remembered.
+- The metadata names, for each replica, the log directory in which it was last in sync. A replica
+  on another directory holds nothing of that; it leads only if no replica that may hold more is
+  left, or if somebody orders an election while that one is away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from streamlog.broker.quorum.registrations import NO_LEADER, PartitionRegistration
+from streamlog.broker.quorum.registrations import (
+    NO_LEADER,
+    UNKNOWN_DIRECTORY,
+    PartitionRegistration,
+)
 from streamlog.protocol.messages.metadata_log import NO_CHANGE, PartitionChangeRecord
 
 _NOBODY: frozenset[int] = frozenset()
@@ -55,6 +62,10 @@ class Rules:
     """What is said of damage holds in the leader epoch that it is said for."""
     hears_damage_again: bool = True
     """What a process says of damage counts, though it says with it what is known already."""
+    compares_lives: bool = True
+    """A log directory that was put back from before its last registration has lost records."""
+    spares_empty: bool = True
+    """An unclean election passes over a replaced disk while another replica has its own disk."""
 
 
 CORRECT = Rules()
@@ -68,6 +79,10 @@ class Terms:
     """Brokers that can lead."""
     min_insync: int
     allows_unclean: bool = False
+    is_ordered: bool = False
+    """Whether somebody orders an unclean election, and so knows who is away."""
+    directories: Mapping[int, bytes] = field(default_factory=dict)
+    """The log directory that each registered broker has."""
     rules: Rules = CORRECT
 
 
@@ -115,6 +130,7 @@ def change_of(
     isr = _in_sync(before, wish, placed, terms.rules)
     elr = _eligible(before, wish, placed, isr, terms)
     after = _led(before, wish, placed, terms, _Outcome(isr, elr, before.leader))
+    placed = _with_directories(placed, {*after.isr} - {*before.isr}, terms)
     leaves = terms.rules.forgets_leavers and not {*before.replicas} <= {*placed.replicas}
     has_leader = after.leader != before.leader or after.is_unclean or wish.renews or leaves
     record = PartitionChangeRecord(
@@ -142,15 +158,16 @@ def record_of(
         yield record
 
 
-def with_directory(
-    partition: PartitionRegistration, broker_id: int, directory: bytes
+def _with_directories(
+    placed: PartitionRegistration, joined: Collection[int], terms: Terms
 ) -> PartitionRegistration:
-    """The placement with a replica in another log directory."""
-    known = dict(zip(partition.replicas, partition.directories, strict=False))
-    known[broker_id] = directory
+    """The placement, with the directories of replicas that have just come into sync."""
+    new = {each: terms.directories[each] for each in joined if each in terms.directories}
+    if not new:
+        return placed
+    known = dict(zip(placed.replicas, placed.directories, strict=False)) | new
     return replace(
-        partition,
-        directories=tuple(known.get(each, bytes(16)) for each in partition.replicas),
+        placed, directories=tuple(known.get(each, UNKNOWN_DIRECTORY) for each in placed.replicas)
     )
 
 
@@ -202,11 +219,34 @@ def _led(
         rest = [e for e in placed.replicas if e != leader and (e in after.elr or e in after.isr)]
         is_enough = terms.min_insync <= 1
         return _Outcome([leader], [] if is_enough else _not_doubtful(rest, wish), leader)
-    if terms.allows_unclean and order:
-        leader = next((each for each in order if each not in wish.lost), order[0])
-        return _Outcome([leader], [], leader, is_unclean=True)
+    unclean = _unclean_leader(order, wish, placed, terms) if terms.allows_unclean else None
+    if unclean is not None:
+        return _Outcome([unclean], [], unclean, is_unclean=True)
     after.leader = NO_LEADER
     return after
+
+
+def _unclean_leader(
+    order: list[int], wish: Wish, placed: PartitionRegistration, terms: Terms
+) -> int | None:
+    """Of those who live, one that may hold records; None if it is worth waiting for another.
+
+    An empty disk that leads has all other replicas cut off what they hold.
+    """
+    full = [each for each in placed.replicas if _may_hold(each, wish, placed, terms)]
+    alive = [each for each in full if each in order]
+    if alive:
+        return alive[0]
+    if full and not terms.is_ordered and terms.rules.spares_empty:
+        return None
+    return order[0] if order else None
+
+
+def _may_hold(broker: int, wish: Wish, placed: PartitionRegistration, terms: Terms) -> bool:
+    """Whether a replica has been in sync on the disk that its broker has now."""
+    directory = placed.directory(broker)
+    is_own = directory is None or directory == terms.directories.get(broker)
+    return is_own and broker not in wish.lost
 
 
 def _not_doubtful(replicas: Iterable[int], wish: Wish) -> list[int]:

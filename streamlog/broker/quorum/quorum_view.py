@@ -16,6 +16,8 @@ class ReplicaView(NamedTuple):
     """-1 if it has not fetched yet."""
     fetched_wall_ms: int | None
     caught_up_wall_ms: int | None
+    is_rejoining: bool = False
+    """Whether it is a voter that does not vote yet."""
 
 
 class QuorumView(NamedTuple):
@@ -35,7 +37,7 @@ def view_of(raft: Raft, *, ahead_ms: int) -> QuorumView:
     leadership = raft.leadership
     voters = {} if leadership is None else leadership.voters
     observers = {} if leadership is None else leadership.observers
-    own = ReplicaView(raft.node_id, raft.end_offset, None, None)
+    own = ReplicaView(raft.node_id, raft.end_offset, None, None, raft.is_rejoining)
     return QuorumView(
         leader_id=raft.leader_id,
         epoch=raft.epoch,
@@ -53,4 +55,5 @@ def _view(node_id: int, progress: Progress, ahead_ms: int) -> ReplicaView:
         progress.end_offset,
         None if fetched_ms is None else fetched_ms + ahead_ms,
         None if caught_up_ms is None else caught_up_ms + ahead_ms,
+        bool(progress.rejoin_id),
     )

@@ -16,7 +16,11 @@ from streamlog.broker.quorum.decision import Decision, Realm, answered
 from streamlog.broker.quorum.elections import Wish, record_of
 from streamlog.broker.quorum.metadata import TopicRegistration
 from streamlog.broker.quorum.metadata_records import MetadataRecord
-from streamlog.broker.quorum.registrations import PartitionRegistration
+from streamlog.broker.quorum.registrations import (
+    UNASSIGNED_DIRECTORY,
+    UNKNOWN_DIRECTORY,
+    PartitionRegistration,
+)
 from streamlog.errors import LogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.replicas import (
@@ -167,7 +171,7 @@ class Reassignments:
         self, partition: PartitionRegistration, replicas: Iterable[int]
     ) -> tuple[bytes, ...]:
         known = dict(zip(partition.replicas, partition.directories, strict=False))
-        return tuple(known.get(each) or self._realm.directory(each) for each in replicas)
+        return tuple(known.get(each, UNASSIGNED_DIRECTORY) for each in replicas)
 
     def list(self, request: ListPartitionReassignmentsRequest, _: int, __: int) -> Decision:
         """Which partitions are on their way."""
@@ -222,7 +226,7 @@ def _only(partition: PartitionRegistration, replicas: Sequence[int]) -> Partitio
     return replace(
         partition,
         replicas=tuple(replicas),
-        directories=tuple(known.get(each, bytes(16)) for each in replicas),
+        directories=tuple(known.get(each, UNKNOWN_DIRECTORY) for each in replicas),
         adding=(),
         removing=(),
     )

@@ -22,6 +22,10 @@ from streamlog.protocol.messages.metadata_log import (
 )
 
 NO_LEADER = -1
+UNKNOWN_DIRECTORY = bytes(16)
+"""Of a replica from before directories were recorded."""
+UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
+"""Of a replica that has never been in sync (Kafka's `DirectoryId.UNASSIGNED`)."""
 OFFSET_OF_RECORD = -1
 """As the epoch of a broker: the offset at which its registration comes to lie."""
 
@@ -52,6 +56,8 @@ class BrokerRegistration:
     is_shutting_down: bool = False
     directories: tuple[bytes, ...] = ()
     """Ids of its log directories: another one has none of the records that were acknowledged."""
+    life: bytes = UNKNOWN_DIRECTORY
+    """Of the directory: an id that it got when this process started; all zero if not told."""
 
     @property
     def is_active(self) -> bool:
@@ -94,6 +100,7 @@ class BrokerRegistration:
             fenced=self.is_fenced,
             in_controlled_shutdown=self.is_shutting_down,
             log_dirs=list(self.directories),
+            directory_life=self.life,
         )
 
     @classmethod
@@ -121,6 +128,7 @@ class BrokerRegistration:
             is_fenced=record.fenced,
             is_shutting_down=record.in_controlled_shutdown,
             directories=tuple(record.log_dirs),
+            life=record.directory_life,
         )
 
 
@@ -135,7 +143,8 @@ class PartitionRegistration:
     leader_epoch: int = 0
     partition_epoch: int = 0
     directories: tuple[bytes, ...] = ()
-    """Of each replica, the log directory it was put into; all zero for not known."""
+    """Of each replica, the log directory in which it was last in sync; `UNASSIGNED_DIRECTORY` if
+    it never was, `UNKNOWN_DIRECTORY` if that is not known."""
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
@@ -154,7 +163,7 @@ class PartitionRegistration:
         return bool(self.adding or self.removing)
 
     def directory(self, broker_id: int) -> bytes | None:
-        """Where its replica on a broker is; None if it is not known."""
+        """Where its replica on a broker was last in sync; None if it is not known."""
         for replica, directory in zip(self.replicas, self.directories, strict=False):
             if replica == broker_id and any(directory):
                 return directory

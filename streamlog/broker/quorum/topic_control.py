@@ -19,7 +19,7 @@ from streamlog.broker.quorum.decision import Decision, Realm, answered
 from streamlog.broker.quorum.metadata import TOPIC_RESOURCE, TopicRegistration
 from streamlog.broker.quorum.metadata_records import MetadataRecord
 from streamlog.broker.quorum.placement import in_a_row, place, racks_of
-from streamlog.broker.quorum.registrations import NO_LEADER
+from streamlog.broker.quorum.registrations import NO_LEADER, UNASSIGNED_DIRECTORY
 from streamlog.broker.settings import Source
 from streamlog.chance import UUID
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
@@ -152,7 +152,12 @@ class TopicControl:
                 leader=isr[0] if isr else NO_LEADER,
                 leader_epoch=0,
                 partition_epoch=0,
-                directories=[self._realm.directory(each) for each in replicas],
+                directories=[
+                    self._realm.directory(each)
+                    if each in (*isr, *eligible)
+                    else UNASSIGNED_DIRECTORY
+                    for each in replicas
+                ],
                 eligible_leader_replicas=eligible or None,
             )
 

@@ -7,6 +7,8 @@
                       the one before which everything was deleted
     clean_shutdown    there while nobody has the directory open and all of it was synced
     listener          where the holder of the lock can be reached
+    lives             ids of the starts of the directory that may have registered last with the
+                      controller; a copy that is put back later does not have the newest
 
 What was in four more files, before there was a metadata log, is read from there once, to begin
 the log with it: `broker.json`, `producer_ids`, `users.json`, `acls.json`.
@@ -40,6 +42,7 @@ USERS = "users.json"
 ACLS = "acls.json"
 CLEAN_SHUTDOWN = "clean_shutdown"
 LISTENER = "listener"
+LIVES = "lives"
 LOCK = "lock"
 
 PREDECESSORS = (BROKER, PRODUCER_IDS, USERS, ACLS)
@@ -54,6 +57,8 @@ NO_BROKER_EPOCH = -1
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 """What comes of looking into something that is not what it should be."""
 
+LIVES_MAX = 1000
+"""Starts in a row whose registrations nobody answered; of more, the first ones are forgotten."""
 _FORMAT = 1
 _CHECKSUM = "crc32c"
 _ID_BYTES = 16
@@ -145,6 +150,21 @@ class Catalog:
             *(["rejoins=true"] if identity.rejoins else []),
         )
         self._replace(META, "\n".join(lines) + "\n")
+
+    def lives(self) -> list[bytes]:
+        """The starts that may have been the last to register, the newest last."""
+        content = self._read_json(LIVES)
+        if content is None:
+            return []  # The directory is new, or from before it was written down.
+        try:
+            return [_topic_id(each) for each in content["lives"]]
+        except MALFORMED as error:
+            raise self.damaged(LIVES, error) from error
+
+    def write_lives(self, lives: Sequence[bytes]) -> None:
+        """Keep which starts may have registered."""
+        kept = [each.hex() for each in lives[-LIVES_MAX:]]
+        self._replace_json(LIVES, {"version": _FORMAT, "lives": kept})
 
     def topics(self) -> tuple[list[TopicEntry], set[str]]:
         """The topics, and whose deletion has begun: topics by id, and partitions (`doomed`)."""

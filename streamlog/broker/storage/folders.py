@@ -33,6 +33,11 @@ def partition_folders(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if _FOLDER.fullmatch(name))
 
 
+def strays(names: Iterable[str]) -> list[str]:
+    """Those of the names that belong to folders that were set aside."""
+    return [name for name in names if name.endswith(STRAY_SUFFIX)]
+
+
 class Folders:
     """The folders of partitions in the directory `path`.
 
@@ -98,12 +103,12 @@ class Folders:
 
     def tell_of_strays(self, names: Iterable[str]) -> None:
         """Say what is there of folders that were set aside: nothing else looks into them."""
-        strays = [name for name in names if name.endswith(STRAY_SUFFIX)]
-        if strays:
+        found = strays(names)
+        if found:
             _logger.warning(
                 "%d folders with %d bytes in %s are kept aside, as the cluster did not know their"
                 " topics: if nobody misses what is in them, rm -r %s/*%s",
-                *(len(strays), sum(map(self.size_bytes, strays))),
+                *(len(found), sum(map(self.size_bytes, found))),
                 *(self._path, self._path, STRAY_SUFFIX),
             )
 

@@ -34,6 +34,7 @@ from streamlog.broker.storage.catalog import (
 )
 from streamlog.broker.storage.checkpoints import Checkpoint, Checkpoints, Taken
 from streamlog.broker.storage.damage import Damage
+from streamlog.broker.storage.directory_lives import DirectoryLives
 from streamlog.broker.storage.files import (
     File,
     Files,
@@ -41,7 +42,7 @@ from streamlog.broker.storage.files import (
     make_durable_directory,
     write_whole,
 )
-from streamlog.broker.storage.folders import Folders, partition_folder
+from streamlog.broker.storage.folders import Folders, partition_folder, strays
 from streamlog.broker.storage.formatting import identified
 from streamlog.broker.storage.os_files import OsFiles, process_id
 from streamlog.broker.storage.partition_log import PartitionLog
@@ -92,6 +93,8 @@ class LogDirectory:
         self._altered = AlteredSettings()
         self._lock = lock
         self._catalog = Catalog(files, path)
+        self.lives = DirectoryLives(self._catalog, path, new_topic_id)
+        """By which the controller tells this directory from an older copy of it."""
         self._folders = Folders(files, path)
         self._checkpoints = Checkpoints(self._catalog)
         self._least_ends: Mapping[str, int] = {}
@@ -329,6 +332,15 @@ class LogDirectory:
             " and can be removed if nobody misses it",
             *(name, ", ".join(kept), self.path),
         )
+
+    def count_strays(self) -> int:
+        """How many folders were set aside, as the cluster did not know their topics.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        with self._disk():
+            return len(strays(self._files.list(self.path)))
 
     def _forget(self, topic: TopicState, left: Collection[int], doomed_ones: set[str]) -> None:
         """Have no partitions of a topic but those that are left; the others are doomed."""

@@ -1,8 +1,9 @@
 """What brokers tell the controller: that they are there (KIP-631), who is in sync (KIP-497).
 
 Declarations only, see `schema`; field by field they are Kafka's own, which a test checks, but for
-those under `OWN_TAG`: partitions of which a broker has found its copy damaged. Clients never send
-any of these but UnregisterBroker; with an authorizer they take CLUSTER_ACTION.
+those from `OWN_TAG` on: partitions of which a broker has found its copy damaged, and by which the
+controller tells a log directory from an older copy of it. Clients never send any of these but
+UnregisterBroker; with an authorizer they take CLUSTER_ACTION.
 """
 
 from __future__ import annotations
@@ -74,6 +75,9 @@ class BrokerRegistrationRequest(Message, versions="0-4", flexible_from=0):
     log_dirs: list[bytes] = uuid_array("2+")
     previous_broker_epoch: int = int64("3+", default=-1)
     damaged: list[DamagedTopic] = array(DamagedTopic, "0+", tag=OWN_TAG)
+    directory_lives: list[bytes] = uuid_array("0+", tag=OWN_TAG + 1)
+    """Starts of the log directory: the last one that registered is among them unless the directory
+    was put back from a copy; this process's own is the last."""
 
 
 class BrokerRegistrationResponse(Message, versions="0-4", flexible_from=0):

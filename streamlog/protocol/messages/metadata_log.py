@@ -61,6 +61,8 @@ class RegisterBrokerRecord(Message, versions="0-3", flexible_from=0):
     fenced: bool = boolean("0+", default=True)
     in_controlled_shutdown: bool = boolean("1+")
     log_dirs: list[bytes] = uuid_array("3+", tag=0)
+    directory_life: bytes = uuid("0+", tag=OWN_TAG)
+    """Which start of its log directory this process is; all zero if it does not tell."""
 
 
 class UnregisterBrokerRecord(Message, versions="0", flexible_from=0):

@@ -1,10 +1,12 @@
 """Partitions as files of a broker: CreatePartitions (KIP-195), DescribeLogDirs (KIP-113).
 
-Declarations only, see `schema`; field by field they are Kafka's own, which a test checks.
+Declarations only, see `schema`; field by field they are Kafka's own, which a test checks, but for
+those under `OWN_TAG`: what a node says of itself and of its replicas, if a request asks for it.
 """
 
 from __future__ import annotations
 
+from streamlog.protocol.messages.data import OWN_TAG
 from streamlog.protocol.schema import (
     Message,
     Struct,
@@ -15,6 +17,9 @@ from streamlog.protocol.schema import (
     int32_array,
     int64,
     string,
+    struct,
+    uuid,
+    uuid_array,
 )
 
 
@@ -68,6 +73,47 @@ class DescribeLogDirsRequest(Message, versions="1-4", flexible_from=2):
     """Where partitions are stored; null: all of them."""
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
+    include_report: bool = boolean("2+", tag=OWN_TAG)
+    """Whether the broker reports on its own process and replicas as well."""
+
+
+class ReplicaReport(Struct):
+    """What the broker knows of its own replica of a partition."""
+
+    leader_epoch: int = int32("0+", default=-1)
+    """The epoch that the replica leads or follows in; -1 before the broker acts on it."""
+    isr: list[int] | None = int32_array("0+", nullable="0+")
+    """The in-sync replicas if this one leads; null if it follows."""
+    high_watermark: int = int64("0+", default=-1)
+    log_end_offset: int = int64("0+", default=-1)
+    """The end of what is durable on this broker's disk."""
+
+
+class RegistrationReport(Struct):
+    """A broker as the metadata has it."""
+
+    broker_id: int = int32("0+")
+    broker_epoch: int = int64("0+", default=-1)
+    is_fenced: bool = boolean("0+")
+    log_dirs: list[bytes] = uuid_array("0+")
+
+
+class NodeReport(Struct):
+    """What a broker process says of itself, and which brokers its metadata knows."""
+
+    broker_id: int = int32("0+")
+    broker_epoch: int = int64("0+", default=-1)
+    """The epoch of this process's registration; -1 while it has none."""
+    directory_id: bytes = uuid("0+")
+    applied_offset: int = int64("0+", default=-1)
+    """The end of what this process has applied of the metadata log."""
+    quorum_leader: int = int32("0+", default=-1)
+    quorum_epoch: int = int32("0+", default=-1)
+    is_rejoining: bool = boolean("0+")
+    """Whether it is a voter that does not vote: its disk was replaced or damaged."""
+    strays: int = int32("0+")
+    """Folders that were set aside because the cluster does not know their topics."""
+    registrations: list[RegistrationReport] = array(RegistrationReport, "0+")
 
 
 class DescribeLogDirsPartition(Struct):
@@ -77,6 +123,7 @@ class DescribeLogDirsPartition(Struct):
     partition_size: int = int64("0+")
     offset_lag: int = int64("0+")
     is_future_key: bool = boolean("0+")
+    report: ReplicaReport | None = struct(ReplicaReport, "2+", tag=OWN_TAG)
 
 
 class DescribeLogDirsTopic(Struct):
@@ -102,3 +149,4 @@ class DescribeLogDirsResponse(Message, versions="1-4", flexible_from=2):
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("3+")
     results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult, "0+")
+    report: NodeReport | None = struct(NodeReport, "2+", tag=OWN_TAG)

@@ -214,6 +214,8 @@ class QuorumReplicaState(Struct):
     log_end_offset: int = int64("0+")
     last_fetch_timestamp: int = int64("1+", default=-1)
     last_caught_up_timestamp: int = int64("1+", default=-1)
+    is_rejoining: bool = boolean("0+", tag=OWN_TAG)
+    """Whether it is a voter that does not vote: its disk was replaced or damaged."""
 
 
 class DescribedQuorum(Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -37,6 +38,11 @@ from streamlog.protocol.messages.brokers import (
     Listener,
     ProposedPartition,
     ProposedTopic,
+)
+from streamlog.protocol.messages.replicas import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
 )
 from streamlog.protocol.schema import Message
 
@@ -132,6 +138,7 @@ class Deciding:
         damaged: dict[bytes, list[int]] | None = None,
         cluster_id: str = CLUSTER_ID,
         again: bool = False,
+        lives: Sequence[int] = (),
     ) -> BrokerRegistrationResponse:
         """A new process of a broker, or `again` the one that has registered last."""
         self.incarnations[broker] = self.incarnations.get(broker, 0) + (not again)
@@ -144,6 +151,7 @@ class Deciding:
             log_dirs=[directory_id(broker, directory)],
             previous_broker_epoch=previous_epoch,
             damaged=self._damaged(damaged, None),
+            directory_lives=[each.to_bytes(16) for each in lives],
         )
         return self.ask(request, BrokerRegistrationResponse)
 
@@ -245,6 +253,14 @@ class Deciding:
         answer = self.ask(request, AlterPartitionResponse, version=3)
         assert answer.error_code == 0
         return answer.topics[0].partitions[0].error_code
+
+    def elect_unclean(self, name: str = "t", number: int = 0) -> int:
+        """An operator has any replica lead that lives; the error code."""
+        request = ElectLeadersRequest(
+            election_type=1, topic_partitions=[TopicPartitions(topic=name, partitions=[number])]
+        )
+        answer = self.ask(request, ElectLeadersResponse)
+        return answer.replica_election_results[0].partition_result[0].error_code
 
     def _damaged(
         self, places: dict[bytes, list[int]] | None, epoch: int | None

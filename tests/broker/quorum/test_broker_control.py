@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from streamlog.broker.config import BrokerConfig
@@ -121,9 +123,68 @@ def test_another_directory_has_lost_everything(three: Deciding) -> None:
     three.start(1, directory=1)
     assert three.partition().isr == ()
     assert three.partition().leader == NO_LEADER
-    # It is where the replica is now: the next process has lost nothing more.
-    three.commit(None)
+    # The metadata still names the disk that had everything, until a replica is in sync again.
+    assert three.partition().directory(1) != three.realm.directory(1)
+    three.start(1, directory=1)
+    assert three.partition().leader == NO_LEADER
+    three.elect_unclean()
+    assert (three.partition().leader, three.partition().isr) == (1, (1,))
     assert three.partition().directory(1) == three.realm.directory(1)
+
+
+def test_a_replica_on_another_directory_counts_once_its_leader_says_so(three: Deciding) -> None:
+    three.create(replicas=[[1, 2, 3]])
+    epoch = three.partition().leader_epoch
+    three.silence(3)
+    three.register(3, directory=1)
+    assert three.partition().isr == (1, 2)
+    three.heartbeat(3)
+    assert three.partition().isr == (1, 2)
+    assert three.propose([1, 2, 3]) == 0
+    assert three.partition().directory(3) == three.realm.directory(3)
+    # A disk is lost and replaced before anybody has missed the broker that had it.
+    three.realm.node_id = 3  # Beside the controller: the process before is dead, it is known.
+    three.register(3, directory=2)
+    assert three.partition().isr == (1, 2)
+    assert three.partition().leader_epoch > epoch, "what the old disk had fetched is void"
+
+
+def test_where_a_partition_names_no_directory_the_registration_before_does(
+    three: Deciding,
+) -> None:
+    three.create(replicas=[[1, 2, 3]])
+    place = three.metadata.topic("t")
+    assert place is not None
+    place.partitions[0] = replace(place.partitions[0], directories=())
+    three.silence(3)
+    three.start(3)
+    assert three.propose([1, 2, 3]) == 0
+    place.partitions[0] = replace(place.partitions[0], directories=(), isr=(3,), leader=3)
+    three.silence(3)
+    three.register(3, directory=1)
+    assert three.partition().isr == ()
+
+
+def test_a_directory_from_before_its_last_registration_has_lost_records(three: Deciding) -> None:
+    three.create(replicas=[[1]])
+    three.start(1, lives=[1])
+    three.start(1, lives=[1, 2])
+    assert three.partition().isr == (1,), "the process was killed, and its disk is the same"
+    three.start(1, lives=[2, 3])  # Life 2 is known to have registered; so is 3 now.
+    three.start(1, lives=[2, 3, 4])
+    assert three.partition().isr == (1,), "the answer to its registration was lost"
+    three.register(1, lives=[2, 5])
+    assert three.partition().isr == (), "a copy was put back that was made in life 2"
+    three.start(1, lives=[5, 6])
+    assert three.partition().leader == NO_LEADER, "the next start makes it no better"
+
+
+def test_a_process_that_tells_no_lives_is_not_compared(three: Deciding) -> None:
+    three.create(replicas=[[1]])
+    three.start(1, lives=[1])
+    three.start(1)
+    three.start(1, lives=[7])
+    assert three.partition().leader == 1
 
 
 def test_another_directory_leaves_what_others_have_to_them(three: Deciding) -> None:

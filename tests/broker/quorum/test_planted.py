@@ -87,6 +87,30 @@ def test_the_last_in_sync_comes_back_as_the_leader(holds: bool) -> None:
     assert cluster.partition("one").leader == 2, "being eligible makes up for it"
 
 
+def test_an_empty_disk_does_not_lead_while_another_may_come_back(holds: bool) -> None:
+    cluster = three(Rules(spares_empty=holds))
+    cluster.create("u", replicas=[[1, 2]], configs={"unclean.leader.election.enable": "true"})
+    cluster.silence(2)
+    cluster.silence(1)
+    cluster.register(2)  # It lacks what 1 wrote alone.
+    cluster.start(1, directory=1)
+    # If the empty disk led, 2 would cut off all that it has.
+    assert cluster.partition("u").leader == (NO_LEADER if holds else 1)
+    cluster.heartbeat(2)
+    assert cluster.partition("u").leader == (2 if holds else 1)
+
+
+def test_an_operator_may_have_an_empty_disk_lead(holds: bool) -> None:
+    cluster = three(Rules(spares_empty=holds))
+    cluster.create("u", replicas=[[1, 2]])
+    cluster.silence(2)
+    cluster.silence(1)
+    cluster.start(1, directory=1)
+    assert cluster.partition("u").leader == NO_LEADER
+    assert cluster.elect_unclean("u") == 0
+    assert cluster.partition("u").leader == 1
+
+
 def test_who_was_killed_before_its_sync_is_not_elected(holds: bool) -> None:
     cluster = three(Rules(doubts_killed=holds), flush="os")
     cluster.silence(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamlog.broker.quorum.registrations import UNASSIGNED_DIRECTORY
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -41,7 +42,7 @@ def test_a_move_adds_before_it_takes_away(moving: Deciding) -> None:
     assert (partition.adding, partition.removing) == ((4, 5), (1, 2))
     assert (partition.leader, partition.leader_epoch) == (1, 0)
     assert partition.replication_factor == 3
-    assert partition.directory(4) == moving.realm.directory(4)
+    assert partition.directory(4) == UNASSIGNED_DIRECTORY, "it has never been in sync"
     moving.propose([1, 2, 3, 4])
     assert moving.partition().is_reassigning
     # It is the leader's last word: another one leads, and the answer says so.
@@ -49,6 +50,7 @@ def test_a_move_adds_before_it_takes_away(moving: Deciding) -> None:
     partition = moving.partition()
     assert (partition.replicas, partition.adding, partition.removing) == ((4, 5, 3), (), ())
     assert (partition.isr, partition.leader, partition.leader_epoch) == ((3, 4, 5), 4, 1)
+    assert partition.directory(4) == moving.realm.directory(4)
 
 
 def test_another_order_needs_no_move(moving: Deciding) -> None:
