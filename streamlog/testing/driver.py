@@ -37,6 +37,7 @@ from streamlog.tables.changelog import Restoration
 from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import Change
 from streamlog.testing.agents import Agents
+from streamlog.testing.final_check import check_outputs, check_state
 from streamlog.testing.global_tables import ListedTables
 from streamlog.testing.marks import DriverMarks
 from streamlog.testing.memory_topic import MemoryTopic
@@ -184,7 +185,7 @@ class TestDriver:
             self.settle()
         except BaseException:
             # Nobody leaves a block that was not entered.
-            self.__exit__(None, None, None)
+            self._stop()
             raise
         return self
 
@@ -194,6 +195,25 @@ class TestDriver:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            if error is None and self._runs and self._failure is None:
+                self._check_end()
+        finally:
+            self._stop()
+
+    def _check_end(self) -> None:
+        """Commit, and read what is stored and written: what a worker could not must not pass.
+
+        Raises:
+            ProcessingError: a state can't be stored, or something can't be read again.
+        """
+        self._agents.write_rows()
+        for task in self._tasks.values():
+            self._commit(task)
+            check_state(task.subtopology, self._restored(task.subtopology, task.id))
+        check_outputs(self._topology, self._topics)
+
+    def _stop(self) -> None:
         self._runs = False
         self._rehearsal.outlet.sender = self._rehearsal.outlet.tables = None
         self._rehearsal.outlet.asker = self._rehearsal.outlet.global_tables = None
@@ -314,7 +334,7 @@ class TestDriver:
                 )
         for task in self._tasks.values():
             self._commit(task)
-        self.__exit__(None, None, None)
+        self._stop()
         return _Left(
             topics=self._topics,
             committed=self._committed,
@@ -409,17 +429,11 @@ class TestDriver:
                 self._tasks[task_id] = self._task(sub, task_id)
 
     def _task(self, sub: Subtopology, task_id: TaskId) -> Task:
-        store = None
-        if sub.changelog_topic is not None:
-            store = MemoryStore()
-            changes = self._changelog(sub.changelog_topic, task_id)
-            restoration = Restoration(store, start_offset=0, end_offset=len(changes))
-            restoration.apply(changes, next_offset=len(changes))
         task = Task(
             sub,
             task_id,
             partitions=self._counts,
-            store=store,
+            store=None if sub.changelog_topic is None else self._restored(sub, task_id),
             global_tables=self._global_tables.tables,
         )
         positions = task.positions
@@ -430,12 +444,25 @@ class TestDriver:
             self._fed[task_id, topic, partition] = position
         return task
 
+    def _restored(self, sub: Subtopology, task_id: TaskId) -> MemoryStore:
+        """The state of a task, as its changelog has it."""
+        store = MemoryStore()
+        if sub.changelog_topic is not None:
+            changes = self._changelog(sub.changelog_topic, task_id)
+            restoration = Restoration(store, start_offset=0, end_offset=len(changes))
+            restoration.apply(changes, next_offset=len(changes))
+        return store
+
     def _changelog(self, topic: str, task_id: TaskId) -> list[Change]:
         records = self._topics[topic].partitions[task_id.partition]
         return [(record.key or b"", record.value) for record in records]
 
     def _commit(self, task: Task) -> None:
-        changes = task.checkpoint()
+        try:
+            changes = task.checkpoint()
+        except StreamlogError as error:
+            self._failure = error
+            raise
         self._times[task.id] = task.stream_times
         topic = task.subtopology.changelog_topic
         if topic is None:
