@@ -38,7 +38,6 @@ from streamlog.broker.coordinator.consumer_records import (
 )
 from streamlog.broker.coordinator.shard import CoordinatorRecord, Instant, Outcome
 from streamlog.broker.coordinator.topic_pattern import TopicPattern
-from streamlog.broker.coordinator.topics import INTERNAL_TOPICS
 from streamlog.broker.group_config import GroupConfig
 from streamlog.protocol.error_codes import ErrorCode
 
@@ -132,14 +131,14 @@ class ConsumerGroup:
         return self._wanted
 
     def matches(self, text: str, topic: str) -> bool:
-        """Whether an expression means a topic; what the log keeps for itself has to be named.
+        """Whether a subscribed expression matches a topic, the internal ones included, as on Kafka.
 
         It is parsed once, and was judged when it came.
         """
         found = self.patterns.get(text)
         if found is None:
             found = self.patterns[text] = TopicPattern(text)
-        return topic not in INTERNAL_TOPICS and found.matches(topic)
+        return found.matches(topic)
 
     def unused_since_ms(self, topic: str, committed_ms: int) -> int | None:
         """Since when (wall time) a position in a topic has served nobody; None while it does."""

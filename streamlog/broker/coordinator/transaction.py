@@ -63,6 +63,11 @@ class TransactionState(IntEnum):
         return TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
 
     @property
+    def is_abort(self) -> bool:
+        """Whether the transaction is being aborted, or has been."""
+        return self in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+
+    @property
     def is_idle(self) -> bool:
         """Whether there is no transaction."""
         return not self.is_prepared and self is not TransactionState.ONGOING

@@ -83,6 +83,8 @@ class TransactionCoordinator:
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: set[str] = set()
         self._endings: dict[str, None] = {}
+        self._fenced: dict[str, tuple[int, int]] = {}
+        """Producers, by transactional id, whose transaction was given up by a newer epoch."""
         self._tickets: dict[str, tuple[int, int]] = {}
         """Who has asked for the end of a transaction, and until when to wait with the answer."""
         self._carriers: dict[str, int] = {}
@@ -120,6 +122,7 @@ class TransactionCoordinator:
         transactional_id, transaction = decode_record(record)
         self._endings.pop(transactional_id, None)
         self._ongoing.discard(transactional_id)
+        self._note_fencing(transactional_id, transaction)
         if transaction is None:
             self._transactions.pop(transactional_id, None)
             self._carriers.pop(transactional_id, None)
@@ -129,6 +132,15 @@ class TransactionCoordinator:
             self._endings[transactional_id] = None
         elif transaction.state is TransactionState.ONGOING:
             self._ongoing.add(transactional_id)
+
+    def _note_fencing(self, transactional_id: str, after: Transaction | None) -> None:
+        before = self._transactions.get(transactional_id)
+        if after is None or not after.state.is_abort:
+            self._fenced.pop(transactional_id, None)
+        elif before is not None and before.state is TransactionState.ONGOING:
+            producer = (before.producer_id, before.producer_epoch)
+            if (after.producer_id, after.producer_epoch - 1) == producer:
+                self._fenced[transactional_id] = producer
 
     def on_tick(self, at: Instant) -> Outcome:
         """Abort what has been open for too long, forget who has been silent for too long."""
@@ -253,9 +265,7 @@ class TransactionCoordinator:
         old = (request.producer_id, request.producer_epoch)
         resumes = request.producer_id != NO_PRODUCER
         if resumes and old != (known.producer_id, known.producer_epoch):
-            # It may not have heard the answer to the same request.
-            is_again = old == known.resumed_by
-            return (ErrorCode.NONE if is_again else ErrorCode.PRODUCER_FENCED), None
+            return self._resumed(known, request, at)
         if known.state is TransactionState.ONGOING:
             # By this epoch the older instance is fenced; the next one is for whoever asks again.
             # Who resumes is the instance itself: it has ended its transaction, and a request of it
@@ -263,6 +273,17 @@ class TransactionCoordinator:
             given_up = known.prepared(committed=False, fenced=not resumes, wall_ms=at.wall_ms)
             return ErrorCode.CONCURRENT_TRANSACTIONS, given_up
         return ErrorCode.NONE, self._next(known, request, at)
+
+    def _resumed(
+        self, known: Transaction, request: InitProducerIdRequest, at: Instant
+    ) -> tuple[ErrorCode, Transaction | None]:
+        """A producer asks to resume by an epoch that is not the current one."""
+        old = (request.producer_id, request.producer_epoch)
+        if old == self._fenced.get(known.transactional_id) and not known.is_exhausted:
+            return ErrorCode.NONE, _recovered(known, request, at)
+        # It may not have heard the answer to the same request.
+        is_again = old == known.resumed_by
+        return (ErrorCode.NONE if is_again else ErrorCode.PRODUCER_FENCED), None
 
     def _malformed(self, name: str, request: InitProducerIdRequest) -> ErrorCode:
         resumes = request.producer_id != NO_PRODUCER
@@ -372,6 +393,18 @@ def _again(state: TransactionState, *, committed: bool) -> ErrorCode:
     if state is asked.outcome:
         return ErrorCode.NONE
     return ErrorCode.INVALID_TXN_STATE
+
+
+def _recovered(known: Transaction, request: InitProducerIdRequest, at: Instant) -> Transaction:
+    """The producer goes on with the epoch by which its own transaction was given up (KIP-588).
+
+    No other producer has that epoch: an instance that begins gets the one after it, and takes the
+    transactional id out of its aborted state.
+    """
+    begun = known.begun_anew(
+        epoch=known.producer_epoch, timeout_ms=request.transaction_timeout_ms, wall_ms=at.wall_ms
+    )
+    return replace(begun, previous_producer_id=request.producer_id)
 
 
 def _outcome(changed: Transaction | None, caller: Caller, response: Message) -> Outcome:

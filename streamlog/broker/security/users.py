@@ -222,11 +222,10 @@ def _credential(asked: ScramCredentialUpsertion) -> ScramCredential:
             f"{asked.name!r}: {asked.iterations} iterations; it has to be from {ITERATIONS_MIN} to"
             f" {ITERATIONS_MAX}",
         )
-    size_bytes = len(mechanism.hashed(b""))
-    if not asked.salt or len(asked.salted_password) != size_bytes:
+    # Of any length, as on Kafka: what is kept are digests of it.
+    if not asked.salted_password:
         raise error_for(
-            ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"{asked.name!r}: a salt, and a salted password of {size_bytes} bytes, are needed",
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, f"{asked.name!r}: the salted password is empty"
         )
     return ScramCredential.of_salted(
         mechanism, bytes(asked.salt), asked.iterations, bytes(asked.salted_password)

@@ -129,7 +129,9 @@ def test_who_waits_is_sent_to_the_next_coordinator(node: Node) -> None:
         await commit(broker, 1)
         partitions, flush = partitions_of(broker), GroupFlush(broker.directory)
         config = GroupConfig(initial_rebalance_delay_ms=10_000)
-        runtime = CoordinatorRuntime(partitions, config=config, clock=node.clock)
+        runtime = CoordinatorRuntime(
+            partitions, config=config, clock=node.clock, overrides=lambda _: {}
+        )
         index = runtime.partition_of("new")[1]
 
         def ask(request: Message) -> Message | asyncio.Future[Message]:

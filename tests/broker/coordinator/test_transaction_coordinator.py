@@ -383,6 +383,34 @@ def test_an_abandoned_transaction_is_aborted(driver: Driver) -> None:
     assert driver.known.producer_epoch == producer[1] + 1
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_producer_whose_transaction_timed_out_resumes(driver: Driver, *, restarted: bool) -> None:
+    _, producer = driver.init(timeout_ms=10_000)
+    driver.add(producer, 0)
+    driver.tick(10_000 + TIMEOUT_CHECK_MS)
+    assert driver.init(old=producer)[0] == ErrorCode.CONCURRENT_TRANSACTIONS
+    driver.write_markers()
+    if restarted:
+        driver.restart()
+    resumed = (producer[0], producer[1] + 1)
+    for _ in range(2):
+        assert driver.init(old=producer) == (ErrorCode.NONE, resumed), "asked again, too"
+    assert driver.end(producer) == ErrorCode.PRODUCER_FENCED
+    assert driver.add(resumed, 0) == [ErrorCode.NONE]
+    assert driver.end(resumed) is None
+    driver.write_markers()
+    assert driver.init(old=producer)[0] == ErrorCode.PRODUCER_FENCED
+
+
+def test_a_producer_that_timed_out_does_not_resume_behind_another(driver: Driver) -> None:
+    _, producer = driver.init(timeout_ms=10_000)
+    driver.add(producer, 0)
+    driver.tick(10_000 + TIMEOUT_CHECK_MS)
+    driver.write_markers()
+    driver.init()
+    assert driver.init(old=producer)[0] == ErrorCode.PRODUCER_FENCED
+
+
 def test_a_transactional_id_that_nobody_uses_is_forgotten(driver: Driver) -> None:
     producer = driver.begun()
     driver.add(producer, 0)
