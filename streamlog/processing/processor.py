@@ -11,6 +11,9 @@ and handed on as a batch. Rules of the file:
    order of the task; it is part of the progress, so a restart goes on with the same one.
 3. A record moves stream time first, and what that makes due fires, at its own time, before the
    record is processed: so what an object sees is a function of the order of the task alone.
+   Stream time may be behind the record's own source, as other sources are. The timers of the
+   record's key fire before the record all the same, up to the time of its source: the sequence
+   of timers and records of a key does not depend on how far other sources have come.
 4. What looks like chance is a function of the task and the place of the record (`chance`).
 
 An error in `process` is that of the record; with an error policy nothing of what it has done
@@ -180,6 +183,8 @@ class ProcessorStep(Step):
                 self._catch_up(origin)
             if not self._has_begun:
                 self._begin()
+            if alarms.may_have_due(origin.times[row]):
+                self._fire_key(batch, at)
             place = (origin.feed, positions[row])
             self._index = self._index + 1 if place == self._last else 0
             self._last = place
@@ -332,10 +337,7 @@ class ProcessorStep(Step):
         alarms, context = firings.alarms, self._context
         while alarms.next_ms <= limit_ms and (alarm := alarms.due(limit_ms, each=each)):
             self._has_fired = True
-            if self._undo is not None:
-                self._undo.begin()
-            if self._passing is not None:
-                self._passing.begin()
+            self._begin_undo()
             if each:
                 self._move(max(context.time_ms, alarm.at_ms))
             context.fire(alarm, alarms.feed, row=len(firings.numbers), number=alarms.last)
@@ -348,6 +350,31 @@ class ProcessorStep(Step):
         self._timers.fire(UNKNOWN_MS)
         context.let_go()
         self._hand_on(firings.origin())
+
+    def _fire_key(self, batch: Batch, at: int) -> None:
+        """Fire what is due of the key of a record, by the time of the record's source.
+
+        Stream time stays where it is, so what is forwarded is late for no one downstream.
+        """
+        declared, context, alarms = self._node.timers, self._context, self._event.alarms
+        key = None if declared is None else batch.raw_keys(declared.key, self.name)[at]
+        limit_ms, time_ms = batch.origin.times[batch.rows[at]], context.time_ms
+        while key is not None and (alarm := alarms.due_of(key, limit_ms)):
+            self._hand_on(batch.origin)
+            self._begin_undo()
+            context.time_ms = max(time_ms, alarm.at_ms)
+            context.fire(alarm, alarms.feed, row=0, number=alarms.last)
+            self._timers.fire(alarm.at_ms)
+            self._call_alarm(alarm)
+            context.time_ms = time_ms
+            self._hand_on(Origin.of_rows(alarms.feed, [alarms.last], [time_ms]))
+        self._timers.fire(UNKNOWN_MS)
+        context.let_go()
+
+    def _begin_undo(self) -> None:
+        for undo in (self._undo, self._passing):
+            if undo is not None:
+                undo.begin()
 
     def _call_alarm(self, alarm: Alarm) -> None:
         at = moment(alarm.at_ms)

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from streamlog.processing.columns import Feed
-from streamlog.tables.store import NamedStore
+from streamlog.tables.store import NamedStore, prefix_end
 from streamlog.topology import Punctuation
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
@@ -108,6 +108,16 @@ class KeyTimers:
             heappop(self._ready)
         return None
 
+    def first_of(self, key: bytes, limit_ms: int) -> Alarm | None:
+        """The first timer of a key, if it is due."""
+        prefix = self._by_key + _name(key, "")
+        found = [
+            (_at(at), name[len(prefix) :])
+            for name, at in self._store.range(prefix, prefix_end(prefix))
+        ]
+        at_ms, tag = min(found, default=(FAR_MS, b""))
+        return Alarm(at_ms, "", key, tag.decode()) if at_ms <= limit_ms else None
+
     def _read(self) -> None:
         """Bring the next timers into memory."""
         low, high = self._by_time + self._read_to, self._by_time + _AFTER_ALL
@@ -175,6 +185,18 @@ class Alarms:
             self._nexts[method] = at_ms + self._every_ms[method]
             self.last = max(self.last + 1, at_ms)
         return punctuation
+
+    def may_have_due(self, limit_ms: int) -> bool:
+        """Whether a timer of any key is set for this time or before."""
+        timers = self.timers
+        return timers is not None and timers.first_ms <= limit_ms and bool(timers.first(limit_ms))
+
+    def due_of(self, key: bytes, limit_ms: int) -> Alarm | None:
+        """The next timer of this key that fires, up to this time."""
+        timer = None if self.timers is None else self.timers.first_of(key, limit_ms)
+        if timer is not None:
+            self._take(timer)
+        return timer
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the timers, which are in the store."""

@@ -11,10 +11,10 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from streamlog import App, Processor, Record, kv_store, punctuate
+from streamlog import App, Emit, Processor, Record, Windowed, kv_store, punctuate, tumbling
 from streamlog.durations import when_ms
 from streamlog.processing import timers as timers_module
 from streamlog.processing.columns import Feed
@@ -27,6 +27,7 @@ from streamlog.tables.transaction import StoreTransaction
 from streamlog.topology import Punctuation
 from streamlog.windows.emit import FAR_MS
 from tests.processing.test_exactness import Cluster
+from tests.processing.test_merged import AtomicCluster
 
 KEYS = [b"", b"\0", b"\0\xff", b"\0\1", b"a", b"a\0", b"ab", b"\xff\xff"]
 
@@ -248,17 +249,25 @@ class Model:
                 self.report_ms += 15
                 self.said.append(Said("all", f"report {sum(self.last.values())}", at_ms))
                 continue
-            del self.timers[key, tag]
-            self.said.append(Said(key, f"timer {tag} {self.last.get(key)} {self.now_ms}", at_ms))
-            if tag == "":
-                self.timers[key, "again"] = at_ms + 4
-                self.timers["other", "at once"] = at_ms
+            self.fire(key, tag, at_ms)
         self.now_ms = max(self.now_ms, time_ms)
 
-    def process(self, key: str, value: int, at_ms: int, time_ms: int) -> None:
+    def fire(self, key: str, tag: str, at_ms: int) -> None:
+        del self.timers[key, tag]
+        stream_time_ms = max(self.now_ms, at_ms)
+        self.said.append(Said(key, f"timer {tag} {self.last.get(key)} {stream_time_ms}", at_ms))
+        if tag == "":
+            self.timers[key, "again"] = at_ms + 4
+            self.timers["other", "at once"] = at_ms
+
+    def process(self, key: str, value: int, at_ms: int, time_ms: int, own_ms: int) -> None:
         self.move(time_ms)
         if self.report_ms < 0 <= self.now_ms:
             self.report_ms = (self.now_ms // 15 + 1) * 15
+        while due := sorted(
+            (at, tag) for (of, tag), at in self.timers.items() if of == key and at <= own_ms
+        ):
+            self.fire(key, due[0][1], due[0][0])
         self.last[key] = value
         self.said.append(Said(key, f"record {value} {max(self.now_ms, 0)}", at_ms))
         self.timers[key, ""] = at_ms + value
@@ -278,7 +287,7 @@ def modelled(events: Events, topics: int) -> list[Said]:
     model, known = Model(), [-1] * topics
     for time_ms, topic, _, key, value, at_ms in sorted(ordered):
         known[topic] = time_ms
-        model.process(key, value, at_ms, min(known))
+        model.process(key, value, at_ms, min(known), time_ms)
     model.move(min(known))
     return model.said
 
@@ -310,7 +319,7 @@ def said(cluster: Cluster, topic: str) -> list[Said]:
     ]
 
 
-def events_of(topics: int) -> st.SearchStrategy[Events]:
+def events_of(topics: int, *, count: int = 40) -> st.SearchStrategy[Events]:
     return st.lists(
         st.tuples(
             st.integers(0, topics - 1),
@@ -318,7 +327,7 @@ def events_of(topics: int) -> st.SearchStrategy[Events]:
             st.integers(0, 20),
             st.integers(0, 80),
         ),
-        max_size=40,
+        max_size=count,
     )
 
 
@@ -395,10 +404,14 @@ def test_behind_a_topic_the_slowest_source_tells_the_time(events: Events, seed: 
     assert found == heard(batches=False)
     # The last time to which all three have come; by then everything due has fired.
     end_ms = min(max(each, default=-1) for each in times)
-    fired = [row for row in found if row.text.startswith(("timer", "report"))]
-    assert all(row.at_ms <= end_ms for row in fired)
-    if end_ms < 0:
-        assert not fired
+    reports = [row for row in found if row.text.startswith("report")]
+    assert all(row.at_ms <= end_ms for row in reports)
+    # A timer fires beyond that only where a record of its key comes from a source that is ahead.
+    limits_ms = {key: end_ms for _, key, _, _ in events}
+    for source, key, _, _ in events:
+        limits_ms[key] = max(limits_ms[key], *times[source])
+    fired = [row for row in found if row.text.startswith("timer")]
+    assert all(row.at_ms <= limits_ms.get(row.key, end_ms) for row in fired)
 
 
 class Echo(Processor[str, str, str, str]):
@@ -440,3 +453,56 @@ def test_a_processor_behind_another_one_hears_the_same_at_the_same_time(
         return said(cluster, "out")
 
     assert heard(batches=True) == heard(batches=False)
+
+
+class Quiet(Debounce):
+    """The same without a view of stream time, of which other sources are a part."""
+
+    def process(self, record: Record[str, int]) -> None:
+        super().process(record)
+        self.ctx.forwarded.values[-1] = f"record {record.value}"
+
+    def on_timer(self, key: str, at: datetime, tag: str) -> None:
+        super().on_timer(key, at, tag)
+        self.ctx.forwarded.values[-1] = f"timer {tag} {self.last.get(key)}"
+        self.ctx.timers.cancel("other", "at once")
+
+
+@pytest.mark.parametrize("cluster_kind", [Cluster, AtomicCluster])
+@settings(max_examples=settings().max_examples // 4, phases=(Phase.explicit, Phase.generate))
+@given(events=events_of(3, count=12), seed=st.integers(0, 10_000), data=st.data())
+def test_timers_and_records_of_a_key_keep_their_order_however_the_sources_are_fed(
+    cluster_kind: type[Cluster], events: Events, seed: int, data: st.DataObject
+) -> None:
+    """Each key has a source of its own; live, the sources are read in any interleaving."""
+    app = App("fed")
+    numbers = app.topic("in-0", key=str, value=int)
+    out = app.topic("out", key=str, value=str)
+    counts_out = app.topic("counts", key=Windowed[str], value=int)
+    rows = app.stream(numbers).rekey(lambda key, _: key, name="again").process(Quiet, name="quiet")
+    rows.to(out)
+    final = rows.filter(lambda key, _: key != "all").group_by_key().windowed(tumbling("10ms"))
+    final.emit(Emit.UPDATE).count(name="final").changes().to(counts_out)
+    counts = {"in-0": 3, "out": 1, "counts": 1}
+    events = [(n, "abc"[n], value, at_ms) for n, _, value, at_ms in events]
+
+    def heard(fed: Events, *, at_once: bool) -> tuple[dict[str, list[Said]], int]:
+        cluster = cluster_kind(app.topology(), counts, Random(seed))
+        for number, key, value, at_ms in fed:
+            payload = serde_for(int).dumps(value)
+            cluster.append("in-0", number, SinkRecord("", 0, at_ms, key.encode(), payload))
+            if not at_once:
+                cluster.run(crashes=0)
+        cluster.run(crashes=0)
+        found = said(cluster, "out")
+        late = cluster.drops["final", "late"]
+        rows = [row for row in found if row.key != "all"]
+        assert len(cluster.logs["counts", 0]) + late == len(rows)
+        return {key: [row for row in rows if row.key == key] for key in "abc"}, late
+
+    history, late = heard(events, at_once=True)
+    order = data.draw(st.permutations([number for number, *_ in events]))
+    left = {n: iter([event for event in events if event[0] == n]) for n in range(3)}
+    live, late_live = heard([next(left[n]) for n in order], at_once=False)
+    assert live == history
+    assert late_live <= late
