@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos soak properties fuzz equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos procedures soak properties fuzz equality oracle conformance conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -63,6 +63,9 @@ simulate-coverage: $(VENV)/.dev ## which lines of the state machines simulated l
 chaos: $(VENV)/.dev ## three brokers as processes under load, and what goes wrong with processes, disks, clocks and networks (KINDS="kill pause", COUNT=n of each, LIMIT=seconds of each, BUDGET=nightly, SEED=n); JSON in build/chaos.json
 	@mkdir -p build
 	@$(BIN)/python -m chaos $(KINDS) $(if $(COUNT),--count $(COUNT)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(SEED),--seed $(SEED)) --report build/chaos.json $(ARGS)
+
+procedures: $(VENV)/.dev ## the commands of docs/operations.md as they stand there, under a load: disks replaced, rolling restart, one broker to three, moves, draining (ARGS="replace-disks grow" for some, ARGS=--quick)
+	@$(BIN)/python -m chaos.procedures $(ARGS)
 
 soak: $(VENV)/.dev ## three brokers that live through HOURS=2 of trouble, and must not grow by it; JSON in build/soak.json
 	@mkdir -p build

@@ -114,6 +114,7 @@ SWITCHES: Final = (
     _controller("elects_in_sync", 1),
     _controller("clears_elr", 0),
     _controller("loses_with_directory", 19),
+    _controller("compares_lives", 2351),
     _controller("forgets_leavers", 705),
     _controller("forgets_damaged", 1765),
     _controller("compares_damage_epoch", 10309),
@@ -128,6 +129,16 @@ SWITCHES: Final = (
     _controller("hears_damage_again", None, "test_damage_that_a_registration_says_again_counts"),
     _controller("voids_refused", None, "test_a_late_copy_of_a_refused_proposal_lets_nobody_in"),
     _controller("doubts_killed", None, "test_who_was_killed_before_its_sync_is_not_elected"),
+    _controller(
+        "spares_empty", None, "test_an_empty_disk_does_not_lead_while_another_may_come_back"
+    ),
+    Switch(
+        "status",
+        ("wants_reports",),
+        None,
+        "tests/simulation/test_controller.py"
+        "::test_an_operator_who_trusts_the_metadata_alone_loses_records",
+    ),
     Switch(
         "coordinator",
         ("tells_from_memory",),
@@ -318,6 +329,24 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         (
             QUORUM + "test_partition_control.py"
             "::test_preferred_leaders_come_back_by_themselves_after_a_while",
+        ),
+    ),
+    (
+        "a replaced disk that counts by what the one before had",
+        (
+            "tests/client/test_cluster_evidence.py::test_each_gap_in_the_proof_is_a_doubt",
+            "tests/chaos/test_procedures.py::test_nothing_that_was_acknowledged_is_lost",
+            QUORUM
+            + "test_broker_control.py"
+            + "::test_a_replica_on_another_directory_counts_once_its_leader_says_so",
+        ),
+    ),
+    (
+        "a backup that is put back and counts like the disk it was made of",
+        (
+            QUORUM
+            + "test_broker_control.py"
+            + "::test_a_directory_from_before_its_last_registration_has_lost_records",
         ),
     ),
     (

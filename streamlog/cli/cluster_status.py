@@ -7,8 +7,10 @@ next step of a rolling restart, or of a replacement of disks, has to wait for th
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -23,6 +25,7 @@ from streamlog.client.cluster_descriptions import (
     QuorumDescription,
 )
 from streamlog.client.cluster_evidence import Evidence, doubts, unheard
+from streamlog.clock import SystemClock
 from streamlog.errors import NotAuthorized, StreamlogError, UnsupportedVersion
 
 EXIT_NOT_WELL = 1
@@ -111,18 +114,36 @@ def cluster_status(
         typer.Option(
             "--wait",
             metavar="SECONDS",
-            help="Look until all is well, so long at most; else exit with 1.",
+            help="Look until the cluster is proved well, for this long at most; else exit with 1.",
         ),
     ] = None,
     log: LogOption = None,
 ) -> None:
     """The quorum, brokers, and partitions that lack a leader or replicas in sync."""
     session: Session = context.obj
-    status = ask(session, log, look if wait is None else lambda admin: look_until(admin, wait))
+    status = ask(session, log, look) if wait is None else wait_for(session, log, wait)
     show(status)
     if wait is not None and not status.is_well:
         typer.echo(f"not well after {wait:g} s", err=True)
         raise typer.Exit(EXIT_NOT_WELL)
+
+
+def wait_for(session: Session, log: str | None, seconds: float) -> Status:
+    """Look until the cluster is well or the time is over; brokers may still be starting.
+
+    Raises:
+        StreamlogError: by then, none of the log's brokers could be asked.
+    """
+    clock = SystemClock()
+    until_ms = clock.now_ms() + round(seconds * 1000)
+    while True:
+        left_s = max(0.0, (until_ms - clock.now_ms()) / 1000)
+        try:
+            return ask(session, log, partial(look_until, seconds=left_s))
+        except StreamlogError as error:
+            if not error.retriable or clock.now_ms() >= until_ms:
+                raise
+        time.sleep(LOOK_AGAIN_S)
 
 
 async def look(admin: Admin) -> Status:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Any, Self, TypeVar
 
+from chaos.ports import reserved_ports
 from streamlog.broker.broker import Broker
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.listeners import Listener
@@ -16,7 +17,6 @@ from streamlog.broker.storage.memory_files import MemoryFiles
 from streamlog.errors import LogDirectoryError
 from streamlog.protocol.schema import Message
 from tests.broker.node import context
-from tests.cluster.ports import reserved_ports
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from chaos.ports import reserved_ports
 from streamlog.cli.cluster_init import make, seats_here
 from streamlog.cli.dev import seats_of
-from tests.cluster.ports import reserved_ports
 from tests.worker.processes import STREAMLOG, running, streamlog
 
 

@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 
 import pytest
 
+from chaos.ports import reserved_ports
 from streamlog.broker.storage.catalog import new_id
 from streamlog.broker.storage.formatting import format_directory
 from streamlog.errors import StreamlogError
@@ -35,7 +36,6 @@ from streamlog.protocol.messages.cluster import (
 from streamlog.protocol.schema import Message
 from streamlog.transport.connection import TcpTransport
 from streamlog.transport.security import Security
-from tests.cluster.ports import reserved_ports
 
 ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 60.0

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from chaos.ports import reserved_ports
 from streamlog.client.topic_admin import NewTopic
 from streamlog.errors import ConnectionLost, RequestTimedOut
 from streamlog.log import Log
 from streamlog.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from tests.cluster.cluster import AT_LENGTH, Cluster
-from tests.cluster.ports import reserved_ports
 
 
 def test_it_is_stopped_in_order_and_started_again(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from simulation.planted import SHORT_CUTS, SWITCHES, tables
 from streamlog.broker.coordinator import proofs
 from streamlog.broker.quorum import elections, raft_state
 from streamlog.broker.replication import replica_rules
+from streamlog.client import cluster_evidence
 from tests.simulation import test_controller, test_raft
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +27,7 @@ FLAGS = {
     | {each.name for each in fields(Plan)} - NO_FAULTS,
     "raft": {each.name for each in fields(raft_state.Rules)},
     "controller": {each.name for each in fields(elections.Rules)},
+    "status": {each.name for each in fields(cluster_evidence.Rules)},
     "coordinator": {each.name for each in fields(proofs.Rules)},
 }
 TESTS = sorted(
