@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.broker.storage.appends import Origin
+from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, LogError, NotLeader, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.fetch_patterns import FetchAlike, PartitionEnds
@@ -52,6 +53,7 @@ from streamlog.protocol.messages.data import (
 from streamlog.protocol.schema import ZERO_UUID, one_buffer
 from streamlog.records.batch import RecordBatch, split_batches
 from streamlog.records.compression import Compression
+from streamlog.records.control import CLOCK_BYTES_MAX, Told
 
 if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition, Partitions
@@ -147,8 +149,9 @@ class _Sending(NamedTuple):
 
 CheckTransaction = Callable[[str, tuple[int, int], tuple[str, int]], None]
 """Raises LogError unless a producer (id, epoch) may write to a partition in its transaction."""
-WantMark = Callable[["Partition", int], None]
-"""Told that a reader at the end of a partition wants a time mark after so much quiet, in ms."""
+WantMark = Callable[["Partition", int, Told | None], None]
+"""Told that a reader at the end of a partition wants a time mark after so much quiet, in ms, and to
+which event time the mark brings the readers of one clock."""
 
 
 class DataRequests:
@@ -434,7 +437,7 @@ class _Reading:
         if not partition.is_leader:
             self.copy_bytes += len(found.records)
         if wanted.mark_after_ms >= 0 and wanted.fetch_offset == found.ends.high_watermark:
-            self._want_mark(partition, wanted.mark_after_ms)
+            self._want_mark(partition, wanted.mark_after_ms, _told(wanted))
         return PartitionData(
             partition_index=wanted.partition,
             high_watermark=found.ends.high_watermark,
@@ -514,6 +517,13 @@ def _wait_at_end(alike: FetchAlike, partition: Partition) -> FetchWait | None:
     if not waits or alike.offset != partition.high_watermark:
         return None
     return FetchWait(((partition.topic, partition.index),), request.min_bytes)
+
+
+def _told(wanted: FetchPartition) -> Told | None:
+    """What a reader wants a mark to tell; None: nothing, or what no mark may tell."""
+    clock, time_ms = wanted.mark_clock, wanted.mark_to_ms
+    is_sound = clock and len(clock.encode()) <= CLOCK_BYTES_MAX and 0 <= time_ms <= TIMESTAMP_MS_MAX
+    return Told(clock, time_ms) if is_sound else None
 
 
 def _ends(partition: Partition) -> PartitionEnds:

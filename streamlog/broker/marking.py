@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from streamlog.broker.replication.time_marks import TimeMarks
 from streamlog.errors import StreamlogError, UnknownTopicOrPartition
+from streamlog.records.control import TOLD_MAX, Told
 
 if TYPE_CHECKING:
     from streamlog.broker.alarm import Alarm
@@ -28,8 +29,10 @@ class Marking:
         self._alarm = alarm
         self._marks: TimeMarks[tuple[Partition, int]] = TimeMarks()
         """By partition, and when something was appended to it last as far as was known."""
+        self._told: dict[tuple[Partition, int], dict[str, int]] = {}
+        """The same: to which event time the mark is to bring the readers of which clock."""
 
-    def want(self, partition: Partition, after_ms: int) -> None:
+    def want(self, partition: Partition, after_ms: int, told: Told | None = None) -> None:
         """A reader at its end wants a mark once nothing was appended for so long."""
         now_ms = self._clock.now_ms()
         quiet_ms = partition.quiet_ms(now_ms)
@@ -38,15 +41,20 @@ class Marking:
         appended_ms = now_ms - quiet_ms
         due_ms = appended_ms + max(after_ms, partition.log.config.mark_quiet_ms)
         self._marks.want((partition, appended_ms), due_ms)
+        if told is not None:
+            clocks = self._told.setdefault((partition, appended_ms), {})
+            if told.clock in clocks or len(clocks) < TOLD_MAX:
+                clocks[told.clock] = told.time_ms
         self._alarm.by(due_ms)
 
     def tick(self, now_ms: int) -> None:
         """Mark what is due and has been quiet all the time."""
         for partition, appended_ms in self._marks.take(now_ms):
+            told = self._told.pop((partition, appended_ms), {})
             if partition.quiet_ms(now_ms) != now_ms - appended_ms:
                 continue
             try:
-                partition.mark_time(now_ms=now_ms)
+                partition.mark_time(now_ms=now_ms, told=[Told(*each) for each in told.items()])
             except UnknownTopicOrPartition:
                 continue  # Its topic was deleted.
             except StreamlogError as error:

@@ -32,7 +32,7 @@ from streamlog.client.offsets import (
     OffsetAndTimestamp,
     list_offsets,
 )
-from streamlog.client.positions import NO_MARK, Positions, Start, known_id
+from streamlog.client.positions import NO_MARK, NOT_TOLD, Positions, Start, known_id
 from streamlog.client.rebalance import OnRebalance, Rebalance
 from streamlog.client.subscription import Subscription, Topics
 from streamlog.client.topic_watch import TopicWatch
@@ -45,7 +45,7 @@ from streamlog.errors import (
 )
 from streamlog.records.batch import Record, RecordBatch
 from streamlog.records.columns import RecordColumns
-from streamlog.records.control import TimeMark
+from streamlog.records.control import TimeMark, Told
 
 R = TypeVar("R", list[Record], RecordColumns, list[RecordBatch])
 """Records of one partition, in any form."""
@@ -325,14 +325,18 @@ class Consumer:
         """
         return self._positions.take_marks()
 
-    def want_mark(self, partition: TopicPartition, after_ms: int | None) -> None:
+    def want_mark(
+        self, partition: TopicPartition, after_ms: int | None, told: Told | None = None
+    ) -> None:
         """Ask for a time mark at the end of a partition once nothing was appended for so long.
 
         It holds from the next fetch on and until it is changed; None: no more. The log appends
         none before the topic's `mark.quiet.ms`, in compacted topics, and where it is a Kafka.
+        `told` is the event time to which the mark brings the readers of one clock.
         """
         state = self._positions.state(partition)
         state.mark_after_ms = NO_MARK if after_ms is None else max(after_ms, 0)
+        state.mark_told = NOT_TOLD if told is None else told
 
     def wakeup(self) -> None:
         """Make the poll that another task waits in return at once, with nothing; else the next.

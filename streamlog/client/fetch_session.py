@@ -112,5 +112,6 @@ def _differs(known: Wanted | None, wanted: Wanted) -> bool:
         or known.fetch.last_fetched_epoch != wanted.fetch.last_fetched_epoch
         or known.fetch.partition_max_bytes != wanted.fetch.partition_max_bytes
         or known.fetch.mark_after_ms != wanted.fetch.mark_after_ms
+        or known.fetch.mark_to_ms != wanted.fetch.mark_to_ms
         or known.topic_id != wanted.topic_id
     )

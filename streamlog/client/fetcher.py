@@ -348,6 +348,8 @@ class Fetcher:
                 last_fetched_epoch=state.fetched_epoch,
                 partition_max_bytes=self._settings.max_partition_fetch_bytes,
                 mark_after_ms=state.mark_after_ms,
+                mark_to_ms=state.mark_told.time_ms,
+                mark_clock=state.mark_told.clock,
             )
             asked[partition] = Wanted(ZERO_UUID if topic is None else topic.topic_id, fetch)
         request = session.question(asked)

@@ -30,12 +30,15 @@ from streamlog.records.control import (
     TIME_MARK,
     Marker,
     TimeMark,
+    Told,
     marker_of,
     time_mark_of,
 )
 
 NO_MARK = -1
 """No time mark is wanted."""
+NOT_TOLD = Told("", NO_MARK)
+"""A mark that is wanted tells nobody an event time."""
 _NO_CRC = 0
 """What librdkafka's mock cluster has for the CRC of its markers. Chance leaves that as rarely as
 the right one, and what zeroes bytes takes the magic before or the control bit behind along."""
@@ -72,7 +75,7 @@ class PartitionState:
     __slots__ = (
         "aborted", "after_rest", "batches", "buffered_bytes", "corrupt", "epochs", "era",
         "fetch_offset", "fetched_epoch", "high_watermark", "in_flight", "is_held", "leader_epoch",
-        "mark_after_ms", "marks", "not_before_ms", "paused", "position", "replica",
+        "mark_after_ms", "mark_told", "marks", "not_before_ms", "paused", "position", "replica",
         "replica_until_ms", "rest", "stable_offset", "start", "topic_id",
     )  # fmt: skip
 
@@ -113,8 +116,9 @@ class PartitionState:
         self.corrupt: CorruptData | None = None
         """Why the first of `batches` can't be read."""
         self.buffered_bytes = 0
-        self.mark_after_ms = NO_MARK
-        """How long nothing has to have come until the owner wants a time mark."""
+        self.mark_after_ms, self.mark_told = NO_MARK, NOT_TOLD
+        """How long nothing has to have come until the owner wants a time mark, and the event time
+        to which that brings the readers of a clock."""
         self.marks: list[TimeMark] = []
         """Those that were passed and not told yet, if they are kept."""
 

@@ -37,8 +37,10 @@ class TimeSpan:
 class CutInput(Input):
     """An input partition between two times."""
 
-    def __init__(self, topic: TopicSpec, partition: int, rank: int, *, span: TimeSpan) -> None:
-        super().__init__(topic, partition, rank)
+    def __init__(
+        self, topic: TopicSpec, partition: int, rank: int, *, span: TimeSpan, clock: str = ""
+    ) -> None:
+        super().__init__(topic, partition, rank, clock=clock)
         self._span = span
         self._has_begun = span.since_ms == UNKNOWN_MS
         self.cut: int | None = None
@@ -99,10 +101,10 @@ class CutInput(Input):
             self._chunks.append(chunk if high - low == len(chunk) else chunk.part(low, high))
 
     def _reach(self, mark: TimeMark) -> None:
-        time_ms = max(self._arrived_ms, self.time_ms)
         if not self._has_begun:
             return
-        if time_ms > UNKNOWN_MS and time_ms + mark.elapsed_ms >= self._span.until_ms:
+        time_ms = mark.time_behind(max(self._arrived_ms, self.time_ms), self.clock)
+        if time_ms >= self._span.until_ms:
             self._cut_at(mark.offset)
         else:
             super()._reach(mark)

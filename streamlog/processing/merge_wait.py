@@ -51,21 +51,26 @@ class MergeWait:
         """In a line: what waits, for whom, and what to look at."""
         return (
             f"{self.size_bytes / _MIB:.1f} of {self.bound_bytes / _MIB:.1f} MiB wait in "
-            f"{self.topic}-{self.partition} for {_place(self.behind)} ({_time(self.behind_ms)}), "
-            f"most of it from {_place(self.ahead)} ({_time(self.ahead_ms)}): what writes the first "
-            "one is behind, or a record of the second one has a time of the far future"
+            f"{self.topic}-{self.partition} for {place_of(self.behind)} "
+            f"({_standing(self.behind_ms)}), most of it from {place_of(self.ahead)} "
+            f"({_standing(self.ahead_ms)}): what writes the first one is "
+            "behind, or a record of the second one has a time of the far future"
         )
 
 
-def _place(source: Source) -> str:
+def place_of(source: Source) -> str:
+    """A source, as users write a partition."""
     topic, partition = source
     return f"{topic}-{partition}"
 
 
-def _time(time_ms: int) -> str:
-    if time_ms == UNKNOWN_MS:
-        return "nothing has come"
+def time_of(time_ms: int) -> str:
+    """An event time, as a moment if there is one."""
     try:
-        return f"at {moment(time_ms).isoformat(timespec='seconds')}"
+        return moment(time_ms).isoformat(timespec="seconds")
     except (OverflowError, ValueError):
-        return f"at {time_ms} ms"
+        return f"{time_ms} ms"
+
+
+def _standing(time_ms: int) -> str:
+    return "nothing has come" if time_ms == UNKNOWN_MS else f"at {time_of(time_ms)}"

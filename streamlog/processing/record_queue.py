@@ -40,6 +40,10 @@ RUN_RECORDS_MAX = 1_000
 and its memory, still in the processor's caches, is theirs."""
 
 
+UNLOGGED = TimeMark(-1, 0)
+"""A time mark that is in no log: see `Input.bring`."""
+
+
 class Passed:
     """A time mark whose turn is next."""
 
@@ -57,9 +61,11 @@ class Passed:
 class Input(Feed):
     """One input partition of a task: records that have arrived and are not taken yet."""
 
-    def __init__(self, topic: TopicSpec, partition: int, rank: int) -> None:
+    def __init__(self, topic: TopicSpec, partition: int, rank: int, *, clock: str = "") -> None:
+        """`clock` names how event time is read here: time marks may tell it a time."""
         super().__init__((topic.name, partition), topic.key, topic.value)
         self.topic = topic
+        self.clock = clock
         self.partition = partition
         self.rank = rank
         self._position: int | None = None
@@ -119,6 +125,13 @@ class Input(Feed):
             self._received, at = mark.offset + 1, until
         self._append(columns[at:] if at else columns)
 
+    def bring(self, time_ms: int) -> None:
+        """Event time has come so far here, as a mark would say it, though the log has none."""
+        if self._chunks or self._unread or time_ms <= max(self._arrived_ms, self.time_ms):
+            return
+        self._arrived_ms = time_ms
+        self._chunks.append(Passed(UNLOGGED, time_ms))
+
     def _append(self, columns: RecordColumns) -> None:
         if not len(columns):
             return
@@ -164,9 +177,7 @@ class Input(Feed):
 
     def _reach(self, mark: TimeMark) -> None:
         """It is the turn of a mark: time goes on from where it has come."""
-        time_ms = max(self._arrived_ms, self.time_ms)
-        if time_ms > UNKNOWN_MS:
-            self._arrived_ms = time_ms + mark.elapsed_ms
+        self._arrived_ms = mark.time_behind(max(self._arrived_ms, self.time_ms), self.clock)
         self._chunks.append(Passed(mark, self._arrived_ms))
 
     def floor(self) -> Turn:
@@ -257,7 +268,8 @@ class Input(Feed):
     def _passed(self, passed: Passed) -> TimeMark:
         self._chunks.popleft()
         self.time_ms = self.marked_ms = max(self.time_ms, passed.time_ms)
-        self._position = passed.mark.offset + 1
+        if passed.mark is not UNLOGGED:
+            self._position = passed.mark.offset + 1
         return passed.mark
 
     def arrived(self, records: RecordColumns) -> Chunk:

@@ -161,6 +161,10 @@ class RecordWindowsStep(Step):
             due_ms = min(due_ms, self._early.due_ms)
         return [(feed, due_ms) for feed in self._feeds]
 
+    def ends_at(self, due_ms: int) -> int:
+        """A window closes when stream time has passed its end by the gap and the grace."""
+        return due_ms - self._node.closes_after_ms - 1
+
     def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
         """When every window that begins before `time_ms` is closed."""
         closed_ms = time_ms + self._node.windows.size_ms + self._node.closes_after_ms + 1

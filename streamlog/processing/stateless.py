@@ -337,6 +337,13 @@ class RepartitionStep(Step):
                 steps = min(feed.quiet_ms // 4, PASSING_MAX_MS) // PASSING_MS
                 yield feed, feed.time_ms + max(steps * PASSING_MS, 1)
 
+    def follows(self) -> Iterable[tuple[Feed, int]]:
+        """Those behind it may wait for this source alone as soon as others are further."""
+        if not self._is_timed:
+            return
+        for feed in self._marked:
+            yield feed, 0 if feed.time_ms == UNKNOWN_MS else feed.time_ms + PASSING_MS
+
     def settle(self, now_ms: int | None) -> bool:  # noqa: ARG002 - marks tell stream time
         """Tell every partition how far each feed has come, and if to its end, if that is news."""
         for feed, before in self._marked.items():

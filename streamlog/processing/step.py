@@ -121,6 +121,14 @@ class Step:
         """
         return ()
 
+    def follows(self) -> Iterable[tuple[Feed, int]]:
+        """As `waits_for`, once the other partitions of an input's topic have come that far."""
+        return self.waits_for()
+
+    def ends_at(self, due_ms: int) -> int:
+        """The end of the window that closes at this stream time; the time itself elsewhere."""
+        return due_ms
+
     def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:  # noqa: ARG002 - of those with feeds of their own
         """How far its feeds have to come until its own have come to `time_ms`."""
         return ()

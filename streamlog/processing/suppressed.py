@@ -266,6 +266,10 @@ class SuppressUntilClosedStep(SuppressStep):
         (end_ms, _), _ = self._queue[0]
         return self._marks_for(end_ms + self._node.closes_after_ms)
 
+    def ends_at(self, due_ms: int) -> int:
+        """A row is final when stream time has passed its window's end by the grace."""
+        return due_ms - self._node.closes_after_ms
+
     def needs(self, time_ms: int) -> Iterable[tuple[Feed, int]]:
         """When every row of a window that begins before `time_ms` is final."""
         return self._marks_for(time_ms + self._node.closes_after_ms + self._node.size_ms)

@@ -12,7 +12,7 @@ restoring (a runner's), and bounds of the input buffers (`buffered`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -20,10 +20,12 @@ from typing import Any, Protocol
 from streamlog.errors import CorruptData, TopologyError, UsageError
 from streamlog.processing.async_values import AsyncMapValuesStep
 from streamlog.processing.calls import CallResult
+from streamlog.processing.columns import Feed
 from streamlog.processing.cut_input import CutInput, TimeSpan
 from streamlog.processing.doubts import SURE, Doubt, Doubting
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.global_tables import GlobalTables
+from streamlog.processing.holdup import Holdup
 from streamlog.processing.inherited import INPUTS, SECTION, Era, inherited
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.merged import BUFFER_BYTES, MergedInput
@@ -31,6 +33,7 @@ from streamlog.processing.outbox import Outbox
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
+from streamlog.processing.stateless import RepartitionStep
 from streamlog.processing.step import Collector, Step
 from streamlog.processing.steps import Around, step_of
 from streamlog.processing.windowed import FoldedWindow, WindowedAggregateStep
@@ -54,6 +57,7 @@ from streamlog.topology import (
     Subtopology,
     TopicSpec,
 )
+from streamlog.topology.clocks import clock_name
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 
@@ -70,6 +74,8 @@ class TaskId:
 
 NO_MARKS: Mapping[TopicPartition, Sequence[TimeMark]] = MappingProxyType({})
 """There are none."""
+NOT_BROUGHT: Mapping[TopicPartition, int] = MappingProxyType({})
+"""No input is brought anywhere."""
 
 
 class Part(Protocol):
@@ -200,22 +206,61 @@ class Task:
         """Nothing happens by the clock on the wall before this time."""
         return min((step.next_wall_ms for step in self._clocked), default=FAR_MS)
 
+    def clock(self, topic: str) -> str:
+        """Names how event time is read from a topic: see `Told`."""
+        return clock_name(self.subtopology.app_id, self.subtopology.topics[topic])
+
     @property
     def waits_quiet(self) -> dict[TopicPartition, int]:
         """After how long a quiet, from now, a time mark in an input would make a difference.
 
         Of inputs that are read to their end. Milliseconds; a runner sees to it that one comes.
         """
-        found: dict[TopicPartition, int] = {}
-        pending = [pair for step in self._waiting for pair in step.waits_for()]
+        due = self._due(pair for step in self._waiting for pair in step.waits_for())
+        return {
+            feed.place: due_ms - feed.time_ms
+            for feed, due_ms in due.items()
+            if feed.time_ms > UNKNOWN_MS
+        }
+
+    @property
+    def behind(self) -> dict[TopicPartition, int]:
+        """To which event time an input has to come to make a difference.
+
+        Of inputs that are read to their end, those included of which nothing has ever come: a
+        runner brings them as far as the other partitions of their topics have come.
+        """
+        due = self._due(pair for step in self._waiting for pair in step.follows())
+        return {feed.place: due_ms for feed, due_ms in due.items()}
+
+    @property
+    def holdups(self) -> list[Holdup]:
+        """What is due by some of its sources, and held back by others."""
+        found: list[Holdup] = []
+        for step in self._waiting:
+            if isinstance(step, RepartitionStep):
+                continue
+            pairs = [*step.waits_for()]
+            due_ms = min((each for _, each in pairs), default=FAR_MS)
+            heard = {s: ms for feed, _ in pairs for s, ms, _ in feed.heard_of()}
+            behind = {source: ms for source, ms in heard.items() if ms < due_ms}
+            if behind and max(heard.values()) >= due_ms:
+                ahead = max(heard, key=lambda source: heard[source])
+                end_ms = step.ends_at(due_ms)
+                found.append(Holdup(step.name, end_ms, due_ms, behind, ahead, heard[ahead]))
+        return found
+
+    def _due(self, waits: Iterable[tuple[Feed, int]]) -> dict[Input, int]:
+        """Inputs of others that are read to their end, and to which time they have to come."""
+        found: dict[Input, int] = {}
+        pending = [*waits]
         while pending:
             feed, time_ms = pending.pop()
             if not isinstance(feed, Input):
                 owner = self._owners.get(feed)
                 pending += () if owner is None else owner.needs(time_ms)
-            elif feed.at_end and UNKNOWN_MS < feed.time_ms < time_ms and not feed.topic.internal:
-                left_ms = time_ms - feed.time_ms
-                found[feed.place] = min(left_ms, found.get(feed.place, left_ms))
+            elif feed.at_end and feed.time_ms < time_ms and not feed.topic.internal:
+                found[feed] = min(time_ms, found.get(feed, time_ms))
         return found
 
     @property
@@ -261,6 +306,7 @@ class Task:
         ends: Mapping[TopicPartition, int],
         results: Sequence[CallResult] = (),
         marks: Mapping[TopicPartition, Sequence[TimeMark]] = NO_MARKS,
+        brought: Mapping[TopicPartition, int] = NOT_BROUGHT,
         confirmed: Sequence[Doubt] = (),
     ) -> Outbox:
         """Take in records and time marks, and process all whose turn it is.
@@ -273,6 +319,8 @@ class Task:
                 end, and also as long as its end is not known.
             results: of calls that earlier outboxes of this task have asked for.
             marks: per input partition, those that stand between the records, and behind them.
+            brought: how far event time has come in inputs that are read to their end, where the
+                log can't say so by marks.
             confirmed: doubts of this task that are settled: all that was in the log when they were
                 put, here and upstream, has been handed to the task.
 
@@ -294,6 +342,8 @@ class Task:
             entry.learn_end(end, now_ms=now_ms, took=False)
         for doubt in confirmed:
             inputs[doubt.place].confirm(doubt)
+        for place, time_ms in brought.items():
+            inputs[place].bring(time_ms)
         for name, step in self._awaiting.items():
             step.resume([result for result in results if result.node == name])
         passed, fired = self._take(took, now_ms)
@@ -504,9 +554,9 @@ class Task:
         rank = self.subtopology.inputs.index(topic.name)
         if not topic.internal and self._history is not None:
             span = self._history.get(topic.name, TimeSpan())
-            return CutInput(topic, self.id.partition, rank, span=span)
+            return CutInput(topic, self.id.partition, rank, span=span, clock=self.clock(topic.name))
         if not topic.internal:
-            return Input(topic, self.id.partition, rank)
+            return Input(topic, self.id.partition, rank, clock=self.clock(topic.name))
         sources = [
             (feeder.name, partition)
             for feeder in self.subtopology.feeders[topic.name]

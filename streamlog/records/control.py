@@ -6,12 +6,14 @@ value of a marker is a version and the epoch of the coordinator that has written
 and epoch stand in the batch's header, as for data. A control batch without a record is what
 compaction leaves of a marker that is no longer needed.
 A time mark is of a type of our own, which clients of Kafka step over like any they do not know.
-Its value is a version and for how long nothing had been appended. It has no producer.
+Its value is a version and for how long nothing had been appended; from version 1 on, also the
+event time that some applications take it for (`Told`). It has no producer.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -36,6 +38,13 @@ _VERSION = 0
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _ELAPSED = struct.Struct(">hq")
+_TOLD_VERSION = 1
+_COUNT = struct.Struct(">H")
+_TOLD = struct.Struct(">Hq")
+TOLD_MAX = 64
+"""How many applications one mark tells a time."""
+CLOCK_BYTES_MAX = 300
+"""Bounds the name of a clock: a group's id and a digest."""
 _CONTROL = 0x20
 _TRANSACTIONAL_CONTROL = 0x30
 
@@ -49,6 +58,24 @@ class Marker(NamedTuple):
     """Of the coordinator that has written it; -1 if it is no marker."""
 
 
+class Told(NamedTuple):
+    """The event time to which a mark brings the readers that keep time by one clock."""
+
+    clock: str
+    """Names an application and how it reads event time from the topic's records."""
+    time_ms: int
+
+
+def clock_of(group: str, digest: str) -> str:
+    """The name of the clock of an application; `digest` stands for how it reads event time."""
+    return f"{group}:{digest}"
+
+
+def group_of(clock: str) -> str:
+    """The group whose readers keep time by this clock."""
+    return clock.rpartition(":")[0]
+
+
 class TimeMark(NamedTuple):
     """Nothing was appended for so long: event time has gone on by as much, with no record.
 
@@ -60,6 +87,17 @@ class TimeMark(NamedTuple):
     """Where it stands."""
     elapsed_ms: int
     """Since whatever was appended before it, another mark included."""
+    told: tuple[Told, ...] = ()
+    """Which applications take event time here to be no earlier than a time of theirs: where the
+    other partitions of the topic had come when this one was quiet, or empty."""
+
+    def time_behind(self, time_ms: int, clock: str) -> int:
+        """The event time behind this mark, for a reader of that clock that had come to `time_ms`.
+
+        A reader that knows no time (-1) learns one only if the mark tells its clock.
+        """
+        told_ms = max((told.time_ms for told in self.told if told.clock == clock), default=-1)
+        return max(time_ms + self.elapsed_ms if time_ms >= 0 else time_ms, told_ms)
 
 
 def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: int) -> bytes:
@@ -77,10 +115,15 @@ def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: in
     return _sealed(batch, _TRANSACTIONAL_CONTROL)
 
 
-def encode_time_mark(elapsed_ms: int, *, timestamp_ms: int) -> bytes:
+def encode_time_mark(elapsed_ms: int, *, timestamp_ms: int, told: Sequence[Told] = ()) -> bytes:
     """A control batch that says for how long nothing was appended, with base offset 0."""
     key = _KEY.pack(_VERSION, TIME_MARK)
-    value = _ELAPSED.pack(_VERSION, elapsed_ms)
+    value = _ELAPSED.pack(_TOLD_VERSION if told else _VERSION, elapsed_ms)
+    if told:
+        value += _COUNT.pack(len(told))
+        for clock, time_ms in told:
+            name = clock.encode()
+            value += _TOLD.pack(len(name), time_ms) + name
     return _sealed(bytearray(encode_batch([(timestamp_ms, key, value, ())])), _CONTROL)
 
 
@@ -132,11 +175,25 @@ def time_mark_of(batch: RecordBatch) -> TimeMark | None:
     found = _record(batch)
     if found is None or found[0] != TIME_MARK:
         return None
-    value = found[1]
-    elapsed_ms = _ELAPSED.unpack_from(value)[1] if value and len(value) >= _ELAPSED.size else -1
+    value = found[1] or b""
+    try:
+        version, elapsed_ms = _ELAPSED.unpack_from(value)
+        told = tuple(_told(value)) if version >= _TOLD_VERSION else ()
+    except (struct.error, UnicodeDecodeError):
+        elapsed_ms, told = -1, ()
     if elapsed_ms < 0:
         raise CorruptData(f"the time mark at offset {batch.base_offset} has value {value!r}")
-    return TimeMark(batch.base_offset, elapsed_ms)
+    return TimeMark(batch.base_offset, elapsed_ms, told)
+
+
+def _told(value: bytes) -> Iterator[Told]:
+    (count,) = _COUNT.unpack_from(value, _ELAPSED.size)
+    at = _ELAPSED.size + _COUNT.size
+    for _ in range(count):
+        length, time_ms = _TOLD.unpack_from(value, at)
+        at += _TOLD.size
+        yield Told(value[at : at + length].decode(), time_ms)
+        at += length
 
 
 def _record(batch: RecordBatch) -> tuple[int, bytes | None] | None:

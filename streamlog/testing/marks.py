@@ -1,8 +1,9 @@
 """DriverMarks: the passing of time, marked in the topics of a test driver as a log does it.
 
 A task says for how long an input has to be quiet to matter to it, and when it has been, a mark is
-appended. So windows close in a driver when and where they do on a log. Rule of the file: it only
-says when, and where; what a mark does is the task's.
+appended. Once nothing has come in its whole topic for as long, the mark brings it to where the
+topic's other partitions have come. So windows close in a driver when and where they do on a log.
+Rule of the file: it only says when, and where; what a mark does is the task's.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from streamlog.processing.record_queue import TopicPartition
 from streamlog.processing.task import Task
+from streamlog.records.control import Told
 from streamlog.testing.memory_topic import MemoryTopic
-from streamlog.windows.emit import FAR_MS
+from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
 
 QUIET_MS = 5_000
 """What a topic of a log has for `mark.quiet.ms`, unless it says otherwise."""
@@ -42,13 +44,36 @@ class DriverMarks:
 
     def mark(self, tasks: Iterable[Task], now_ms: int) -> None:
         """Append those that are due."""
+        tasks = [*tasks]
+        told = self._told(tasks)
         for place, due_ms in self._due(tasks).items():
             if due_ms <= now_ms:
                 _, appended_ms = self._appended[place]
-                self._topics[place[0]].mark(place[1], now_ms - appended_ms)
+                is_told = place in told and self._calm_ms(place[0]) <= now_ms
+                telling = (told[place],) if is_told else ()
+                self._topics[place[0]].mark(place[1], now_ms - appended_ms, telling)
+
+    def _told(self, tasks: Iterable[Task]) -> dict[TopicPartition, Told]:
+        """Inputs that are behind the other partitions of their topic, and where those have come."""
+        reached: dict[str, int] = {}
+        for task in tasks:
+            for (topic, _), time_ms in task.stream_times.items():
+                reached[topic] = max(time_ms, reached.get(topic, UNKNOWN_MS))
+        return {
+            place: Told(task.clock(place[0]), reached[place[0]])
+            for task in tasks
+            for place, due_ms in task.behind.items()
+            if place in self._appended and reached[place[0]] >= due_ms
+        }
+
+    def _calm_ms(self, topic: str) -> int:
+        """When nothing will have come in a topic for so long that it is calm."""
+        places = ((topic, number) for number in range(len(self._topics[topic].partitions)))
+        return max(self._appended[place][1] for place in places) + QUIET_MS
 
     def _due(self, tasks: Iterable[Task]) -> dict[TopicPartition, int]:
-        due: dict[TopicPartition, int] = {}
+        tasks = [*tasks]
+        due = {place: self._calm_ms(place[0]) for place in self._told(tasks)}
         for task in tasks:
             for place, after_ms in task.waits_quiet.items():
                 if place in self._appended:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from streamlog.errors import UsageError
 from streamlog.record import Headers
 from streamlog.records.batch import Record as RawRecord
-from streamlog.records.control import TimeMark
+from streamlog.records.control import TimeMark, Told
 
 
 class MemoryTopic:
@@ -47,9 +47,9 @@ class MemoryTopic:
         """The offset of what comes next."""
         return len(self.partitions[partition]) + len(self._marks[partition])
 
-    def mark(self, partition: int, elapsed_ms: int) -> None:
+    def mark(self, partition: int, elapsed_ms: int, told: tuple[Told, ...] = ()) -> None:
         """Add a time mark: nothing has come for so long."""
-        self._marks[partition].append(TimeMark(self.end(partition), elapsed_ms))
+        self._marks[partition].append(TimeMark(self.end(partition), elapsed_ms, told))
 
     def since(self, partition: int, offset: int) -> tuple[list[RawRecord], list[TimeMark]]:
         """The records and the time marks from an offset on."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.outbox import Drop, SinkBatch
+from streamlog.worker.holdups import Held
 
 COMMIT_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
 """Upper ends of the classes that commits are counted in."""
@@ -78,6 +79,8 @@ class TaskFigures:
     is_open: bool = True
     merge_waits: tuple[MergeWait, ...] = ()
     """What waits behind repartition topics for sources that are behind."""
+    held: tuple[Held, ...] = ()
+    """Results that are due by one source and held back by another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.figures import TaskFigures
+from streamlog.worker.holdups import Held
 from streamlog.worker.restore import TaskState
 from streamlog.worker.watchdog import Sight
 
@@ -26,6 +27,8 @@ class RunningTask:
     arrived: dict[tuple[str, int], RecordColumns] = field(default_factory=dict)
     marks: dict[tuple[str, int], list[TimeMark]] = field(default_factory=dict)
     processed_ms: int = 0
+    held: tuple[Held, ...] = ()
+    """Its results that are held back, as of when it was at work last."""
     seen: dict[TopicPartition, int] = field(default_factory=dict)
     """Where it stood when it was looked at last and was not at work."""
 
@@ -58,6 +61,7 @@ class RunningTask:
             uncommitted_bytes=self.task.state_bytes,
             state_bytes=None if self.state is None else self.state.store.size_bytes,
             merge_waits=(*self.task.merge_waits,),
+            held=self.held,
         )
 
 

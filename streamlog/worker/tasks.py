@@ -34,6 +34,7 @@ from streamlog.records.control import TimeMark
 from streamlog.tables.deferred import DeferredStore
 from streamlog.tables.rocksdb import RocksBudget
 from streamlog.topology import Topology
+from streamlog.windows.emit import UNKNOWN_MS
 from streamlog.worker.access.questions import NotHere
 from streamlog.worker.bounds import Bounds
 from streamlog.worker.calls import Calls
@@ -46,6 +47,7 @@ from streamlog.worker.figures import Figures, TaskFigures
 from streamlog.worker.global_tables import GlobalReader
 from streamlog.worker.halts import Cut
 from streamlog.worker.hand_overs import Base, HandOver
+from streamlog.worker.holdups import Holdups
 from streamlog.worker.marks import Marks
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer
@@ -139,7 +141,11 @@ class Tasks:
         )
         self._transactor = surroundings.transactor
         self._engine = surroundings.engine
-        self._marks = Marks(surroundings.log, surroundings.consumer)
+        self.marks = Marks(
+            topology, counts, surroundings.log, surroundings.consumer, surroundings.clock
+        )
+        """Sees to it that time goes on in quiet inputs."""
+        self._holdups = Holdups()
         self._checkpoints = Checkpoints(
             surroundings.log,
             surroundings.producer,
@@ -340,8 +346,14 @@ class Tasks:
             works = [(running.task.id, self._work(running, now_ms)) for running in due]
             for running, outbox in zip(due, await self._engine.call_each(works), strict=True):
                 await self._took(running, outbox)
-                self._drops.warn(str(running.task.id), running.task.merge_waits, now_ms)
+                self._tell_waits(running, now_ms)
         self._drops.tell(now_ms)
+
+    def _tell_waits(self, running: RunningTask, now_ms: int) -> None:
+        """Say for which sources a task has waited for long."""
+        name = str(running.task.id)
+        self._drops.warn(name, running.task.merge_waits, now_ms)
+        running.held = self._holdups.note(name, running.task.holdups, now_ms)
 
     def committed(self, task_id: TaskId) -> DeferredStore | None:
         """What a task has committed, to be read while it is at work; None if it is not open."""
@@ -504,6 +516,7 @@ class Tasks:
             ends=ends,
             results=self._calls.take(running.task.id),
             marks=marks,
+            brought={} if self._with.cut is not None else self.marks.brought(running.task.id),
             confirmed=self.ends.take(running.task.id),
         )
 
@@ -531,14 +544,16 @@ class Tasks:
             # What holds no records is committed, too: who waits for all above it looks at that.
             before = self._reached.get(place, self._places[place].task_at)
             if place in outbox.offsets or done.get(place, 0) > before.position:
-                # A task with state has its times there.
-                kept_ms = None if running.state is not None else times_ms[place]
-                self._reached[place] = Reached(done[place], time_ms=kept_ms)
+                # A task with state has its times there, too: other workers look here.
+                known_ms = times_ms[place] if times_ms[place] > UNKNOWN_MS else None
+                self._reached[place] = Reached(done[place], time_ms=known_ms)
         self.ends.note(running.task.id, running.task.doubts)
         self._hold_back(running)
+        standing = {p: (done[p], times_ms[p]) for p in running.inputs if p in done}
+        self.marks.note(running.task.id, standing, _by_part(running.task.behind))
         waits = running.task.waits_quiet
         for part in positions.keys() & {*running.inputs}:
-            await self._marks.want(running.task.id, part, waits.get(part))
+            await self.marks.want(running.task.id, part, waits.get(part))
 
     def _hold_back(self, running: RunningTask) -> None:
         """Pause inputs that are far ahead: of one that the task waits for, or of its calls."""
@@ -647,6 +662,12 @@ class Tasks:
         running = self._running.pop(task_id, None) or self._opened.pop(task_id)
         self._calls.cancel(task_id)
         self.ends.forget(task_id)
+        self.marks.forget(task_id, running.inputs)
+        self._holdups.forget(str(task_id))
         for part in running.inputs:
             self._reached.pop(part, None)
         await self._engine.call(task_id, running.task.close)
+
+
+def _by_part(behind: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+    return {TopicPartition(*place): due_ms for place, due_ms in behind.items()}

@@ -330,6 +330,7 @@ class _Shift:
             begin(self._end_late(stop), name="late end"),
             begin(cleanup, name="state cleanup"),
             begin(self._tasks.ends.run(), name="ends of inputs"),
+            begin(self._tasks.marks.run(), name="marks of inputs"),
         ]
         self._copies.look_at_disk()
         try:

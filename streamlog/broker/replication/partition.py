@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.syncing import PendingSync
     from streamlog.broker.storage.transactions import Decided
     from streamlog.protocol.schema import Buffer
-    from streamlog.records.control import Marker
+    from streamlog.records.control import Marker, Told
 
 NO_EPOCH = -1
 """The leader epoch of a client that does not know any: it is not checked."""
@@ -338,13 +338,13 @@ class Partition:
             return None
         return now_ms - self._appended_ms
 
-    def mark_time(self, *, now_ms: int) -> None:
+    def mark_time(self, *, now_ms: int, told: Sequence[Told] = ()) -> None:
         """Append a mark that says for how long nothing was. Raises what the log's raises."""
         quiet_ms = self.quiet_ms(now_ms)
         if quiet_ms is None:
             return
         rolled_at, self._appended_ms = self.log.active_base_offset, now_ms
-        result = self.log.mark_time(quiet_ms, now_ms=now_ms)
+        result = self.log.mark_time(quiet_ms, now_ms=now_ms, told=told)
         if result is not None:
             self._on_appended(result.size_bytes, rolled_at, now_ms)
 

@@ -56,6 +56,7 @@ from streamlog.protocol.messages.data import (
     TopicProduceResponse,
 )
 from streamlog.protocol.schema import ZERO_UUID
+from streamlog.records.control import group_of
 
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 FOLLOWER_ID_MIN = 0
@@ -103,11 +104,18 @@ def _not_written(topics: list[TopicProduceData], code: int) -> list[TopicProduce
 
 
 def fetch(request: FetchRequest, access: Access) -> Verdict:
-    """READ on topics, each time, and on those too that a session stands for."""
+    """READ on topics, each time, and on those too that a session stands for.
+
+    A time mark may tell event time to the applications whose groups the reader may READ.
+    """
     state = request.replica_state
     claimed = request.replica_id if state is None else max(request.replica_id, state.replica_id)
     if claimed >= FOLLOWER_ID_MIN and not access.cluster(Operation.CLUSTER_ACTION):
         return Verdict(FetchResponse(responses=_not_read(request.topics)))
+
+    for wanted in (each for topic in request.topics for each in topic.partitions):
+        if wanted.mark_clock and not access.group(Operation.READ, group_of(wanted.mark_clock)):
+            wanted.mark_clock, wanted.mark_to_ms = "", -1
 
     def may(topic: FetchTopic) -> bool:
         name = topic.topic or access.name_of(topic.topic_id)

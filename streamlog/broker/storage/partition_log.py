@@ -46,7 +46,7 @@ from streamlog.errors import (
     UsageError,
 )
 from streamlog.records.batch import RecordBatch, place_batch
-from streamlog.records.control import Marker, encode_marker, encode_time_mark
+from streamlog.records.control import Marker, Told, encode_marker, encode_time_mark
 
 START_OFFSET = 0
 """Of a new log."""
@@ -325,10 +325,13 @@ class PartitionLog:
         producer = (producer_id, producer_epoch)
         return self._append_control(encode_marker(marker, producer, timestamp_ms=wall_ms), now_ms)
 
-    def mark_time(self, elapsed_ms: int, *, now_ms: int) -> AppendResult | None:
+    def mark_time(
+        self, elapsed_ms: int, *, now_ms: int, told: Sequence[Told] = ()
+    ) -> AppendResult | None:
         """Append a mark that time has passed; None where no record has a time that could go on.
 
-        Its batch has the newest time there is: retention and searches by time don't see it.
+        Its batch has the newest time there is: retention and searches by time don't see it. Where
+        no record has a time, as in an empty partition, a mark has to tell one (`told`).
 
         Raises:
             LogDirectoryError: see `append`.
@@ -336,9 +339,10 @@ class PartitionLog:
         self.check_open()
         self._check_end()
         newest_ms = self._segments.active.max_timestamp_ms
-        if newest_ms < 0:
+        if newest_ms < 0 and not told:
             return None
-        return self._append_control(encode_time_mark(elapsed_ms, timestamp_ms=newest_ms), now_ms)
+        mark = encode_time_mark(elapsed_ms, timestamp_ms=newest_ms, told=told)
+        return self._append_control(mark, now_ms)
 
     def aborted(self, offset: int, end_offset: int) -> list[Decided]:
         """The aborted transactions with records from `offset` to before `end_offset`.

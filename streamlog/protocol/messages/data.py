@@ -119,8 +119,10 @@ class FetchPartition(Struct):
     `log_start_offset` is sent by replicas only; `last_fetched_epoch`, of the record before the
     offset, tells whether the log was cut meanwhile. `mark_after_ms` is ours, and unknown to
     brokers of Kafka: a reader at the end wants a time mark once nothing was appended for so long.
-    So are the last two, of members of the controllers' quorum: how far it has heard that the log
-    is committed, and that it has lost its disk (`quorum/raft`).
+    With it, an application may ask that the mark brings the readers of its `mark_clock` to
+    `mark_to_ms` (`records/control`). Ours are also two fields of members of the controllers'
+    quorum: how far it has heard that the log is committed, and that it has lost its disk
+    (`quorum/raft`).
     """
 
     partition: int = int32("0+")
@@ -132,6 +134,8 @@ class FetchPartition(Struct):
     mark_after_ms: int = int64("12+", default=-1, tag=OWN_TAG)
     known_high_watermark: int = int64("12+", default=-1, tag=OWN_TAG + 1)
     rejoin_id: int = int64("12+", tag=OWN_TAG + 2)
+    mark_to_ms: int = int64("12+", default=-1, tag=OWN_TAG + 3)
+    mark_clock: str = string("12+", tag=OWN_TAG + 4)
 
 
 class FetchTopic(Struct):

@@ -19,6 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from streamlog.processing.holdup import NAMED_MAX
 from streamlog.worker.figures import Durations, Figures, Standing, TaskFigures
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -56,6 +57,7 @@ class _WorkerCollector(Collector):
         )
         yield from _of_tasks(standing.tasks)
         yield from _of_merges(standing.tasks)
+        yield from _of_holdups(standing.tasks)
         lag = GaugeMetricFamily(
             "streamlog_lag_records",
             "Records between what tasks and agents have done and the end of the partition.",
@@ -164,6 +166,21 @@ def _of_merges(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
             behind.add_metric([task.task, wait.topic, *names], wait.apart_ms / 1000)
     yield sizes
     yield behind
+
+
+def _of_holdups(tasks: tuple[TaskFigures, ...]) -> Iterator[Metric]:
+    """Of results that are due by one partition and held back by another."""
+    lasts = GaugeMetricFamily(
+        "streamlog_held_back_seconds",
+        "For how long a node's next result has been due by one partition and held back by another.",
+        labels=["task", "node", "behind"],
+    )
+    for task in tasks:
+        for held in task.held:
+            for topic, partition in sorted(held.holdup.behind)[:NAMED_MAX]:
+                names = [task.task, held.holdup.node, f"{topic}-{partition}"]
+                lasts.add_metric(names, held.lasts_ms / 1000)
+    yield lasts
 
 
 def _histogram(name: str, text: str, durations: Durations) -> Metric:
