@@ -339,7 +339,7 @@ class RepartitionStep(Step):
 
     def follows(self) -> Iterable[tuple[Feed, int]]:
         """Those behind it may wait for this source alone as soon as others are further."""
-        if not self._is_timed:
+        if not self._is_timed or self._idle_marks_ms:
             return
         for feed in self._marked:
             yield feed, 0 if feed.time_ms == UNKNOWN_MS else feed.time_ms + PASSING_MS

@@ -161,6 +161,9 @@ class Task:
         self._emitting, self._flushing = self._with("emit"), self._with("flush")
         self._clocked = self._with("next_wall_ms")
         self._passing, self._waiting = self._with("pass_time"), self._with("waits_for")
+        patient = {n.name for n in subtopology.nodes if getattr(n, "idle_after_ms", None)}
+        self._following = [s for s in self._waiting if s.name not in patient]
+        """Those of them that do not say themselves how long they wait for a quiet source."""
         self._owners = {f: s for s in self._steps.values() for f in (*s.own_feeds, *s.clocks)}
         """Of feeds that are no inputs."""
         self._has_news = False
@@ -230,7 +233,7 @@ class Task:
         Of inputs that are read to their end, those included of which nothing has ever come: a
         runner brings them as far as the other partitions of their topics have come.
         """
-        due = self._due(pair for step in self._waiting for pair in step.follows())
+        due = self._due(pair for step in self._following for pair in step.follows())
         return {feed.place: due_ms for feed, due_ms in due.items()}
 
     @property

@@ -47,6 +47,7 @@ from streamlog.testing.tables import DriverTables, TaskRows
 from streamlog.testing.topics import TestTopicIn, TestTopicOut
 from streamlog.topology import Subtopology, Topology, dead_letter_topics
 from streamlog.topology.blueprint import Blueprint
+from streamlog.topology.clocks import partners
 from streamlog.topology.difference import difference
 from streamlog.windows.emit import FAR_MS
 
@@ -133,6 +134,7 @@ class TestDriver:
                 for name, spec in self._topology.topics.items()
                 if not (spec.compact or spec.internal)
             ],
+            partners(self._topology),
         )
         self._popped: dict[str, int] = {}
         self._committed, self._times = before.committed, before.times

@@ -23,8 +23,14 @@ QUIET_MS = 5_000
 class DriverMarks:
     """When which partition is due for a mark. Times are those of the driver."""
 
-    def __init__(self, topics: Mapping[str, MemoryTopic], marked: Collection[str]) -> None:
-        """`marked` are the names of the topics that take marks."""
+    def __init__(
+        self,
+        topics: Mapping[str, MemoryTopic],
+        marked: Collection[str],
+        partners: Mapping[str, Collection[str]],
+    ) -> None:
+        """`marked` are the names of the topics that take marks; `partners` see `clocks`."""
+        self._partners = partners
         self._topics = {name: topics[name] for name in marked}
         self._appended: dict[TopicPartition, tuple[int, int]] = {}
         """End, and since when it is there."""
@@ -55,10 +61,14 @@ class DriverMarks:
 
     def _told(self, tasks: Iterable[Task]) -> dict[TopicPartition, Told]:
         """Inputs that are behind the other partitions of their topic, and where those have come."""
-        reached: dict[str, int] = {}
+        own: dict[str, int] = {}
         for task in tasks:
             for (topic, _), time_ms in task.stream_times.items():
-                reached[topic] = max(time_ms, reached.get(topic, UNKNOWN_MS))
+                own[topic] = max(time_ms, own.get(topic, UNKNOWN_MS))
+        reached = {
+            topic: time_ms if time_ms > UNKNOWN_MS else max(own[name] for name in self._met(topic))
+            for topic, time_ms in own.items()
+        }
         return {
             place: Told(task.clock(place[0]), reached[place[0]])
             for task in tasks
@@ -66,10 +76,14 @@ class DriverMarks:
             if place in self._appended and reached[place[0]] >= due_ms
         }
 
+    def _met(self, topic: str) -> Collection[str]:
+        """The topics that are waited for together with this one."""
+        return self._partners.get(topic, (topic,))
+
     def _calm_ms(self, topic: str) -> int:
         """When nothing will have come in a topic for so long that it is calm."""
-        places = ((topic, number) for number in range(len(self._topics[topic].partitions)))
-        return max(self._appended[place][1] for place in places) + QUIET_MS
+        since = [ms for (name, _), (_, ms) in self._appended.items() if name in self._met(topic)]
+        return max(since) + QUIET_MS
 
     def _due(self, tasks: Iterable[Task]) -> dict[TopicPartition, int]:
         tasks = [*tasks]

@@ -12,7 +12,7 @@ from streamlog.broker.storage.inspection import Inspection
 from streamlog.protocol.messages.data import FetchPartition, FetchResponse, PartitionData
 from streamlog.protocol.schema import one_buffer
 from streamlog.records.batch import encode_batch, split_batches
-from streamlog.records.control import time_mark_of
+from streamlog.records.control import TimeMark, Told, time_mark_of
 from tests.broker.node import Node, ask, at, batch, create, delete, fetch_request, produce
 from tests.broker.test_transactions import begun
 
@@ -153,6 +153,38 @@ def test_where_no_record_has_a_time_nothing_can_go_on(node: Node) -> None:
         create(broker)
         await want(broker, 0, 1)
         node.pass_time(broker, 10 * QUIET_MS)
+        assert end(broker) == 0
+
+    node.run(story)
+
+
+def test_an_empty_partition_is_marked_for_the_clocks_that_are_told_a_time(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        for clock, time_ms in (("shop:record", 700), ("till:record", 900), ("shop:record", 800)):
+            wanted = waiting(0, 0)
+            wanted.mark_clock, wanted.mark_to_ms = clock, time_ms
+            await ask(broker, fetch_request(wanted), FetchResponse)
+        node.pass_time(broker, QUIET_MS - 1)
+        assert end(broker) == 0
+        node.pass_time(broker, 1)
+        response = await ask(broker, fetch_request(at(0), max_wait_ms=60_000), FetchResponse)
+        data = response.responses[0].partitions[0].records or b""
+        (mark,) = map(time_mark_of, split_batches(one_buffer(data)))
+        assert mark == TimeMark(0, QUIET_MS, (Told("shop:record", 800), Told("till:record", 900)))
+        assert (await produce(broker, batch(b"a"))).base_offset == 1
+
+    node.run(story)
+
+
+@pytest.mark.parametrize(("clock", "time_ms"), [("", 5), ("c" * 301, 5), ("c", -1), ("c", 1 << 62)])
+def test_a_mark_tells_no_time_beyond_all_bounds(node: Node, clock: str, time_ms: int) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        wanted = waiting(0, 0)
+        wanted.mark_clock, wanted.mark_to_ms = clock, time_ms
+        await ask(broker, fetch_request(wanted), FetchResponse)
+        node.pass_time(broker, QUIET_MS)
         assert end(broker) == 0
 
     node.run(story)

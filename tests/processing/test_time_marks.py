@@ -26,7 +26,7 @@ from streamlog import (
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import Record as RawRecord
-from streamlog.records.control import TimeMark
+from streamlog.records.control import TimeMark, Told
 from streamlog.tables.memory import MemoryStore
 from streamlog.topology import Subtopology, Topology
 
@@ -37,6 +37,8 @@ entries = st.lists(
     st.one_of(
         st.tuples(st.just("record"), st.integers(0, 60)),
         st.tuples(st.just("mark"), st.integers(0, 15)),
+        st.tuples(st.just("told"), st.integers(0, 60)),
+        st.tuples(st.just("told others"), st.integers(0, 1 << 40)),
     ),
     max_size=25,
 )
@@ -85,10 +87,19 @@ TOPICS = ("out", "told", "some-rows", "early-rows", "visits-rows", "final-rows")
 
 
 def log_of(history: list[tuple[str, int]]) -> list[RawRecord | TimeMark]:
-    return [
-        TimeMark(offset, ms) if kind == "mark" else RawRecord(offset, ms, b"k%d" % (ms % 2), b"v")
-        for offset, (kind, ms) in enumerate(history)
-    ]
+    return [entry_of(offset, *each) for offset, each in enumerate(history)]
+
+
+def entry_of(offset: int, kind: str, ms: int) -> RawRecord | TimeMark:
+    match kind:
+        case "mark":
+            return TimeMark(offset, ms)
+        case "told":
+            return TimeMark(offset, 0, (Told("marks:record", ms),))
+        case "told others":
+            return TimeMark(offset, 0, (Told("other:record", ms), Told("marks:another", ms)))
+        case _:
+            return RawRecord(offset, ms, b"k%d" % (ms % 2), b"v")
 
 
 def task_on(store: MemoryStore, sub: Subtopology = SUB) -> Task:
@@ -144,6 +155,10 @@ def test_a_window_is_closed_by_a_mark_as_by_a_record_of_that_time(
     for kind, ms in history:
         if kind == "mark":
             now_ms = now_ms + ms if now_ms >= 0 else now_ms
+        elif kind == "told":
+            now_ms = max(now_ms, ms)
+        elif kind == "told others":
+            pass
         else:
             now_ms = max(now_ms, ms)
             end_ms = ms // 10 * 10 + 10
@@ -219,3 +234,38 @@ def test_what_is_due_in_event_time_goes_on_though_nothing_comes(
         assert not t.output(made.out).records
         t.advance("1m")
         assert [record.value for record in t.output(made.out).records] == [1]
+
+
+def test_an_empty_partition_of_a_topic_at_rest_holds_back_no_window() -> None:
+    """The first program of the cookbook: four partitions, and all records in one of them."""
+    app = App("first")
+    words = app.topic("words", key=str, value=str)
+    out = app.topic("out", key=Windowed[str], value=int)
+    grouped = app.stream(words).group_by(lambda _, word: word, name="by-word")
+    grouped.windowed(tumbling("1m", grace="20s")).count(name="counts").changes().to(out)
+    with app.test(partitions=4) as t:
+        for second in (10, 50, 330):
+            t.input(words).send("a", at=second * 1_000, partition=2)
+        t.advance("4s")
+        assert not t.output(out).records
+        t.advance("1s")
+        assert [record.value for record in t.output(out).records] == [2]
+        # What comes to a partition that was passed over is late by the time it was brought to.
+        t.input(words).send("a", at=20_000, partition=0)
+        t.input(words).send("a", at=300_000, partition=0)
+        t.advance("1h")
+        assert [record.value for record in t.output(out).records] == [2, 2]
+        assert t.drops["counts", "late"] == 1
+
+
+def test_a_topic_without_records_in_a_merge_holds_back_no_window() -> None:
+    app = App("first")
+    one, two = (app.topic(name, key=str, value=str) for name in ("one", "two"))
+    out = app.topic("out", key=Windowed[str], value=int)
+    merged = app.stream(one).merge(app.stream(two)).group_by_key()
+    merged.windowed(tumbling("1m")).count(name="counts").changes().to(out)
+    with app.test() as t:
+        t.input(one).send("", key="a", at=0)
+        t.input(one).send("", key="a", at=90_000)
+        t.advance("10s")
+        assert [record.value for record in t.output(out).records] == [1]

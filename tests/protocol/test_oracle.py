@@ -37,6 +37,8 @@ OWN_FIELDS = {
     "is_rejoining",
     "known_high_watermark",
     "mark_after_ms",
+    "mark_clock",
+    "mark_to_ms",
     "rejoin_id",
     "rejoined",
     "report",

@@ -3,6 +3,8 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch, encode_batch
@@ -12,6 +14,7 @@ from streamlog.records.control import (
     TIME_MARK,
     Marker,
     TimeMark,
+    Told,
     encode_marker,
     encode_time_mark,
     marker_of,
@@ -68,3 +71,20 @@ def test_a_malformed_time_mark_is_told(value: bytes | None) -> None:
     key = struct.pack(">hh", 0, TIME_MARK)
     with pytest.raises(CorruptData, match="offset 0"):
         time_mark_of(RecordBatch(encode_batch([(0, key, value, ())])))
+
+
+@given(
+    st.integers(0, 1 << 40),
+    st.lists(st.tuples(st.text(max_size=20), st.integers(0, 1 << 50)), max_size=5),
+)
+def test_a_mark_tells_each_clock_its_time(elapsed_ms: int, told: list[tuple[str, int]]) -> None:
+    pairs = [Told(*each) for each in told]
+    data = encode_time_mark(elapsed_ms, timestamp_ms=-1, told=pairs)
+    mark = time_mark_of(RecordBatch(data))
+    assert mark == TimeMark(0, elapsed_ms, tuple(pairs))
+    for clock, _ in pairs:
+        newest_ms = max(time_ms for name, time_ms in pairs if name == clock)
+        assert mark.time_behind(-1, clock) == newest_ms
+        assert mark.time_behind(7, clock) == max(newest_ms, 7 + elapsed_ms)
+    assert mark.time_behind(-1, "a clock that was told nothing") == -1
+    assert mark.time_behind(7, "a clock that was told nothing") == 7 + elapsed_ms

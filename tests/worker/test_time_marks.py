@@ -77,3 +77,52 @@ def test_windows_close_without_records_and_a_replay_closes_them_there(
     with running(*WORKER, cwd=tmp_path, NAME=f"{name}-replay", GUARANTEE=guarantee) as worker:
         assert rows_of(log_url, f"{name}-replay", 2) == live
         assert worker.stop() == 0
+
+
+FIRST = """
+import os
+from streamlog import App, Windowed, tumbling
+
+name = os.environ["NAME"]
+app = App(name, log="embedded:./log", state_dir=f"./state-{os.environ['TRY']}",
+          commit_interval="20ms", guarantee=os.environ["GUARANTEE"])
+words = app.topic("words", key=str, value=str)
+out = app.topic(f"out-{name}", key=Windowed[str], value=int, partitions=1)
+grouped = app.stream(words).group_by(lambda _, word: word, name="again")
+grouped.windowed(tumbling("1s")).count(name="counts").changes().to(out)
+"""
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_an_empty_partition_holds_back_no_window_and_a_load_is_waited_for(
+    tmp_path: Path, guarantee: str
+) -> None:
+    """One partition after the other is filled, slower than a topic takes to be calm."""
+    (tmp_path / "quiet.py").write_text(FIRST)
+    log_url = f"embedded:{tmp_path / 'log'}"
+
+    async def begin() -> None:
+        async with Log.open(log_url, listen=False) as log:
+            new = NewTopic("words", 4, configs={"mark.quiet.ms": "20"})
+            await log.admin().create_topics([new])
+
+    async def load(log: Log) -> None:
+        async with log.producer() as producer:
+            for number in (0, 1):
+                for step in range(13):
+                    await producer.send(
+                        "words", b"w", key=b"w", partition=number, timestamp_ms=step * 100_000
+                    )
+                    await producer.flush()
+                    await asyncio.sleep(0.5)
+
+    asyncio.run(begin())
+    environment = {"NAME": "first", "GUARANTEE": guarantee}
+    with running(*WORKER, cwd=tmp_path, TRY="live", **environment) as worker:
+        worker.line("rebalance: this worker has")
+        attached(log_url, load)
+        # Two partitions stay empty, and what came to the second one was not late.
+        live = rows_of(log_url, "first", 13)
+        assert live == [(step * 100_000, 2) for step in range(13)]
+        assert worker.stop() == 0
+    assert "late" not in worker.output
