@@ -342,7 +342,8 @@ class Stream(Joining[K, V]):
             p: the class; each task makes an object of it.
             name: of the processor, which is the identity of its state.
             idle_after: do not wait for sources that are read to their end and quiet for this
-                long. Without this, one that is quiet or empty holds stream time back.
+                long. Without this, one that is quiet or empty holds stream time back until
+                time marks of the log bring it on.
             on_error: what becomes of a record on which `process` fails, and of which nothing
                 stays then; the app's policy by default. A timer that fails ends the task.
             tables: those whose rows it has at hand, of the same keys; by default those that the

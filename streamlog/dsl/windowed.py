@@ -89,8 +89,9 @@ class WindowedStream(Generic[K, V]):
         """Do not wait for sources that are read to their end and quiet for this long.
 
         Windows close when all sources (the partitions upstream) have passed their end. Without
-        this one that is quiet, or empty, holds them open. Results then depend on the clock:
-        what such a source brings for a closed window is late.
+        this, one that is quiet or empty holds them open until time marks of the log bring it on,
+        which a replay finds in the same place. With it, results depend on the clock: what such
+        a source brings for a closed window is late.
         """
         return type(self)(self._place, replace(self._windowing, idle_after_ms=idle_after_ms(wall)))
 

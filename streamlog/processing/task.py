@@ -154,16 +154,13 @@ class Task:
         self._steps: dict[str, Step] = {}
         self._build(global_tables or GlobalTables())
         self._entries = self._entry_steps()
-        self._awaiting = {
-            s.name: s for s in self._steps.values() if isinstance(s, AsyncMapValuesStep)
-        }
+        steps = self._steps.values()
+        self._awaiting = {s.name: s for s in steps if isinstance(s, AsyncMapValuesStep)}
         self._looking, self._settling = self._with("look"), self._with("settle")
         self._emitting, self._flushing = self._with("emit"), self._with("flush")
         self._clocked = self._with("next_wall_ms")
         self._passing, self._waiting = self._with("pass_time"), self._with("waits_for")
-        patient = {n.name for n in subtopology.nodes if getattr(n, "idle_after_ms", None)}
-        self._following = [s for s in self._waiting if s.name not in patient]
-        """Those of them that do not say themselves how long they wait for a quiet source."""
+        self._following = [step for step in self._waiting if not self._is_patient(step)]
         self._owners = {f: s for s in self._steps.values() for f in (*s.own_feeds, *s.clocks)}
         """Of feeds that are no inputs."""
         self._has_news = False
@@ -610,6 +607,10 @@ class Task:
         """The steps whose kind has this method of `Step`, parents first."""
         nothing = getattr(Step, capability)
         return [s for s in self._steps.values() if getattr(type(s), capability) is not nothing]
+
+    def _is_patient(self, step: Step) -> bool:
+        """Whether its node says itself for how long it waits for a quiet source."""
+        return getattr(self.subtopology.by_name[step.name], "idle_after_ms", None) is not None
 
     def _failures(self, name: str, node: Node) -> NodeFailures | None:
         policy = node.on_error

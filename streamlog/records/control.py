@@ -115,7 +115,7 @@ def encode_marker(marker: Marker, producer: tuple[int, int], *, timestamp_ms: in
     return _sealed(batch, _TRANSACTIONAL_CONTROL)
 
 
-def encode_time_mark(elapsed_ms: int, *, timestamp_ms: int, told: Sequence[Told] = ()) -> bytes:
+def encode_time_mark(elapsed_ms: int, timestamp_ms: int, told: Sequence[Told] = ()) -> bytes:
     """A control batch that says for how long nothing was appended, with base offset 0."""
     key = _KEY.pack(_VERSION, TIME_MARK)
     value = _ELAPSED.pack(_TOLD_VERSION if told else _VERSION, elapsed_ms)

@@ -129,11 +129,7 @@ class TestDriver:
         self._global_tables = ListedTables(self._topology, self._topics)
         self._marks = DriverMarks(
             self._topics,
-            [
-                name
-                for name, spec in self._topology.topics.items()
-                if not (spec.compact or spec.internal)
-            ],
+            [n for n, t in self._topology.topics.items() if not (t.compact or t.internal)],
             partners(self._topology),
         )
         self._popped: dict[str, int] = {}

@@ -17,7 +17,8 @@ from streamlog.topology import Topology
 from streamlog.worker.exchange import Exchange
 from streamlog.worker.moves import UNKNOWN_LAG
 from streamlog.worker.standby import Room, Standbys
-from streamlog.worker.tasks import Surroundings, Tasks
+from streamlog.worker.surroundings import Surroundings
+from streamlog.worker.tasks import Tasks
 
 LOOK_MS = 500
 """Between two looks at how far the copies are."""

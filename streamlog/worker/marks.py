@@ -87,12 +87,13 @@ class Marks:
         self,
         task_id: TaskId,
         standing: Mapping[TopicPartition, tuple[int, int]],
-        behind: Mapping[TopicPartition, int],
+        behind: Mapping[tuple[str, int], int],
     ) -> None:
         """Position and event time of a task's inputs; and to where some have to be brought."""
         self._standing |= standing
-        self._behind[task_id] = behind
-        if behind:
+        found = {TopicPartition(*place): due_ms for place, due_ms in behind.items()}
+        self._behind[task_id] = found
+        if found:
             self._wake.set()
 
     def forget(self, task_id: TaskId, inputs: Iterable[TopicPartition]) -> None:
@@ -124,15 +125,18 @@ class Marks:
             )
             while True:
                 self._wake.clear()
-                try:
-                    await self._look(reader)
-                except StreamlogError as error:
-                    if not error.retriable:
-                        raise
-                    logger.debug("can't look at the topics of quiet inputs: %s", error)
+                await self._try_to_look(reader)
                 await asyncio.sleep(LOOK_MS / 1000)
                 if not any(self._behind.values()):
                     await self._wake.wait()
+
+    async def _try_to_look(self, reader: Consumer) -> None:
+        try:
+            await self._look(reader)
+        except StreamlogError as error:
+            if not error.retriable:
+                raise
+            logger.debug("can't look at the topics of quiet inputs: %s", error)
 
     async def _look(self, reader: Consumer) -> None:
         if self._are_written is None:

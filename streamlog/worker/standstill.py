@@ -37,7 +37,8 @@ from streamlog.worker.halting import HaltWatch
 from streamlog.worker.halts import Cut, Lifted, Stood, Word, encoded, topic_of
 from streamlog.worker.program import Start
 from streamlog.worker.running_task import RunningTask
-from streamlog.worker.tasks import Surroundings, Tasks
+from streamlog.worker.surroundings import Surroundings
+from streamlog.worker.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 

@@ -13,18 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
-from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import Offsets
-from streamlog.client.producer import Producer
-from streamlog.clock import Clock, SteadyWall
-from streamlog.log import Log
-from streamlog.processing.inherited import Era
+from streamlog.clock import SteadyWall
 from streamlog.processing.outbox import Outbox, SinkBatch
 from streamlog.processing.rows import tables_of
 from streamlog.processing.task import Task, TaskId
@@ -38,15 +33,12 @@ from streamlog.windows.emit import UNKNOWN_MS
 from streamlog.worker.access.questions import NotHere
 from streamlog.worker.bounds import Bounds
 from streamlog.worker.calls import Calls
-from streamlog.worker.commit import Checkpoints, Fenced, OnStep, bring_in, checkpoint
+from streamlog.worker.commit import Checkpoints, Fenced, bring_in, checkpoint
 from streamlog.worker.drops import Drops
 from streamlog.worker.ends import Ends
-from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor
-from streamlog.worker.figures import Figures, TaskFigures
-from streamlog.worker.global_tables import GlobalReader
-from streamlog.worker.halts import Cut
-from streamlog.worker.hand_overs import Base, HandOver
+from streamlog.worker.figures import TaskFigures
+from streamlog.worker.hand_overs import Base
 from streamlog.worker.holdups import Holdups
 from streamlog.worker.marks import Marks
 from streamlog.worker.pauses import Pauses
@@ -54,6 +46,7 @@ from streamlog.worker.restore import Restorer
 from streamlog.worker.running_task import RunningTask, built
 from streamlog.worker.sinks import Sinks
 from streamlog.worker.starts import Place
+from streamlog.worker.surroundings import Surroundings
 from streamlog.worker.watchdog import Sight
 
 logger = logging.getLogger(__name__)
@@ -81,38 +74,6 @@ CLOSE_WAIT_MS = 5_000
 FENCED_DELAY_MS = 5_000
 """A task that another worker has taken is opened again only after this, if it is still ours:
 by then a heartbeat has told whether the group counts on us at all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What tasks need of their worker."""
-
-    log: Log
-    producer: Producer
-    consumer: Consumer
-    clock: Clock
-    state_path: str
-    """The app's state directory; each task has a directory of its own in it."""
-    state_memory_bytes: int
-    """For the state of all tasks together."""
-    background: asyncio.TaskGroup
-    """Owns the opening of tasks."""
-    figures: Figures
-    """Told what has been done."""
-    era: Era
-    """Which state the app has let go of."""
-    engine: EngineThread
-    """Does all that tasks do."""
-    transactor: Transactor | None
-    """Writes commits as transactions: exactly once. None: at least once."""
-    on_step: OnStep
-    """Told how far a commit is."""
-    reader: GlobalReader
-    """Of the global tables, which tasks may look into."""
-    hand_over: HandOver | None = None
-    """The last one, if the app's state has begun with a snapshot."""
-    cut: Cut | None = None
-    """Where tasks are to stand still, if they are."""
 
 
 class Tasks:
@@ -550,7 +511,7 @@ class Tasks:
         self.ends.note(running.task.id, running.task.doubts)
         self._hold_back(running)
         standing = {p: (done[p], times_ms[p]) for p in running.inputs if p in done}
-        self.marks.note(running.task.id, standing, _by_part(running.task.behind))
+        self.marks.note(running.task.id, standing, running.task.behind)
         waits = running.task.waits_quiet
         for part in positions.keys() & {*running.inputs}:
             await self.marks.want(running.task.id, part, waits.get(part))
@@ -667,7 +628,3 @@ class Tasks:
         for part in running.inputs:
             self._reached.pop(part, None)
         await self._engine.call(task_id, running.task.close)
-
-
-def _by_part(behind: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
-    return {TopicPartition(*place): due_ms for place, due_ms in behind.items()}

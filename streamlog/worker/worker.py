@@ -54,7 +54,8 @@ from streamlog.worker.replies import Replies
 from streamlog.worker.run_log import RunLog
 from streamlog.worker.standstill import Standstill
 from streamlog.worker.starts import Place, described, look_up, refuse_growth, watch_directory
-from streamlog.worker.tasks import AgentWrites, Surroundings, Tasks
+from streamlog.worker.surroundings import Surroundings
+from streamlog.worker.tasks import AgentWrites, Tasks
 from streamlog.worker.topics import ensure_topics
 from streamlog.worker.versions import Versions
 from streamlog.worker.watchdog import Sight

@@ -325,9 +325,7 @@ class PartitionLog:
         producer = (producer_id, producer_epoch)
         return self._append_control(encode_marker(marker, producer, timestamp_ms=wall_ms), now_ms)
 
-    def mark_time(
-        self, elapsed_ms: int, *, now_ms: int, told: Sequence[Told] = ()
-    ) -> AppendResult | None:
+    def mark_time(self, ms: int, *, now_ms: int, told: Sequence[Told] = ()) -> AppendResult | None:
         """Append a mark that time has passed; None where no record has a time that could go on.
 
         Its batch has the newest time there is: retention and searches by time don't see it. Where
@@ -341,8 +339,7 @@ class PartitionLog:
         newest_ms = self._segments.active.max_timestamp_ms
         if newest_ms < 0 and not told:
             return None
-        mark = encode_time_mark(elapsed_ms, timestamp_ms=newest_ms, told=told)
-        return self._append_control(mark, now_ms)
+        return self._append_control(encode_time_mark(ms, newest_ms, told), now_ms)
 
     def aborted(self, offset: int, end_offset: int) -> list[Decided]:
         """The aborted transactions with records from `offset` to before `end_offset`.

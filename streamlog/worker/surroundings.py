@@ -1,0 +1,51 @@
+"""Surroundings: what the tasks of a worker are given by it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock
+from streamlog.log import Log
+from streamlog.processing.inherited import Era
+from streamlog.worker.commit import OnStep
+from streamlog.worker.engine import EngineThread
+from streamlog.worker.exactly_once import Transactor
+from streamlog.worker.figures import Figures
+from streamlog.worker.global_tables import GlobalReader
+from streamlog.worker.halts import Cut
+from streamlog.worker.hand_overs import HandOver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What tasks need of their worker."""
+
+    log: Log
+    producer: Producer
+    consumer: Consumer
+    clock: Clock
+    state_path: str
+    """The app's state directory; each task has a directory of its own in it."""
+    state_memory_bytes: int
+    """For the state of all tasks together."""
+    background: asyncio.TaskGroup
+    """Owns the opening of tasks."""
+    figures: Figures
+    """Told what has been done."""
+    era: Era
+    """Which state the app has let go of."""
+    engine: EngineThread
+    """Does all that tasks do."""
+    transactor: Transactor | None
+    """Writes commits as transactions: exactly once. None: at least once."""
+    on_step: OnStep
+    """Told how far a commit is."""
+    reader: GlobalReader
+    """Of the global tables, which tasks may look into."""
+    hand_over: HandOver | None = None
+    """The last one, if the app's state has begun with a snapshot."""
+    cut: Cut | None = None
+    """Where tasks are to stand still, if they are."""
