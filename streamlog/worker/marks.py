@@ -146,8 +146,8 @@ class Marks:
         topics |= {partner for topic in topics for partner in self._partners[topic]}
         parts = [part for topic in topics for part in self._parts[topic]]
         ends = await reader.end_offsets(parts)
-        others = [part for part in parts if part not in self._standing]
-        standing = {**await self._committed(reader, others), **self._standing}
+        here = dict(self._standing)  # Tasks come and go while others are asked.
+        standing = {**await self._committed(reader, [p for p in parts if p not in here]), **here}
         now_ms = self._clock.now_ms()
         self._calm.look(now_ms, {part: Standing(ends[part], *standing[part]) for part in parts})
 
