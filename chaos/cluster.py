@@ -15,6 +15,7 @@ from chaos.network import Bridge, Loopback, Network
 from chaos.world import is_inside
 from streamlog.broker.quorum.wire import METADATA_TOPIC
 from streamlog.broker.storage.catalog import new_id
+from streamlog.cli.cluster_status import look
 from streamlog.client.cluster_descriptions import PartitionDescription
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
@@ -30,6 +31,9 @@ LEADERS_SHARE: Final = 2 / 3
 """How often a fault is one of who leads something, or decides."""
 NOBODY: Final = -1
 ASK_MS: Final = 1_000
+STATUS_S: Final = 10.0
+"""For one look at all of them."""
+UNKNOWN: Final = "no broker can say how the cluster is"
 LOOK_S: Final = 0.2
 """Between two looks at how the brokers are."""
 TEST_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -150,18 +154,27 @@ class Cluster:
             await asyncio.sleep(LOOK_S)
 
     async def all_in_sync(self, within_s: float) -> list[str]:
-        """Wait until every replica is in sync; what is not, if it takes longer."""
-        left = ["nobody can say which partitions there are"]
+        """Wait until the cluster is proved well; what is not proved, if it takes longer."""
+        left = [UNKNOWN]
         try:
             async with asyncio.timeout(within_s):
                 while left:
-                    found = await self.partitions()
-                    left = [_told(each) for each in found if not _is_whole(each)] if found else left
+                    left = await self._doubts()
                     if left:
                         await asyncio.sleep(LOOK_S)
         except TimeoutError:
             return left
         return []
+
+    async def _doubts(self) -> list[str]:
+        """As `streamlog cluster status` tells them."""
+        try:
+            async with asyncio.timeout(STATUS_S), self.log.admin() as admin:
+                status = await look(admin)
+        except (StreamlogError, TimeoutError):
+            return [UNKNOWN]
+        missing = [f"broker {each} is missing" for each in status.missing]
+        return [*status.doubts, *missing] or ([] if status.is_well else [UNKNOWN])
 
     async def _leaders(self) -> list[int]:
         leaders = [each.leader for each in await self.partitions() if each.leader in self.brokers]
@@ -221,14 +234,3 @@ async def running(
         for each in processes:
             await each.kill()
         network.close()
-
-
-def _is_whole(partition: PartitionDescription) -> bool:
-    return partition.leader > 0 and set(partition.in_sync) == set(partition.replicas)
-
-
-def _told(partition: PartitionDescription) -> str:
-    return (
-        f"{partition.topic}-{partition.partition} is led by {partition.leader}, and of its replicas"
-        f" {list(partition.replicas)} in sync are {list(partition.in_sync)}"
-    )

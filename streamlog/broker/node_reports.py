@@ -64,12 +64,14 @@ class NodeReports:
         if replica is None:
             return None
         leader, follower = replica.machine.leader, replica.machine.follower
-        log, facts = replica.log, replica.facts
+        facts = replica.facts
         report = ReplicaReport(
-            isr=None,
-            high_watermark=log.high_watermark,
-            log_end_offset=log.log_end_offset if replica.is_alone else facts.counted_offset,
+            isr=None, high_watermark=facts.high_watermark, log_end_offset=facts.counted_offset
         )
+        if replica.is_alone:
+            # Nobody follows: what is durable is committed, and the facts are not kept up to date.
+            durable = replica.log.synced.offset
+            report.high_watermark = report.log_end_offset = durable
         if leader is not None:
             report.leader_epoch, report.isr = leader.epoch, sorted(leader.isr)
         elif follower is not None:

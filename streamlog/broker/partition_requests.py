@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
 
 
+UNMEASURED = -1
+
+
 class Reports(Protocol):
     """Port: what this process says of itself."""
 
@@ -88,7 +91,10 @@ class PartitionRequests:
             partitions=[
                 DescribeLogDirsPartition(
                     partition_index=number,
-                    partition_size=self._directory.partition_bytes(name, number),
+                    # Reports are asked for again and again, and sizes are looked up in files.
+                    partition_size=(
+                        UNMEASURED if reports else self._directory.partition_bytes(name, number)
+                    ),
                     report=self._reports.replica(name, number) if reports else None,
                 )
                 for number in numbers

@@ -190,3 +190,30 @@ def test_our_client_writes_to_new_partitions_at_once(tmp_path: Path) -> None:
                 await admin.create_partitions("t", 3)
 
     asyncio.run(main())
+
+
+def test_a_broker_reports_on_itself_if_it_is_asked(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker, partitions=2)
+        await produce(broker, batch(b"a", b"b"), index=1)
+        request = DescribeLogDirsRequest(topics=None, include_report=True)
+        answer = await ask(broker, request, DescribeLogDirsResponse)
+        report = answer.report
+        assert report is not None
+        assert (report.broker_id, report.quorum_leader) == (1, 1)
+        (registered,) = report.registrations
+        assert (registered.broker_epoch, registered.is_fenced) == (report.broker_epoch, False)
+        assert registered.log_dirs == [report.directory_id]
+        (topic,) = answer.results[0].topics
+        replicas = {each.partition_index: each.report for each in topic.partitions}
+        assert replicas[1] is not None
+        assert (replicas[1].isr, replicas[1].high_watermark, replicas[1].log_end_offset) == (
+            [1],
+            2,
+            2,
+        )
+        plain = await ask(broker, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+        assert plain.report is None
+        assert plain.results[0].topics[0].partitions[0].report is None
+
+    node.run(story)

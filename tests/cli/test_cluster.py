@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from chaos.ports import reserved_ports
 from streamlog.assignors import TopicPartition
 from streamlog.broker.broker import Broker
 from streamlog.cli.cluster import cluster, parse_move, parse_partition, spread
+from streamlog.cli.cluster_status import wait_for
+from streamlog.cli.session import Session
 from streamlog.client.cluster_descriptions import PartitionDescription
-from streamlog.errors import LogError, UsageError
+from streamlog.errors import ConnectionLost, LogError, UsageError
 from tests.broker.node import create
 from tests.cli.console import Invoke, console, row
 
@@ -97,3 +100,8 @@ def test_all_partitions_of_a_topic_are_moved(told: Invoke) -> None:
     said = told("reassign", "orders-*=1")
     assert "orders-0 is on its way" in said
     assert "orders-1 is on its way" in said
+
+
+def test_the_wait_for_a_cluster_begins_before_its_brokers_listen() -> None:
+    with reserved_ports(1) as (port,), pytest.raises(ConnectionLost, match=str(port)):
+        wait_for(Session(), f"kafka://127.0.0.1:{port}", 1.2)

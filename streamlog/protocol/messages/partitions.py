@@ -74,7 +74,7 @@ class DescribeLogDirsRequest(Message, versions="1-4", flexible_from=2):
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
     include_report: bool = boolean("2+", tag=OWN_TAG)
-    """Whether the broker reports on its own process and replicas as well."""
+    """Whether the broker reports on its own process and replicas, instead of on sizes."""
 
 
 class ReplicaReport(Struct):
