@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos procedures soak properties fuzz equality oracle conformance conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos procedures soak properties fuzz equality oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -83,6 +83,10 @@ equality: $(VENV)/.dev ## 500 random programs: the test driver, one worker, and 
 
 oracle: $(VENV)/.dev ## 2,000 random histories per kind of operator: the engine against its definition, written as loops over the whole input (EXAMPLES=n, ARGS='-k session')
 	STREAMLOG_ORACLE=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -n $(WORKERS) -q tests/oracle $(ARGS)
+
+oracle-kafka: $(VENV)/.dev ## random histories over all operators on Kafka Streams' own test driver and on ours; each difference with the paragraph that owns it (CASES=100 of each kind, SEED=n, ARGS='--kind "table join left"'); needs Maven and a JDK
+	@mkdir -p build
+	@$(BIN)/python -m tests.oracle.kafka --cases $(or $(CASES),100) $(if $(SEED),--seed $(SEED)) --report build/oracle-kafka.json $(ARGS)
 
 spark: $(VENV)/.dev ## histories in Spark at length: 200 random programs with tasks killed at random, and on a standalone cluster of this machine
 	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -q tests/spark_bridge --timeout 1200 $(ARGS)

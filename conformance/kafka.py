@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -86,21 +86,32 @@ def home() -> Path:
     Raises:
         Unavailable: a tool is missing, or there is no network.
     """
-    if missing := [tool for tool in ("java", "mvn") if shutil.which(tool) is None]:
-        raise Unavailable(f"Apache Kafka can't be run here, there is no {', '.join(missing)}")
-    whole = CACHE / "whole"
-    if not whole.exists():
-        (CACHE / "bin").mkdir(parents=True, exist_ok=True)
-        names = ("kafka_2.13", "kafka-tools")
-        needs = "".join(_DEPENDENCY.format(name=name, version=VERSION) for name in names)
-        (CACHE / "pom.xml").write_text(_PROJECT.format(dependencies=needs))
-        _do(CACHE, "mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib")
+    fetched(CACHE.name, ("kafka_2.13", "kafka-tools"), VERSION)
+    if not (CACHE / "bin").exists():
+        (CACHE / "bin").mkdir()
         for name, main in _TOOLS.items():
             tool = CACHE / "bin" / name
             tool.write_text(_TOOL.format(memory=MEMORY, libraries=CACHE / "lib", main=main))
             tool.chmod(0o755)
-        whole.touch()
     return CACHE
+
+
+def fetched(name: str, artifacts: Sequence[str], version: str) -> Path:
+    """The directory with some artifacts of Apache Kafka, and all that they need, as jars.
+
+    Raises:
+        Unavailable: a tool is missing, or there is no network.
+    """
+    if missing := [tool for tool in ("java", "mvn") if shutil.which(tool) is None]:
+        raise Unavailable(f"Apache Kafka can't be run here, there is no {', '.join(missing)}")
+    folder = CACHE.parent / name
+    if not (folder / "fetched").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        needs = "".join(_DEPENDENCY.format(name=each, version=version) for each in artifacts)
+        (folder / "pom.xml").write_text(_PROJECT.format(dependencies=needs))
+        _do(folder, "mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib")
+        (folder / "fetched").touch()
+    return folder / "lib"
 
 
 def java(*arguments: str) -> list[str]:
