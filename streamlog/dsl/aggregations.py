@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from streamlog.dsl.shapes import UNKNOWN, Shape, returned
+from streamlog.dsl.shapes import Shape, returned
 from streamlog.serdes import IntSerde, JsonSerde, PackedSerde, Serde, WideIntSerde, serde_for
 from streamlog.tables import plain_values
 from streamlog.tables.revision import Revision
@@ -138,8 +138,8 @@ def _plain_containers(serde: Serde[Any]) -> frozenset[type]:
 def state_shape(init: Callable[[], Any], fn: Callable[[Any, Any], Any]) -> Shape:
     """What the function is annotated to return, else what `init()` is."""
     shape = returned(fn)
-    if shape is not UNKNOWN:
+    if shape.is_known:
         return shape
     start = type(init())
     # Plain containers say nothing of what is in them: they are packed as they are.
-    return UNKNOWN if start in (list, dict, tuple, type(None)) else Shape(start)
+    return shape if start in (list, dict, tuple, type(None)) else Shape(start)

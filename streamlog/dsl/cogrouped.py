@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamlog.dsl.place import Place, check_same_keys, partitioned, same_app
-from streamlog.dsl.shapes import UNKNOWN, Shape, returned
+from streamlog.dsl.shapes import Shape, returned
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.record import Late, Record
 from streamlog.serdes import Serde, form_of
@@ -103,7 +103,7 @@ def joined_inputs(inputs: Sequence[Into], name: str) -> Place:
         builder.add(port)
         ports.append(port.name)
     builder.add(Merge(name=f"{name}/inputs", parents=tuple(ports)))
-    value = Shape(given=NumberedSerde([place.value.serde for place in places]))
+    value = Shape(given=NumberedSerde([place.value.serde_if_needed for place in places]))
     return Place(builder, f"{name}/inputs", places[0].key, value)
 
 
@@ -115,7 +115,7 @@ def adding(inputs: Sequence[Into]) -> Callable[[Any, Numbered], Any]:
         number, value = numbered
         return adds[number](state, value)
 
-    shapes = [shape for into in adds if (shape := returned(into)) is not UNKNOWN]
+    shapes = [shape for into in adds if (shape := returned(into)).is_known]
     add.__annotations__ = {"return": shapes[0].declared} if shapes else {}
     return add
 

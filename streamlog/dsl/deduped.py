@@ -42,7 +42,7 @@ def deduped(
         found = getter(place.value.known, by)
         by = attrgetter(found) if isinstance(found, str) else found
     else:
-        shape = returned(by)
+        shape = returned(by, place.value)
     there = partitioned(place, name)
     there.builder.add(
         Dedupe(

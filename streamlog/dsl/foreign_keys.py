@@ -55,7 +55,11 @@ def joined_on(said: Pointing) -> Side:
                 f"table {side.owner!r} is windowed, and can't be joined by a foreign key: its rows "
                 "would stay for ever"
             )
-    builder, key, value = left.place.builder, left.place.key, returned(said.fn)
+    builder, key, value = (
+        left.place.builder,
+        left.place.key,
+        returned(said.fn, left.place.value, right.place.value),
+    )
     _add_refer(said)
     outcomes = OutcomeSerde(value.serde)
     met = Place(builder, _add_join(said), key, Shape(given=outcomes))

@@ -122,7 +122,7 @@ def regrouped(
             f"the rows of {side.owner!r}, a {type(owner).__name__}, can't be grouped by another "
             f"key, as its changes do not say what they replace: {hint}"
         )
-    key, value = returned(fn, of=element(0)), returned(fn, of=element(1))
+    key, value = (returned(fn, place.key, place.value, of=element(at)) for at in (0, 1))
     node = f"{check_name('a grouping', name)}-groups"
     place.builder.add(Regroup(name=node, parents=(place.node,), fn=fn, on_error=on_error))
     revisions = Shape(given=RevisionSerde(value.serde))

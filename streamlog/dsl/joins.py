@@ -304,11 +304,12 @@ def _with_table(place: Place, side: Side, said: _Said) -> Place:
     }
     if said.as_of:
         waiting = StoreSpec(f"{node}/waiting") if grace_ms else None
-        value = place.value.serde
+        value = place.value.serde if grace_ms else place.value.serde_if_needed
         builder.add(AsOfJoin(**join, value=value, grace_ms=grace_ms, waiting=waiting))
     else:
         builder.add(TableJoin(**join))
-    return Place(builder, node, place.key, returned(said.fn))
+    joined = returned(said.fn, place.value, side.place.value)
+    return Place(builder, node, place.key, joined)
 
 
 def _checked_grace_ms(side: Side, said: _Said) -> int:
@@ -376,4 +377,4 @@ def _with_stream(here: Place, there: Place, said: _Said) -> Place:
     )
     for node in (*sides, join):
         left.builder.add(node)
-    return Place(left.builder, name, left.key, returned(said.fn))
+    return Place(left.builder, name, left.key, returned(said.fn, left.value, right.value))

@@ -12,7 +12,6 @@ from streamlog.dsl.shapes import UNKNOWN, Shape
 from streamlog.dsl.topic import Outlet
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import TopologyError
-from streamlog.serdes import PACKED
 from streamlog.topology import (
     ErrorPolicy,
     RepartitionSink,
@@ -77,7 +76,7 @@ def same_app(place: Place, other: Place, what: str) -> None:
 def check_same_keys(place: Place, table: Place, owner: str) -> None:
     """Keys that are written differently lie in different partitions: such a join finds nothing."""
     here, there = place.key.serde, table.key.serde
-    if here is there or (type(here) is type(there) and here is not PACKED):
+    if type(here) is type(there):
         return
     raise TopologyError(
         f"the keys at {place.node!r} are written by {type(here).__name__}, those of "

@@ -9,19 +9,22 @@ type checking (mypy).
 
 from __future__ import annotations
 
+import inspect
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from streamlog.errors import SerdeError
+from streamlog.dsl.makers import Maker, maker_of
+from streamlog.errors import SerdeError, TopologyError
 from streamlog.serdes import (
     PACKED,
     Serde,
     WindowedSerde,
     declared_by,
+    packed_by,
     schema_of,
     serde_for,
     type_name,
@@ -86,6 +89,8 @@ class Shape:
     """None: not known."""
     given: Serde[Any] | None = None
     """The serde of the topic that it came from."""
+    maker: Maker | None = field(default=None, compare=False)
+    """The function that values of an unknown type come from."""
 
     @property
     def serde(self) -> Serde[Any]:
@@ -93,10 +98,25 @@ class Shape:
 
         Raises:
             SerdeError: the type can't be.
+            TopologyError: the type is not declared, and is certain to be one that has to be.
         """
+        if self.maker is not None and self.maker.gives:
+            raise TopologyError(self.maker.refusal())
+        return self.serde_if_needed
+
+    @property
+    def serde_if_needed(self) -> Serde[Any]:
+        """The same, where values may never be written down."""
         if self.given is not None:
             return self.given
-        return PACKED if self.declared is None else serde_for(self.declared)
+        if self.declared is not None:
+            return serde_for(self.declared)
+        return PACKED if self.maker is None else packed_by(self.maker.told)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of the type."""
+        return self.declared is not None or self.given is not None
 
     @property
     def known(self) -> object:
@@ -111,15 +131,28 @@ class Shape:
 UNKNOWN = Shape()
 
 
-def returned(fn: Callable[..., Any], *, of: Callable[[object], object] | None = None) -> Shape:
+def returned(
+    fn: Callable[..., Any],
+    *given: Shape,
+    of: Callable[[object], object] | None = None,
+) -> Shape:
     """The shape of what a function returns, by its annotation; a class returns its instances.
 
-    `of` picks a part of the annotation, such as the second of a tuple.
+    Args:
+        fn: the function.
+        given: the shapes of its parameters, for what is certain of one that is not annotated.
+        of: picks a part of the annotation, such as the second of a tuple.
     """
-    declared = fn if isinstance(fn, type) else _hint(fn)
+    try:
+        declared = fn if isinstance(fn, type) else _hint(fn)
+    except NameError as error:
+        return Shape(maker=maker_of(fn, (), None, str(error)))
     if of is not None and declared is not None:
         declared = of(declared)
-    return declared_shape(declared)
+    shape = declared_shape(declared)
+    if shape.is_known:
+        return shape
+    return Shape(maker=maker_of(fn, [each.known for each in given], of))
 
 
 def declared_shape(declared: object) -> Shape:
@@ -153,11 +186,30 @@ def item_element(index: int) -> Callable[[object], object]:
 
 
 def _hint(fn: Callable[..., Any]) -> object:
+    """What a function is annotated to return.
+
+    Raises:
+        NameError: the annotation names what only a type checker sees.
+    """
     try:
         hint: object = typing.get_type_hints(fn).get("return")
-    except (NameError, TypeError, AttributeError):
-        return None  # Names that only a type checker sees: as if it were not annotated.
+    except NameError:
+        hint = _return_hint(fn)  # One of the parameters may be the reason.
+    except (TypeError, AttributeError):
+        return None
     return None if hint is type(None) else hint
+
+
+def _return_hint(fn: Callable[..., Any]) -> object:
+    said = getattr(fn, "__annotations__", {}).get("return")
+    if said is None:
+        return None
+
+    def alone() -> None: ...
+
+    alone.__annotations__ = {"return": said}
+    around = getattr(inspect.unwrap(fn), "__globals__", {})
+    return typing.get_type_hints(alone, globalns=around).get("return")
 
 
 def _is_open(declared: object) -> bool:

@@ -92,7 +92,7 @@ class Stream(Joining[K, V]):
     ) -> Stream[K2, V2]:
         """A new key and value for each record. Prefer `map_values` if the key stays."""
         place = self._add(Map, name, fn=fn, on_error=on_error)
-        key, value = returned(fn, of=element(0)), returned(fn, of=element(1))
+        key, value = (returned(fn, place.key, place.value, of=element(at)) for at in (0, 1))
         return Stream(Place(place.builder, place.node, key, value, name or ""))
 
     def map_values(
@@ -104,7 +104,7 @@ class Stream(Joining[K, V]):
     ) -> Stream[K, V2]:
         """A new value for each record."""
         place = self._add(MapValues, name, fn=fn, on_error=on_error)
-        return Stream(Place(place.builder, place.node, place.key, returned(fn), place.rekeyed))
+        return Stream(replace(place, value=returned(fn, place.value)))
 
     def amap_values(
         self,
@@ -157,7 +157,7 @@ class Stream(Joining[K, V]):
         Prefer `flat_map_values` if the key stays.
         """
         place = self._add(FlatMap, name, fn=fn, on_error=on_error)
-        key, value = (returned(fn, of=item_element(at)) for at in (0, 1))
+        key, value = (returned(fn, place.key, place.value, of=item_element(at)) for at in (0, 1))
         return Stream(Place(place.builder, place.node, key, value, name or ""))
 
     def flat_map_values(
@@ -169,7 +169,7 @@ class Stream(Joining[K, V]):
     ) -> Stream[K, V2]:
         """Any number of new values for each record, in the order they are given."""
         place = self._add(FlatMapValues, name, fn=fn, on_error=on_error)
-        value = returned(fn, of=item)
+        value = returned(fn, place.value, of=item)
         return Stream(Place(place.builder, place.node, place.key, value, place.rekeyed))
 
     def filter(
@@ -252,7 +252,7 @@ class Stream(Joining[K, V]):
         `name` names the repartition topic, should an operator follow that needs one.
         """
         place = self._add(Rekey, name, fn=fn, on_error=on_error)
-        return Stream(Place(place.builder, place.node, returned(fn), place.value, name or ""))
+        return Stream(replace(place, key=returned(fn, place.key, place.value), rekeyed=name or ""))
 
     def repartition(self, *, name: str, partitions: int | None = None) -> Stream[K, V]:
         """Through a topic of the app's own, so that equal keys lie in one partition.

@@ -82,7 +82,7 @@ class Table(Generic[K, V]):
         )
         builder.add(node)
         place = self.side.place
-        mapped = Place(builder, node.name, place.key, returned(fn))
+        mapped = Place(builder, node.name, place.key, returned(fn, place.value))
         return Table(Side(mapped, self.side.owner, (*self.side.views, node), self.side.is_windowed))
 
     def filter(

@@ -64,7 +64,11 @@ def joined_tables(
             on_error=on_error,
         )
     )
-    return Side(Place(builder, name, key, returned(fn)), name, is_windowed=left.is_windowed)
+    return Side(
+        Place(builder, name, key, returned(fn, left.place.value, right.place.value)),
+        name,
+        is_windowed=left.is_windowed,
+    )
 
 
 def table_of(place: Place, name: str, on_error: ErrorPolicy | None) -> Side:

@@ -16,7 +16,7 @@ from streamlog.serdes.json_values import JsonSerde, schema_of
 from streamlog.serdes.migrations import MigratingSerde, migration
 from streamlog.serdes.models import ModelSerde
 from streamlog.serdes.not_finite import shown_json
-from streamlog.serdes.packed import PACKED, PackedSerde
+from streamlog.serdes.packed import PACKED, PackedSerde, packed_by
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde, WideIntSerde
 from streamlog.serdes.serde import SHOWN_BYTES, Serde, declared_by, form_of, type_name
 from streamlog.serdes.windowed import (
@@ -54,6 +54,7 @@ __all__ = [
     "from_json",
     "from_text",
     "migration",
+    "packed_by",
     "schema_of",
     "serde_for",
     "shown_json",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -60,6 +61,18 @@ class PackedSerde:
     """
 
     exact = frozenset({str, bytes, int, float, bool, type(None)})
+    form = "PackedSerde"
+
+    def __init__(self, maker: str = "") -> None:
+        """`maker` tells which function the values come from, for messages."""
+        self._maker = maker
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedSerde)
+
+    def __hash__(self) -> int:
+        return hash(PackedSerde)
+
     encode = staticmethod(_encode)
 
     @property
@@ -71,6 +84,13 @@ class PackedSerde:
         """The value as MessagePack."""
         try:
             return _encode(obj if type(obj) in _PLAIN else _packable(obj))
+        except _UndeclaredError as error:
+            maker = self._maker or "the function before"
+            raise SerdeError(
+                f"a {error} has to be written down here, but its type is not known: annotate what "
+                f"{maker} returns, as in `def to_sale(...) -> Sale` (a lambda can't be "
+                "annotated), or send it through a topic with declared types"
+            ) from None
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SerdeError(f"a {type(obj).__name__} can't be written: {error}") from error
 
@@ -83,6 +103,16 @@ class PackedSerde:
 
 
 PACKED = PackedSerde()
+
+
+@lru_cache(maxsize=256)
+def packed_by(maker: str) -> PackedSerde:
+    """The serde of values that come from a function whose type is not known."""
+    return PackedSerde(maker)
+
+
+class _UndeclaredError(Exception):
+    """A value would not come back as it was; the name of its class."""
 
 
 def _packable(obj: object) -> object:
@@ -98,11 +128,7 @@ def _packable(obj: object) -> object:
     make = _PACKED_BY.get(kind)
     if make is not None:
         return make(obj)
-    raise SerdeError(
-        f"a {kind.__name__} has to be written down here, but its type is not known: annotate "
-        "what the function before returns, as in `def to_sale(...) -> Sale` (a lambda can't be "
-        "annotated), or send it through a topic with declared types"
-    )
+    raise _UndeclaredError(kind.__name__)
 
 
 def _packable_dict(obj: dict[object, object]) -> object:

@@ -1,0 +1,141 @@
+"""Functions whose types are not known: what is certain to fail is refused with their place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+from streamlog import App, agg, tumbling
+from streamlog.dsl.makers import place_of
+from streamlog.dsl.shapes import returned
+from streamlog.errors import ProcessingError, TopologyError
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+class Color(Enum):
+    RED = 1
+
+
+@dataclass
+class Click:
+    user: str
+    url: str
+
+
+@dataclass
+class Visit:
+    clicks: int
+
+
+class Model(BaseModel):
+    n: int
+
+
+def visit_of(click: Click) -> Visit:
+    return Visit(len(click.url))
+
+
+def unresolved(click: Click) -> Decimal:
+    raise NotImplementedError(click)
+
+
+def of_unresolved(number: Decimal) -> int:
+    return int(number)
+
+
+def line() -> int:
+    """Of the caller."""
+    return sys._getframe(1).f_lineno
+
+
+@pytest.mark.parametrize(
+    "what", ["Visit(3)", "visit_of(v)", "(v.user, (v, 1))", "[v]", "Model(n=1)"]
+)
+def test_a_lambda_whose_value_can_not_be_stored_is_refused_with_its_place(what: str) -> None:
+    lambdas: dict[str, tuple[Callable[[Click], Any], str, int]] = {
+        "Visit(3)": (lambda _: Visit(3), "returns a Visit", line()),
+        "visit_of(v)": (lambda v: visit_of(v), "returns a Visit", line()),  # noqa: PLW0108
+        "(v.user, (v, 1))": (lambda v: (v.user, (v, 1)), "returns a Click inside of", line()),
+        "[v]": (lambda v: [v], "returns a Click inside of list", line()),
+        "Model(n=1)": (lambda _: Model(n=1), "returns a Model", line()),
+    }
+    fn, told, number = lambdas[what]
+    app = App("t")
+    stream = app.stream(app.topic("clicks", key=str, value=Click)).map_values(fn)
+    with pytest.raises(TopologyError, match=rf"the lambda at test_makers.py:{number} {told}"):
+        stream.group_by(lambda k, _: k, name="by").count(name="it")
+
+
+def test_the_lambda_is_named_and_not_the_operator_behind_it() -> None:
+    app = App("t")
+    clicks = app.topic("clicks", key=str, value=Click)
+    users = app.table(app.topic("users", key=str, value=str))
+    windows = app.stream(clicks).group_by_key().windowed(tumbling("1h"))
+    sessions = windows.agg(Visit, name="sessions", clicks=agg.count())
+    named = sessions.changes().map(lambda w, v: (w.key, (v, w.start)), name="named")
+    number = line() - 1
+    with pytest.raises(TopologyError, match=f"test_makers.py:{number} returns a Visit inside"):
+        named.left_join(users, lambda pair, user: f"{pair} {user}", name="joined")
+
+
+def test_plain_values_of_lambdas_are_stored() -> None:
+    app = App("t")
+    clicks = app.topic("clicks", key=str, value=Click, partitions=1)
+    stream = app.stream(clicks).map_values(lambda v: (v.user, len(v.url), {"url": v.url}))
+    table = stream.group_by(lambda _, v: v[0], name="by").reduce(lambda _, v: v, name="it")
+    with app.test() as t:
+        t.input(clicks).send(Click("ann", "/a"), key="k")
+        assert dict(t.table(table)) == {"ann": ("ann", 2, {"url": "/a"})}
+
+
+def test_a_value_that_is_not_stored_may_be_of_any_type() -> None:
+    app = App("t")
+    clicks = app.topic("clicks", key=str, value=Click, partitions=1)
+    visits = app.topic("visits", key=str, value=Visit)
+    app.stream(clicks).map_values(lambda v: (v, 1)).map_values(lambda p: Visit(p[1])).to(visits)
+    with app.test() as t:
+        t.input(clicks).send(Click("ann", "/a"), key="k")
+        assert t.output(visits).values == [Visit(1)]
+
+
+def test_an_annotation_that_only_a_type_checker_can_resolve_is_refused() -> None:
+    app = App("t")
+    stream = app.stream(app.topic("clicks", key=str, value=Click)).map_values(unresolved)
+    with pytest.raises(TopologyError, match=r"'unresolved' at test_makers.py:\d+ .*'Decimal'"):
+        stream.group_by(lambda k, _: k, name="by").count(name="it")
+    # What it returns is known, whatever is said of its parameters.
+    assert returned(of_unresolved).declared is int
+
+
+def test_what_only_values_show_is_told_with_the_function() -> None:
+    app = App("t")
+    clicks = app.topic("clicks", key=str, value=Click, partitions=1)
+    stream = app.stream(clicks).map_values(lambda v: vars(v) and Color.RED)
+    number = line() - 1
+    stream.group_by_key().agg(Counted, name="it", n=agg.count())
+    stream.to_table(name="rows")
+    with pytest.raises(ProcessingError, match=f"a Color .* the lambda at test_makers.py:{number}"):
+        send(app, clicks)
+
+
+@dataclass
+class Counted:
+    n: int
+
+
+def send(app: App, clicks: Any) -> None:
+    with app.test() as t:
+        t.input(clicks).send(Click("ann", "/a"), key="k")
+
+
+def test_places_are_told() -> None:
+    assert place_of(visit_of).startswith("the function 'visit_of' at test_makers.py:")
+    assert place_of(int) == "the function 'int'"
