@@ -9,9 +9,10 @@ here: remembering that time (`worker/runs`), and running anything.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -23,6 +24,10 @@ CATCH_UP_RUNS_MAX = 1_000
 LATE_MS_MAX = 60_000
 """With misfire="skip", a run that starts later than this counts as missed."""
 CRON_FIELDS = 5
+RANDOM_FIELD = r"(?i)(?<![a-z])r(?![a-z])"
+"""croniter's sign for a random value, other than the letter in a month or a weekday."""
+ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
+"""From when a first due time is looked for, to see whether there is one."""
 MINUTE_MS = 60_000
 
 
@@ -86,22 +91,38 @@ class CronTimes:
 
     @property
     def _every_hour(self) -> bool:
-        return self.spec == "@hourly" or "*" in self.spec.split()[1:2]
+        # As cron has it, a step such as */2 begins with a star, too.
+        hours = self.spec.split()[1:2]
+        return self.spec == "@hourly" or any(field.startswith("*") for field in hours)
 
 
 def cron_times(spec: str, timezone: str) -> CronTimes:
     """The schedule of a cron expression: five fields, or a name such as "@daily".
 
     Raises:
-        ConfigError: the expression is not valid, or the time zone is unknown.
+        ConfigError: the expression is not valid, never falls due, or is due at random, or the time
+            zone is unknown.
     """
-    from croniter import croniter  # noqa: PLC0415 - `import streamlog` stays light
+    from croniter import (  # noqa: PLC0415 - `import streamlog` stays light
+        CroniterBadDateError,
+        croniter,
+    )
 
     five = spec.startswith("@") or len(spec.split()) == CRON_FIELDS
     if not five or not croniter.is_valid(spec):
         raise ConfigError(
             f"{spec!r} is not a cron expression: write five fields, minute hour day month weekday"
         )
+    if re.search(RANDOM_FIELD, spec):
+        raise ConfigError(
+            f"{spec!r} is due at random (R): workers would not agree on when; write numbers"
+        )
+    try:
+        croniter(spec, ANY_DAY).get_next()
+    except CroniterBadDateError:
+        raise ConfigError(
+            f"{spec!r} never falls due: no month that it names has such a day"
+        ) from None
     try:
         return CronTimes(spec, ZoneInfo(timezone))
     except (ZoneInfoNotFoundError, ValueError, OSError):

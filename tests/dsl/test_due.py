@@ -60,6 +60,35 @@ def test_an_hourly_job_runs_in_both_hours_of_autumn() -> None:
     assert (first, second) == (ms(2024, 10, 27, 2, 30), ms(2024, 10, 27, 2, 30, fold=1))
 
 
+@pytest.mark.parametrize("spec", ["0 */2 * * *", "0 * * * *", "@hourly"])
+def test_hours_with_a_star_count_both_hours_of_autumn(spec: str) -> None:
+    times = cron_times(spec, "Europe/Berlin")
+    due_ms = ms(2025, 10, 26, 1, 30)
+    found = []
+    for _ in range(2):
+        due_ms = times.next_after(due_ms)
+        found.append(times.local(due_ms).isoformat())
+    assert found == ["2025-10-26T02:00:00+02:00", "2025-10-26T02:00:00+01:00"]
+
+
+@pytest.mark.parametrize("spec", ["0 0 30 2 *", "0 0 31 4,6 *", "0 0 31 9 *"])
+def test_an_expression_that_never_falls_due_is_refused(spec: str) -> None:
+    with pytest.raises(ConfigError, match="never falls due"):
+        cron_times(spec, "UTC")
+
+
+@pytest.mark.parametrize("spec", ["R R * * *", "0 R(1-3) * * *", "0 0 r * *"])
+def test_an_expression_of_random_times_is_refused(spec: str) -> None:
+    with pytest.raises(ConfigError, match="due at random"):
+        cron_times(spec, "UTC")
+
+
+@pytest.mark.parametrize("spec", ["0 0 29 2 *", "0 0 * mar fri", "0 0 31 * *", "0 0 L * *"])
+def test_rare_days_and_names_with_an_r_are_fine(spec: str) -> None:
+    times = cron_times(spec, "UTC")
+    assert times.next_after(0) > 0
+
+
 @pytest.mark.parametrize("spec", ["", "* * * *", "61 * * * *", "* * * * * *", "daily"])
 def test_a_wrong_expression_is_refused(spec: str) -> None:
     with pytest.raises(ConfigError, match="is not a cron expression"):
