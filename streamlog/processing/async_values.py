@@ -31,6 +31,7 @@ from streamlog.processing.calls import Call, CallResult, OpenCalls
 from streamlog.processing.columns import Batch, Feed, Origin, failed
 from streamlog.processing.dead_letters import Letter
 from streamlog.processing.failures import LEFT_OUT
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
 from streamlog.serdes import Serde
@@ -152,10 +153,11 @@ class AsyncMapValuesStep(Step):
     ) -> None:
         """`owner` grows with every owner of the task's state."""
         super().__init__(node.name)
-        self.feed = AsyncFeed(node.name, partition, feeds, node.key)
+        self.node_time = NodeTime(feeds)
+        self._feeds = self.node_time.feeds
+        self.feed = AsyncFeed(node.name, partition, self._feeds, node.key)
         """What its results carry."""
         self._node = node
-        self._feeds = feeds
         self._store = store
         self._collector = collector
         self._owner = owner
@@ -175,6 +177,7 @@ class AsyncMapValuesStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Open a call for each record."""
+        batch = self.node_time.of(batch)
         origin, node = batch.origin, self._node
         batch, raw_keys, raw_values = self.written_with(batch, node.key, node.value)
         others_ms = min((f.time_ms for f in self._feeds if f is not origin.feed), default=None)

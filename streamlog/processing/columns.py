@@ -51,6 +51,11 @@ class Feed:
         self.quiet_ms = 0
         self.at_end = False
 
+    @property
+    def come_ms(self) -> int:
+        """How far time has come in it, for a node that takes several feeds as one."""
+        return max(self.turn_ms, self.time_ms)
+
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""
         return [(self.source, self.time_ms, self.quiet_ms)]
@@ -69,6 +74,7 @@ class Origin:
     __slots__ = (
         "feed",
         "headers",
+        "moments",
         "offsets",
         "partition",
         "positions",
@@ -93,6 +99,7 @@ class Origin:
         times: Sequence[int],
         watermarks: Sequence[int],
         turns: Sequence[int] | None = None,
+        moments: Sequence[int] | None = None,
         sources: Sequence[Source] | None = None,
         raw_keys: Sequence[bytes | None] | None = None,
         raw_values: Sequence[bytes | None] | None = None,
@@ -112,6 +119,8 @@ class Origin:
         """Stream time of the whole feed at each record, which what is made of it carries on."""
         self.turns = watermarks if turns is None else turns
         """By which what is made of each record is ordered behind a repartition (`merged`)."""
+        self.moments = self.turns if moments is None else moments
+        """How far time has come at each record for a node that takes several feeds as one."""
         self.sources = sources
         """Each record's own source; None: all are the feed's."""
         self.raw_keys = raw_keys
@@ -146,6 +155,25 @@ class Origin:
             raw_keys=raw_keys,
             raw_values=raw_values,
             headers=headers if any(headers) else None,
+        )
+
+    def at_node(self, feed: Feed, times: Sequence[int]) -> Origin:
+        """The same records with the times that they have at one node (`node_time`)."""
+        return Origin(
+            feed,
+            topic=self.topic,
+            partition=self.partition,
+            offsets=self.offsets,
+            positions=self.positions,
+            times=times,
+            watermarks=times,
+            turns=self.turns,
+            moments=times,
+            sources=self.sources,
+            raw_keys=self.raw_keys,
+            raw_values=self.raw_values,
+            headers=self.headers,
+            stamp=self.stamp,
         )
 
     def place(self, row: int) -> bytes:
@@ -312,6 +340,12 @@ class Batch:
         batch = Batch(self.origin, self.rows, keys, self.values, self.timestamps)
         batch.keys_are_raw = False
         batch.values_are_raw = self.values_are_raw
+        return batch
+
+    def with_origin(self, origin: Origin) -> Batch:
+        """The same records with another account of where they come from."""
+        batch = self.with_old_values(self.old_values)
+        batch.origin = origin
         return batch
 
     def with_old_values(self, old_values: Sequence[Any] | None) -> Batch:

@@ -21,6 +21,7 @@ from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.input_clock import InputClock
 from streamlog.processing.last_records import LastRecords
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.step import Step, StepContext
 from streamlog.record import Windowed
 from streamlog.serdes import windowed_bytes
@@ -127,13 +128,14 @@ class CountedStep(Step):
         self.feed = Feed((node.name, context.partition))
         """What windows that time out carry."""
         self._node = node
-        self._feeds = context.feeds
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
         self._collector = context.collector
         self._timeout_ms = node.windows.timeout_ms
         self._aggregation = guarded(node)
         self._store = NamedStore(context.store, node.store)
         self._due = NamedStore(context.store, node.due)
-        self._clock = InputClock(context.feeds, node.idle_after_ms)
+        self._clock = InputClock(self._feeds, node.idle_after_ms)
         self._keys: dict[bytes, KeyWindows] = {}
         self._dirty: set[bytes] = set()
         self._next_due_ms = FAR_MS
@@ -150,6 +152,7 @@ class CountedStep(Step):
         """Count each record into the windows of its key, hand on those that are full."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
         self._last.note(batch, raws)
+        batch = self.node_time.of(batch)
         results, origin = _Results(), batch.origin
         for at, raw in enumerate(raws):
             if self._timeout_ms is not None:

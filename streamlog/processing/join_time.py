@@ -1,8 +1,8 @@
 """JoinTime: how far event time has come for a join of streams, and whose.
 
-Records come to a join in the order of their turns (`record_queue`, `merged`), so the turn of the
-one in hand is the time that all inputs have come to, those that were read to their end left aside:
-the largest timestamp seen on any side, as in Kafka Streams, when there is one partition for each.
+Records come to a join in the order of their turns (`record_queue`, `merged`). The time that all
+inputs have come to, those that were read to their end left aside, is the largest timestamp of a
+record that has reached the join on any side, as in Kafka Streams (`Origin.moments`).
 What comes at a time of its own (windows on close, results of calls) comes later than its turn, so
 the join's time waits for it. Rule of the file: time never goes back.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from streamlog.processing.async_values import AsyncFeed
 from streamlog.processing.columns import Feed
+from streamlog.processing.node_time import ReachedFeed
 from streamlog.processing.record_queue import Input
 from streamlog.processing.retimed import RetimedFeed
 from streamlog.windows.emit import UNKNOWN_MS
@@ -22,15 +23,16 @@ class JoinTime:
     """The stream time of a join."""
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
-        self._inputs = [feed for feed in feeds if isinstance(feed, Input)]
+        inputs = (Input, ReachedFeed)
+        self._inputs = [feed for feed in feeds if isinstance(feed, inputs)]
         self._own: dict[Feed, int] = {
-            feed: UNKNOWN_MS for feed in feeds if not isinstance(feed, Input)
+            feed: UNKNOWN_MS for feed in feeds if not isinstance(feed, inputs)
         }
         self._heard_ms = UNKNOWN_MS
         self.now_ms = UNKNOWN_MS
 
     def reach(self, feed: Feed, turn_ms: int) -> int:
-        """A record of this feed has its turn: the time at which it comes."""
+        """A record of this feed has come, at this of its `moments`: the time of the node then."""
         if not self._own:
             if turn_ms > self.now_ms:
                 self._heard_ms = self.now_ms = turn_ms
@@ -44,7 +46,7 @@ class JoinTime:
 
     def settle(self) -> int:
         """All records at hand have been taken: the time by what is known of those to come."""
-        times = {feed: max(feed.turn_ms, feed.time_ms) for feed in self._inputs}
+        times = {feed: feed.come_ms for feed in self._inputs}
         behind = [ms for feed, ms in times.items() if not feed.at_end]
         self._heard_ms = max(self._heard_ms, min(behind or [max(times.values(), default=-1)]))
         for feed in self._own:

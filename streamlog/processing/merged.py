@@ -115,6 +115,16 @@ class _Source:
         """For how long nothing came, though all was read."""
         return max(self.quiet_ms, 0) if self.heard == self.released else 0
 
+    def kept_up_ms(self, reached_ms: int) -> int:
+        """Its time, which does not hold the others back at its end.
+
+        Of its last records none has come through the topic, though they have moved its turn: so it
+        has come as far as they say, but no further than the records that came of any source.
+        """
+        if self.is_busy or self.heard != self.released:
+            return self.time_ms
+        return max(self.heard_ms, min(self.heard_turn_ms, reached_ms))
+
     def hear(self, turn_ms: int, time_ms: int, quiet_ms: int) -> None:
         """It has come to this time, and what follows has its turn no earlier."""
         self.heard_turn_ms = max(self.heard_turn_ms, turn_ms)
@@ -154,6 +164,8 @@ class MergedInput(Input):
         self._idle_after_ms = idle_after_ms
         self._buffer_bytes = buffer_bytes
         self._waiting_bytes = 0
+        self._reached_ms = UNKNOWN_MS
+        """The largest time of all sources, by the records that were taken."""
         self._ready: list[_Entry] = []
         self._taken = 0
         self._sequence = 0
@@ -305,12 +317,18 @@ class MergedInput(Input):
 
     def heard_of(self) -> list[tuple[Source, int, int]]:
         """Its sources with their stream time and for how long they have been quiet."""
-        return [(each.source, each.time_ms, each.idle_ms) for each in self._sources]
+        reached_ms = self._reached_ms
+        return [(each.source, each.kept_up_ms(reached_ms), each.idle_ms) for each in self._sources]
+
+    @property
+    def come_ms(self) -> int:
+        """How far the records have come: never beyond the largest time of a source."""
+        return min(super().come_ms, self._reached_ms)
 
     def held_ms(self, idle_after_ms: int | None) -> int:
         """The time of its slowest source; without those that have been quiet for so long."""
         live = (s for s in self._sources if idle_after_ms is None or s.idle_ms < idle_after_ms)
-        return min((each.heard_ms for each in live), default=FAR_MS)
+        return min((max(s.heard_ms, s.kept_up_ms(self._reached_ms)) for s in live), default=FAR_MS)
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the position."""
@@ -328,7 +346,11 @@ class MergedInput(Input):
             else:
                 row += [each.quiet_ms, self._received or 0, each.heard_turn_ms]
             rows.append(row)
-        times = {"time_ms": self.time_ms, "turn_ms": self.turn_ms}
+        times = {
+            "time_ms": self.time_ms,
+            "turn_ms": self.turn_ms,
+            "reached_ms": self._reached_ms,
+        }
         marked = [[*each.source, each.marked_ms] for each in self._sources]
         return {**times, "sources": rows, "marked": marked, "sequence": self._sequence}
 
@@ -349,7 +371,8 @@ class MergedInput(Input):
                     each.resume, each.heard_turn_ms, *quiet = more
                     # Marks before it are not heard again, and none needs to follow.
                     each.resumed_quiet_ms = quiet[0] if quiet else None
-
+        heard_ms = max(each.heard_ms for each in self._sources)
+        self._reached_ms = int(data.get("reached_ms", heard_ms))
         for name, partition, marked_ms in data.get("marked", ()):
             each = self._by_identity.get(identity((name, partition)))
             if each is not None:
@@ -403,11 +426,15 @@ class MergedInput(Input):
         """With nothing left to take, time is what marks have told."""
         if self._taken < len(self._ready) or any(each.waiting for each in self._sources):
             return
+        if not any(each.is_busy for each in self._sources):
+            heard_ms = max(each.heard_ms for each in self._sources)
+            self._reached_ms = max(self._reached_ms, heard_ms)
         turns = [each.heard_turn_ms for each in self._sources]
         bounds = [bound[0] for bound, _ in self._bounds()]
         self.turn_ms = max(self.turn_ms, min([*bounds, max(turns)]))
-        live = [each.heard_ms for each in self._sources if not self._is_idle(each)]
-        times = live or [max(each.heard_ms for each in self._sources)]
+        kept_up = [(each, each.kept_up_ms(self._reached_ms)) for each in self._sources]
+        live = [time_ms for each, time_ms in kept_up if not self._is_idle(each)]
+        times = live or [max(time_ms for _, time_ms in kept_up)]
         self.time_ms = max(self.time_ms, min(times))
 
     def _is_idle(self, source: _Source) -> bool:
@@ -448,7 +475,9 @@ class MergedInput(Input):
         places = [(entry[5], entry[6]) for entry in entries]
         turns = list(accumulate(map(_turn_of, entries), max, initial=self.turn_ms))[1:]
         times = [entry[4] for entry in entries]
-        watermarks = self._watermarks(turns, times)
+        moments = list(accumulate(times, max, initial=self._reached_ms))[1:]
+        watermarks = self._watermarks(turns, times, moments)
+        self._reached_ms = moments[-1]
         self.turn_ms, self.time_ms = turns[-1], watermarks[-1]
         first, self._sequence = self._sequence, self._sequence + len(entries)
         headers = [chunk.headers[at][:-1] if chunk.headers else () for chunk, at in places]
@@ -461,6 +490,7 @@ class MergedInput(Input):
             times=times,
             watermarks=watermarks,
             turns=turns,
+            moments=moments,
             sources=[sources[entry[1]].source for entry in entries],
             raw_keys=[chunk.raw_keys[at] for chunk, at in places],
             raw_values=[chunk.raw_values[at] for chunk, at in places],
@@ -475,10 +505,13 @@ class MergedInput(Input):
             [chunk.timestamps[at] for chunk, at in places],
         )
 
-    def _watermarks(self, turns: Sequence[int], times: Sequence[int]) -> list[int]:
+    def _watermarks(
+        self, turns: Sequence[int], times: Sequence[int], moments: Sequence[int]
+    ) -> list[int]:
         """Stream time of all sources together at each record.
 
-        Those that go on have come to its turn; those at their end hold time back where they are.
+        Those that go on have come to its turn; those at their end hold time back where they are, or
+        keep up with the others if of their last records none came through.
         """
         ended = sorted(
             (each.heard_turn_ms, each.heard_ms)
@@ -486,12 +519,18 @@ class MergedInput(Input):
             if not each.is_busy and not self._is_idle(each)
         )
         found: list[int] = []
+        lagging: list[tuple[int, int]] = []
         reached_ms, limit_ms, passed = self.time_ms, FAR_MS, 0
-        for turn_ms, time_ms in zip(turns, times, strict=True):
+        for turn_ms, time_ms, moment_ms in zip(turns, times, moments, strict=True):
             while passed < len(ended) and ended[passed][0] < turn_ms:
-                limit_ms = min(limit_ms, ended[passed][1])
+                heard_turn_ms, heard_ms = ended[passed]
+                if heard_ms < heard_turn_ms:
+                    lagging.append((heard_turn_ms, heard_ms))
+                else:
+                    limit_ms = min(limit_ms, heard_ms)
                 passed += 1
-            reached_ms = max(reached_ms, min(time_ms, limit_ms))
+            kept_up = [max(heard_ms, min(until_ms, moment_ms)) for until_ms, heard_ms in lagging]
+            reached_ms = max(reached_ms, min(time_ms, limit_ms, *kept_up))
             found.append(reached_ms)
         return found
 

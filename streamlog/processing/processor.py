@@ -28,6 +28,7 @@ from typing import Any
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.processor_context import Forwarded, TaskContext, TaskTimers
 from streamlog.processing.processor_store import BoundStore, ExpiringBoundStore
 from streamlog.processing.rows_at_hand import TaskRows
@@ -89,9 +90,10 @@ class ProcessorStep(Step):
         """
         super().__init__(node.name)
         self._node = node
-        self._feeds = feeds
+        self.node_time = NodeTime(feeds)
+        self._feeds = self.node_time.feeds
         self._is_watched = is_watched
-        self._stream = StreamTime(feed.source for feed in feeds)
+        self._stream = StreamTime(feed.source for feed in self._feeds)
         self._undo = UndoLog(store) if _has_policy(node) else None
         store = self._undo or store
         passing: KeyValueStore = MemoryStore()
@@ -166,6 +168,7 @@ class ProcessorStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Hand the object one record after the other; hand on what it forwards."""
+        batch = self.node_time.of(batch)
         with at_hand(self._rows):
             self._process_all(batch)
 

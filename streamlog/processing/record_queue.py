@@ -80,6 +80,12 @@ class Input(Feed):
         self._chunks: deque[Chunk | Passed] = deque()
         """What has been read."""
         self._quiet_since_ms: int | None = None
+        self.before_ms = UNKNOWN_MS
+        """`time_ms` before the records in hand."""
+        self.elapsed_ms = 0
+        """What all time marks together have said has passed."""
+        self.told_ms = UNKNOWN_MS
+        """The latest time to which marks have brought the input, records or none."""
         self.now_ms = 0
         """The clock, as of the last `Task.process`: for `timestamp_ahead_max`."""
         self.doubting: Doubting = SURE
@@ -267,10 +273,15 @@ class Input(Feed):
 
     def _passed(self, passed: Passed) -> TimeMark:
         self._chunks.popleft()
+        mark, told_ms = passed.mark, passed.time_ms
+        if mark is not UNLOGGED:
+            told_ms = mark.time_behind(UNKNOWN_MS, self.clock)
+            self._position = mark.offset + 1
+        if self.time_ms > UNKNOWN_MS:
+            self.elapsed_ms += mark.elapsed_ms
+        self.told_ms = max(self.told_ms, told_ms)
         self.time_ms = self.marked_ms = max(self.time_ms, passed.time_ms)
-        if passed.mark is not UNLOGGED:
-            self._position = passed.mark.offset + 1
-        return passed.mark
+        return mark
 
     def arrived(self, records: RecordColumns) -> Chunk:
         """Records, read; those that could not be are kept until it is their turn."""
@@ -300,7 +311,7 @@ class Input(Feed):
         if high - low < len(chunk.offsets):
             chunk = chunk.part(low, high)
         times, offsets = chunk.times, chunk.offsets
-        self.time_ms = times[-1]
+        self.before_ms, self.time_ms = self.time_ms, times[-1]
         origin = Origin(
             self,
             topic=self.topic.name,
@@ -318,12 +329,15 @@ class Input(Feed):
 
     def to_data(self) -> dict[str, object]:
         """What a restart has to know beside the position."""
-        return {"time_ms": self.time_ms, "marked_ms": self.marked_ms}
+        times = {"time_ms": self.time_ms, "marked_ms": self.marked_ms}
+        return {**times, "elapsed_ms": self.elapsed_ms, "told_ms": self.told_ms}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave."""
         self.time_ms = int(data["time_ms"])
         self.marked_ms = int(data.get("marked_ms", UNKNOWN_MS))
+        self.elapsed_ms = int(data.get("elapsed_ms", 0))
+        self.told_ms = int(data.get("told_ms", UNKNOWN_MS))
 
 
 class RecordQueue:

@@ -25,6 +25,7 @@ from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.early_changes import EarlyChanges
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.late_records import LateRecords
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.open_rows import Change, OpenRows, OpenWindow
 from streamlog.processing.step import Step, StepContext
 from streamlog.processing.window_time import WindowTime
@@ -82,7 +83,8 @@ class RecordWindowsStep(Step):
         """What its results carry, unless they belong to the records behind them."""
         windows = node.windows
         self._node = node
-        self._feeds = context.feeds
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
         self._collector = context.collector
         self._late = LateRecords(node.name, node.late, context.collector)
         self._aggregation = guarded(node)
@@ -90,7 +92,7 @@ class RecordWindowsStep(Step):
         kept_ms = windows.retention_ms - windows.size_ms - windows.grace_ms
         self._rows = OpenRows(context.store, node.store.prefix, self._format, kept_ms=kept_ms)
         self._time = WindowTime(
-            context.feeds,
+            self._feeds,
             own=self.feed.source,
             united=node.united,
             idle_after_ms=node.idle_after_ms,
@@ -143,6 +145,7 @@ class RecordWindowsStep(Step):
     def process(self, batch: Batch) -> None:
         """Take in the records, close what they close, hand on the results."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
+        batch = self.node_time.of(batch)
         updates = _Results()
         self._format.note(batch, raws)
         self._take(batch, raws, updates)

@@ -38,13 +38,15 @@ from streamlog.windows.emit import UNKNOWN_MS, Source, StreamTime
 class SourceState:
     """What has been heard of one source."""
 
-    __slots__ = ("index", "marked_ms", "position", "quiet_ms", "source", "time_ms")
+    __slots__ = ("index", "marked_ms", "position", "quiet_ms", "source", "time_ms", "turn_ms")
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.position = -1
         self.index = 0
         self.time_ms = UNKNOWN_MS
+        self.turn_ms = UNKNOWN_MS
+        """How far marks have told it to have come at its end, records left out included."""
         self.marked_ms = UNKNOWN_MS
         """See `Feed`."""
         self.quiet_ms = 0
@@ -135,7 +137,9 @@ class RepartitionInput(Input):
         if name == MARK:
             mark, source = unpack_mark(data)
             state = self._state(source)
+            state.turn_ms = mark.turn_ms if mark.at_end else UNKNOWN_MS
             self._advance(state, mark.time_ms)
+            self._keep_up()
             state.quiet_ms = mark.quiet_ms
             state.marked_ms = max(state.marked_ms, marked_ms_of(headers))
             self.marked_ms = min(each.marked_ms for each in self._states.values())
@@ -150,8 +154,21 @@ class RepartitionInput(Input):
         state.position = position
         state.index = index
         state.quiet_ms = 0
+        state.turn_ms = UNKNOWN_MS
         self._advance(state, time_ms)
+        self._keep_up()
         return state
+
+    def _keep_up(self) -> None:
+        """Sources at their end whose last records were left out upstream hold no others back.
+
+        They have come as far as those records say, but no further than any source's records did.
+        """
+        lagging = [each for each in self._states.values() if each.time_ms < each.turn_ms]
+        if lagging:
+            reached_ms = max(each.time_ms for each in self._states.values())
+            for each in lagging:
+                self._advance(each, min(each.turn_ms, reached_ms))
 
     def _advance(self, state: SourceState, time_ms: int) -> None:
         # Judged by the time known: a task upstream that started again may know less than before.

@@ -58,7 +58,7 @@ class BranchStep(Step):
 class DedupeStep(Step):
     """Records that have no twin before them.
 
-    How late it is is the largest stream time that a record has had here. A key and identity that
+    How late it is is the largest timestamp that a record has had here. A key and identity that
     go on are remembered with that time, and go on again once it has moved on by `within`: so what
     is remembered is bounded, and a late twin is found as long as it does not come later than that.
     """
@@ -75,8 +75,8 @@ class DedupeStep(Step):
         """Hand on what is new."""
         batch, keys = self.written_keys(batch, self._node.key)
         batch, identities = self.applied(batch, self._identity, keys, batch.values)
-        times = batch.of_origin(batch.origin.times)
-        kept = [self._is_new(each, time) for each, time in zip(identities, times, strict=True)]
+        columns = zip(identities, batch.timestamps, strict=True)
+        kept = [self._is_new(each, time) for each, time in columns]
         self.forward(batch if all(kept) else batch.where(kept))
 
     def to_data(self) -> dict[str, object]:

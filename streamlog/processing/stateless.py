@@ -14,6 +14,7 @@ from typing import Any
 from streamlog.errors import TopologyError
 from streamlog.processing.changes import seen_through
 from streamlog.processing.columns import Batch, Feed
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.provenance import BUSY_MS, PROVENANCE, Mark, Stamps, mark_headers
 from streamlog.processing.step import Collector, Step
@@ -294,13 +295,14 @@ class RepartitionStep(Step):
         self._collector = collector
         self._partitions = partitions
         self._idle_marks_ms = idle_marks_ms
+        self.node_time = NodeTime(feeds)
         self._marked: dict[Feed, Mark] = {
-            feed: Mark(feed.turn_ms, feed.time_ms, BUSY_MS) for feed in feeds
+            feed: Mark(feed.turn_ms, feed.time_ms, BUSY_MS) for feed in self.node_time.feeds
         }
         self._told_ms: dict[Feed, int] = {}
-        self._last: dict[Feed, tuple[int, int]] = {} if beside is None else beside._last  # noqa: SLF001 - its own class
-        """Position of the last record of each feed, and how many were made of that; in the topic
-        they are told apart by this, whoever of the task has written them."""
+        self._last: dict[bytes, tuple[int, int]] = {} if beside is None else beside._last  # noqa: SLF001 - its own class
+        """By the identity of each feed: position of the last record, and how many were made of it;
+        in the topic they are told apart by this, whichever step of the task has written them."""
 
     def process(self, batch: Batch) -> None:
         """Records as bytes into the outbox; those without a key have no place to go."""
@@ -309,6 +311,7 @@ class RepartitionStep(Step):
             self._collector.drop(self.name, "null key", kept.count(False))
             batch = batch.where(kept)
         batch, keys, values = self.written(batch, self._topic)
+        batch = self.node_time.of(batch)
         stamps = self._stamps(batch)
         is_stamped = self._topic.name in self._collector.stamped
         self._collector.send(
@@ -377,7 +380,7 @@ class RepartitionStep(Step):
     def _stamps(self, batch: Batch) -> Stamps:
         origin = batch.origin
         positions = batch.of_origin(origin.positions)
-        last, index = self._last.get(origin.feed, (-1, 0))
+        last, index = self._last.get(origin.feed.identity, (-1, 0))
         if positions and isinstance(positions, range):
             indexes = [0] * len(positions)
             if positions[0] == last:
@@ -389,6 +392,6 @@ class RepartitionStep(Step):
                 last = position
                 indexes.append(index)
         if indexes:
-            self._last[origin.feed] = (positions[-1], indexes[-1])
+            self._last[origin.feed.identity] = (positions[-1], indexes[-1])
         turns, times = batch.of_origin(origin.turns), batch.of_origin(origin.watermarks)
         return Stamps(origin.feed.identity, turns, times, positions, indexes)

@@ -16,6 +16,7 @@ from streamlog.errors import ProcessingError, TopologyError
 from streamlog.processing.calls import Call
 from streamlog.processing.columns import Batch, Feed, until_error
 from streamlog.processing.failures import NodeFailures
+from streamlog.processing.node_time import NO_TIME
 from streamlog.processing.outbox import Drop, Outbox, Reason, SinkBatch
 from streamlog.serdes import Serde
 from streamlog.tables.store import KeyValueStore
@@ -92,6 +93,8 @@ class Step:
     def __init__(self, name: str) -> None:
         self.name = name
         self.children: list[Step] = []
+        self.node_time = NO_TIME
+        """How far time has come by the records that reach it, if it keeps time."""
         self.failures: NodeFailures | None = None
         """What becomes of records on which it fails; None: the task fails."""
 

@@ -23,6 +23,7 @@ from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.due_rows import DueRow, DueRows, place_of
 from streamlog.processing.join_buffer import JoinBuffer
 from streamlog.processing.join_time import JoinTime
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.serialized import loads_all
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Headers
@@ -95,10 +96,11 @@ class StreamJoinStep(Step):
         self._window = node.window
         self._left, self._right = sides
         self._collector = collector
-        self._feeds = feeds
+        self.node_time = NodeTime(feeds)
+        self._feeds = self.node_time.feeds
         self.feed = Feed((node.name, partition))
         """What has gone on alone."""
-        self._time = JoinTime(feeds)
+        self._time = JoinTime(self._feeds)
         self._number = 0
         """Of the next record to be kept."""
         self._sequence = 0
@@ -119,11 +121,12 @@ class StreamJoinStep(Step):
     def take(self, side: JoinSideStep, batch: Batch) -> None:
         """Join the records of one side, which have their turn, with what is kept of the other."""
         batch, raws, datas = self._written(side, batch)
+        batch = self.node_time.of(batch)
         pairs = Pairs(is_left=side.node.is_left)
         origin = batch.origin
-        turns, timestamps = batch.of_origin(origin.turns), batch.timestamps
+        moments, timestamps = batch.of_origin(origin.moments), batch.timestamps
         for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
-            now_ms = self._time.reach(origin.feed, turns[at])
+            now_ms = self._time.reach(origin.feed, moments[at])
             if now_ms > self._gate_ms:
                 self._hand_on(batch, pairs)
                 pairs = Pairs(is_left=side.node.is_left)

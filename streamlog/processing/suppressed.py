@@ -22,6 +22,7 @@ import msgspec
 from streamlog.durations import when_ms
 from streamlog.errors import CorruptData, ProcessingError, SerdeError
 from streamlog.processing.columns import Batch, Feed, Origin, failed
+from streamlog.processing.node_time import NodeTime, ReachedFeed
 from streamlog.processing.record_queue import Input
 from streamlog.processing.step import Collector, Step
 from streamlog.record import Windowed
@@ -223,10 +224,11 @@ class SuppressUntilClosedStep(SuppressStep):
         """`marked_by`: for each feed the inputs whose time marks are news of it."""
         super().__init__(node, store, collector)
         self._node = node
-        self._feeds = feeds
+        self.node_time = NodeTime(feeds)
+        self._feeds = self.node_time.feeds
         self._tells_old_values = tells_old_values
-        self._marked_by = dict(zip(feeds, marked_by, strict=True))
-        self._told_ms = dict.fromkeys(feeds, UNKNOWN_MS)
+        self._marked_by = dict(zip(self._feeds, marked_by, strict=True))
+        self._told_ms = dict.fromkeys(self._feeds, UNKNOWN_MS)
         """To where each has come, by the changes that are made of it and by time marks."""
         self._others_ms = FAR_MS
         """Of feeds beside that of the changes in hand, to where the slowest has come."""
@@ -246,6 +248,7 @@ class SuppressUntilClosedStep(SuppressStep):
     def process(self, batch: Batch) -> None:
         """Hold the rows back, and hand on those of windows that have closed."""
         batch, raws = self._keyed(batch)
+        batch = self.node_time.of(batch)
         own = batch.origin.feed
         self._others_ms = FAR_MS
         if not self._node.united:
@@ -288,7 +291,7 @@ class SuppressUntilClosedStep(SuppressStep):
         self.feed.quiet_ms = min((feed.quiet_ms for feed in feeds), default=0)
         self.feed.at_end = all(feed.at_end for feed in feeds)
         for feed, inputs in self._marked_by.items():
-            if feed in inputs:
+            if isinstance(feed, ReachedFeed) or feed in inputs:
                 marked_ms = min(feed.marked_ms, feed.time_ms)
                 self._told_ms[feed] = max(self._told_ms[feed], marked_ms)
             elif any(each.marked_ms > self._marked_ms[each] for each in inputs):

@@ -29,6 +29,7 @@ from streamlog.processing.holdup import Holdup
 from streamlog.processing.inherited import INPUTS, SECTION, Era, inherited
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.merged import BUFFER_BYTES, MergedInput
+from streamlog.processing.node_time import ReachedFeed
 from streamlog.processing.outbox import Outbox
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
@@ -72,6 +73,8 @@ class TaskId:
         return f"{self.subtopology}_{self.partition}"
 
 
+REACHED = "reached"
+"""The section of the progress that says how far time has come for each node (`node_time`)."""
 NO_MARKS: Mapping[TopicPartition, Sequence[TimeMark]] = MappingProxyType({})
 """There are none."""
 NOT_BROUGHT: Mapping[TopicPartition, int] = MappingProxyType({})
@@ -216,12 +219,12 @@ class Task:
 
         Of inputs that are read to their end. Milliseconds; a runner sees to it that one comes.
         """
-        due = self._due(pair for step in self._waiting for pair in step.waits_for())
-        return {
-            feed.place: due_ms - feed.time_ms
-            for feed, due_ms in due.items()
-            if feed.time_ms > UNKNOWN_MS
-        }
+        found: dict[TopicPartition, int] = {}
+        pairs = (pair for step in self._waiting for pair in step.waits_for())
+        for place, time_ms, due_ms in self._due(pairs):
+            if time_ms > UNKNOWN_MS:
+                found[place] = min(due_ms - time_ms, found.get(place, due_ms - time_ms))
+        return found
 
     @property
     def behind(self) -> dict[TopicPartition, int]:
@@ -230,8 +233,11 @@ class Task:
         Of inputs that are read to their end, those included of which nothing has ever come: a
         runner brings them as far as the other partitions of their topics have come.
         """
-        due = self._due(pair for step in self._following for pair in step.follows())
-        return {feed.place: due_ms for feed, due_ms in due.items()}
+        found: dict[TopicPartition, int] = {}
+        pairs = (pair for step in self._following for pair in step.follows())
+        for place, _, due_ms in self._due(pairs):
+            found[place] = min(due_ms, found.get(place, due_ms))
+        return found
 
     @property
     def holdups(self) -> list[Holdup]:
@@ -250,17 +256,21 @@ class Task:
                 found.append(Holdup(step.name, end_ms, due_ms, behind, ahead, heard[ahead]))
         return found
 
-    def _due(self, waits: Iterable[tuple[Feed, int]]) -> dict[Input, int]:
-        """Inputs of others that are read to their end, and to which time they have to come."""
-        found: dict[Input, int] = {}
+    def _due(self, waits: Iterable[tuple[Feed, int]]) -> list[tuple[TopicPartition, int, int]]:
+        """Inputs of others that are read to their end: where they are, and where they have to be.
+
+        By the time that each has for the node that waits.
+        """
+        found: list[tuple[TopicPartition, int, int]] = []
         pending = [*waits]
         while pending:
             feed, time_ms = pending.pop()
-            if not isinstance(feed, Input):
+            entry = feed.entry if isinstance(feed, ReachedFeed) else feed
+            if not isinstance(entry, Input):
                 owner = self._owners.get(feed)
                 pending += () if owner is None else owner.needs(time_ms)
-            elif feed.at_end and feed.time_ms < time_ms and not feed.topic.internal:
-                found[feed] = min(time_ms, found.get(feed, time_ms))
+            elif feed.at_end and feed.time_ms < time_ms and not entry.topic.internal:
+                found.append((entry.place, feed.time_ms, time_ms))
         return found
 
     @property
@@ -279,7 +289,15 @@ class Task:
 
         A runner keeps them beside the positions of a task without state: see `start_at`.
         """
-        return {place: entry.time_ms for place, entry in self._queue.inputs.items()}
+        times = {place: entry.time_ms for place, entry in self._queue.inputs.items()}
+        if self.subtopology.changelog_topic is not None:
+            return times
+        # Nothing else remembers what has reached the nodes that keep time.
+        reached: dict[TopicPartition, list[int]] = {}
+        for node_time in self._node_times.values():
+            for feed in node_time.reached.values():
+                reached.setdefault(feed.entry.place, []).append(feed.time_ms)
+        return {place: max(reached.get(place, [time_ms])) for place, time_ms in times.items()}
 
     def start_at(
         self,
@@ -297,6 +315,9 @@ class Task:
         for place, time_ms in (times or {}).items():
             entry = self._queue.inputs[place]
             entry.time_ms = max(entry.time_ms, time_ms)
+        if times and self.subtopology.changelog_topic is None:
+            for node_time in self._node_times.values():
+                node_time.start()
 
     def process(
         self,
@@ -344,6 +365,7 @@ class Task:
             inputs[doubt.place].confirm(doubt)
         for place, time_ms in brought.items():
             inputs[place].bring(time_ms)
+        self._follow()
         for name, step in self._awaiting.items():
             step.resume([result for result in results if result.node == name])
         passed, fired = self._take(took, now_ms)
@@ -381,11 +403,17 @@ class Task:
 
     def _settle(self, now_ms: int | None) -> bool:
         """All records at hand have been taken: let time take effect; whether that is news."""
+        self._follow()
         # Parents first: what a window or a timer gives may be awaited behind it.
         is_news = False
         for step in self._settling:
             is_news = step.settle(now_ms) or is_news
         return is_news
+
+    def _follow(self) -> None:
+        """Tell the nodes that keep time what their inputs have learned."""
+        for node_time in self._node_times.values():
+            node_time.follow()
 
     @property
     def has_waiting(self) -> bool:
@@ -602,6 +630,8 @@ class Task:
             step.failures = self._failures(node.name, node)
             for parent in node.parents:
                 self._steps[parent].children.append(step)
+        keeping = (step for step in self._steps.values() if step.node_time.reached)
+        self._node_times = {step.name: step.node_time for step in keeping}
 
     def _with(self, capability: str) -> list[Step]:
         """The steps whose kind has this method of `Step`, parents first."""
@@ -633,6 +663,7 @@ class Task:
         for step in self._steps.values():
             if step.section:
                 parts.setdefault(step.section, {})[step.name] = step
+        parts[REACHED] = {**self._node_times}
         return parts
 
     def _sections(self) -> dict[str, object]:
@@ -655,6 +686,10 @@ class Task:
                 stored = sections.get(section, {})
                 for name in parts.keys() & set(stored):
                     parts[name].load(stored[name])
+            if REACHED not in sections:
+                # Written before nodes had a time of their own: it was that of the input.
+                for node_time in self._node_times.values():
+                    node_time.start()
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptData(
                 f"the progress of task {self.id} of {self.subtopology.app_id!r} is not readable: "

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from streamlog.processing.aggregate import AggregateStep, without_nulls
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.input_clock import InputClock
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.step import Step, StepContext
 from streamlog.tables.dues import Dues
 from streamlog.tables.store import NamedStore
@@ -34,8 +35,9 @@ class ExpiringAggregateStep(AggregateStep):
         self.feed = Feed((node.name, context.partition))
         """What deletions carry."""
         self._ttl_ms = node.ttl_ms
-        self._feeds = context.feeds
-        self._clock = InputClock(context.feeds, None)
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
+        self._clock = InputClock(self._feeds, None)
         self._dues = Dues()
         self._due_rows = NamedStore(context.store, node.dues)
         self._next = 0
@@ -57,6 +59,7 @@ class ExpiringAggregateStep(AggregateStep):
     def process(self, batch: Batch) -> None:
         """Fold each record, after the rows are gone that are over by its time."""
         batch, raws = without_nulls(self, batch, self._key, self._collector)
+        batch = self.node_time.of(batch)
         first = 0
         for at, raw in enumerate(raws):
             self._clock.move_before(batch.origin, batch.rows[at])
@@ -168,9 +171,10 @@ class AtCommitsStep(Step):
         self.feed = Feed((node.name, context.partition))
         """What goes on at commits."""
         self._key = node.key
-        self._feeds = context.feeds
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
         self._tells_old_values = context.tells_old_values
-        self._clock = InputClock(context.feeds, None)
+        self._clock = InputClock(self._feeds, None)
         self._waiting: dict[bytes | None, _Waiting] = {}
         self._number = 0
         self._time_ms = UNKNOWN_MS
@@ -191,6 +195,7 @@ class AtCommitsStep(Step):
 
     def process(self, batch: Batch) -> None:
         """Keep the newest change of each row."""
+        batch = self.node_time.of(batch)
         waiting, origin = self._waiting, batch.origin
         olds = batch.old_values or [None] * len(batch)
         columns = (batch.rows, batch.raw_keys(self._key, self.name), batch.keys, batch.values)

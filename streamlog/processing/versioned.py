@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.due_rows import DueRow, DueRows, place_of
 from streamlog.processing.joins import Lookup, TableJoinStep, TableStep, viewed
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.serialized import loads_all
 from streamlog.processing.step import Collector
 from streamlog.tables.store import KeyValueStore, NamedStore
@@ -65,24 +66,23 @@ class VersionedTableStep(TableStep):
     def process(self, batch: Batch) -> None:
         """Give each row its place; hand on those that are the newest of their keys."""
         batch, raws, datas = self.written_with(batch, self._key, self._value)
-        turns = batch.of_origin(batch.origin.turns)
         kept: list[bool] = []
         replaced: list[object] = []
         for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
             if self._tells_old_values:
                 replaced.append(None if raw is None else self.lookup(raw))
-            is_news = raw is not None and self._put(raw, data, batch.timestamps[at], turns[at])
+            is_news = raw is not None and self._put(raw, data, batch.timestamps[at])
             kept.append(is_news)
         self._collector.drop(self.name, "null key", sum(raw is None for raw in raws))
         if self._tells_old_values:
             batch = batch.with_old_values(replaced)
         self.forward(batch if all(kept) else batch.where(kept))
 
-    def _put(self, raw: bytes, data: bytes | None, timestamp_ms: int, turn_ms: int) -> bool:
+    def _put(self, raw: bytes, data: bytes | None, timestamp_ms: int) -> bool:
         """Take in one row; whether it is the newest of its key."""
-        if turn_ms > self._time_ms:
-            self._time_ms = turn_ms
-            self._versions.advance(turn_ms)
+        if timestamp_ms > self._time_ms:
+            self._time_ms = timestamp_ms
+            self._versions.advance(timestamp_ms)
         newest_ms = self._versions.newest_ms(raw)
         if not self._versions.put(raw, data, timestamp_ms):
             late_by_ms = self._time_ms - self._history_ms - timestamp_ms
@@ -163,7 +163,8 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         super().__init__(node, table, collector)
         self._serde = node.value
         self._grace_ms = node.grace_ms
-        self._feeds = feeds
+        self.node_time = NodeTime(feeds)
+        self._feeds = self.node_time.feeds
         self.feed = Feed((node.name, partition))
         """What has waited."""
         self._now_ms = UNKNOWN_MS
@@ -180,10 +181,11 @@ class WaitingAsOfJoinStep(AsOfJoinStep):
         """Let records wait that are not late, hand on those whose turn has come."""
         batch = self._without_null_values(batch)
         batch, raws, datas = self.written_with(batch, self._node.key, self._serde)
-        turns, headers = batch.of_origin(batch.origin.turns), batch.origin.headers
+        batch = self.node_time.of(batch)
+        moments, headers = batch.of_origin(batch.origin.moments), batch.origin.headers
         at_once: list[int] = []
         for at, (raw, data) in enumerate(zip(raws, datas, strict=True)):
-            now_ms = self._now_ms = max(self._now_ms, turns[at])
+            now_ms = self._now_ms = max(self._now_ms, moments[at])
             if self._is_due(now_ms):
                 self._join_now(batch, at_once)
                 at_once = []

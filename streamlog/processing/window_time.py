@@ -39,7 +39,7 @@ class WindowTime:
         origin = batch.origin
         if self._joined is not None:
             reach, feed = self._joined.reach, origin.feed
-            return None, [reach(feed, turn_ms) for turn_ms in batch.of_origin(origin.turns)]
+            return None, [reach(feed, turn_ms) for turn_ms in batch.of_origin(origin.moments)]
         own = None if origin.sources is None else batch.of_origin(origin.sources)
         if own is not None and self._meet:
             called = self._ways[origin.feed]

@@ -38,6 +38,7 @@ from streamlog.processing.early import EarlyRows
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.input_clock import InputClock
 from streamlog.processing.late_records import LateRecords
+from streamlog.processing.node_time import NodeTime
 from streamlog.processing.step import Step, StepContext
 from streamlog.processing.window_fold import (
     GATE,
@@ -127,7 +128,8 @@ class WindowedAggregateStep(Step):
         self._tells_old_values = context.tells_old_values
         self.feed = Feed((node.name, context.partition))
         """What its results carry, if it emits on close."""
-        self._feeds = context.feeds
+        self.node_time = NodeTime(context.feeds)
+        self._feeds = self.node_time.feeds
         self._node = node
         self._grace_ms = node.windows.grace_ms
         # How long rows stay after their window has closed.
@@ -140,7 +142,7 @@ class WindowedAggregateStep(Step):
         self._prefix = node.store.prefix
         self._late = LateRecords(node.name, node.late, context.collector)
         self._time = WindowTime(
-            context.feeds,
+            self._feeds,
             own=self.feed.source,
             united=node.united,
             idle_after_ms=node.idle_after_ms,
@@ -203,6 +205,7 @@ class WindowedAggregateStep(Step):
     def process(self, batch: Batch) -> None:
         """Fold the records, close what they close, hand on the results."""
         batch, raws = without_nulls(self, batch, self._node.key, self._collector)
+        batch = self.node_time.of(batch)
         closed, updates = Closed(), Updates()
         self._format.note(batch, raws)
         self._take(batch, raws, closed, updates)

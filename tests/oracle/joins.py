@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tests.golden.functions import key_of
@@ -110,12 +110,13 @@ def _referring(
 def stream_stream(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]:
     """Records of both sides that are near in time; what stays alone leaves once that is sure.
 
-    Late records join whatever is not too old to be kept. A record without a key can only be alone.
+    Late records join whatever is not too old to be kept. A record without a key can only be alone;
+    where it may not be, and without a value, it is left out and moves no time.
     """
-    outer = {"inner": (), "left": (LEFT,), "outer": (LEFT, RIGHT)}[node["how"]]
+    outer: tuple[int, ...] = {"inner": (), "left": (LEFT,), "outer": (LEFT, RIGHT)}[node["how"]]
     matched: set[tuple[int, ...]] = set()
     alone: list[Event] = []
-    for before, event, time in moments(together(flows)):
+    for before, event, time in moments(e for e in together(flows) if _counts(e, outer)):
         over = [each for each in alone if time > _last_moment(node, each)]
         # In the order in which they are over; with a window that is as long both ways, by time.
         over.sort(key=lambda each: (_last_moment(node, each), -each.port, each.key))
@@ -123,8 +124,6 @@ def stream_stream(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event
         for each in over:
             if (*each.path, each.port) not in matched:
                 yield _joined(event, join, each, None)
-        if event.value is None:
-            continue
         met = [
             each
             for each in before
@@ -142,6 +141,10 @@ def stream_stream(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event
                 yield _joined(event, join, event, None)
             else:
                 alone.append(event)
+
+
+def _counts(event: Event, outer: Sequence[int]) -> bool:
+    return event.value is not None and (event.key is not None or event.port in outer)
 
 
 def _kept(node: Spec) -> int:

@@ -31,8 +31,7 @@ def row(event: Event, key: Any, value: Any, ts: int) -> Event:
 
 def unwindowed(events: list[Event], fold: Callable[[Iterable[Event]], Any]) -> Iterator[Event]:
     """The aggregate of each key after each record; records without key or value do nothing."""
-    kept = [event for event in events if None not in (event.key, event.value)]
-    for before, event, _ in moments(kept):
+    for before, event, _ in moments(_counting(events)):
         same = [each for each in [*before, event] if each.key == event.key]
         yield row(event, event.key, fold(same), max(each.ts for each in same))
 
@@ -47,16 +46,12 @@ def windows_with(spec: Spec, ts: int) -> list[Window]:
 def timed(
     spec: Spec, emit: str, events: list[Event], fold: Callable[[Iterable[Event]], Any]
 ) -> Iterator[Event]:
-    """Tumbling and hopping windows. Records without a key are in none, but time is theirs too."""
+    """Tumbling and hopping windows. Records without a key are in none, and move no time."""
     taken: list[tuple[Event, Window]] = []
     time_before = -1
-    for _, event, time in moments(events):
+    for _, event, time in moments(_counting(events)):
         closing = time - spec["grace"]
-        into = [
-            window
-            for window in windows_with(spec, event.ts)
-            if event.key is not None and window[1] > closing
-        ]
+        into = [window for window in windows_with(spec, event.ts) if window[1] > closing]
         taken += [(event, window) for window in into]
         if emit == "on_close":
             places = {(w, e.key) for e, w in taken if time_before < w[1] + spec["grace"] <= time}
@@ -68,6 +63,11 @@ def timed(
             yield row(event, (key, window), fold(inside), max(each.ts for each in inside))
 
 
+def _counting(events: Iterable[Event]) -> list[Event]:
+    """Those that reach an aggregation: the others are left out before it."""
+    return [event for event in events if None not in (event.key, event.value)]
+
+
 def sliding(
     spec: Spec, emit: str, events: list[Event], fold: Callable[[Iterable[Event]], Any]
 ) -> Iterator[Event]:
@@ -76,7 +76,7 @@ def sliding(
     kept: list[Event] = []
     told: set[tuple[Window, Any]] = set()
     time_before = -1
-    for _, event, time in moments(events):
+    for _, event, time in moments(_counting(events)):
         before = [each for each in kept if each.key == event.key]
         earlier = _sliding_windows(before, d)
         after = [*before, event]
@@ -86,9 +86,7 @@ def sliding(
             if window[1] >= time - grace
             and (window not in earlier or window[0] <= event.ts <= window[1])
         ]
-        if None not in (event.key, event.value) and any(
-            start <= event.ts <= end for start, end in changed
-        ):
+        if any(start <= event.ts <= end for start, end in changed):
             kept.append(event)
         else:
             changed = []
@@ -124,7 +122,7 @@ def sessions(node: Spec, spec: Spec, emit: str, events: list[Event], adds: Adds)
     merge = adder(node["merge"]) if node.get("merge") else adds[0]
     alive: list[tuple[Window, Any, Any]] = []
     told: list[tuple[Window, Any]] = []
-    for _, event, time in moments(events):
+    for _, event, time in moments(_counting(events)):
         closing = time - grace - gap
         met = [
             each
@@ -135,7 +133,7 @@ def sessions(node: Spec, spec: Spec, emit: str, events: list[Event], adds: Adds)
         ]
         bounds = [event.ts, *(edge for window, _, _ in met for edge in window)]
         window = (min(bounds), max(bounds))
-        if event.key is not None and window[1] >= closing:
+        if window[1] >= closing:
             alive = [each for each in alive if each not in met]
             alive.append((window, event.key, _merged(node, met, event, merge, adds)))
             if emit != "on_close":

@@ -175,10 +175,10 @@ def oracle(given_input: Input, partitions: int) -> tuple[Rows, Rows, int]:
     inside: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     late = 0
     for partition, key, timestamp_ms, value in given_input:
+        if value < 0:
+            continue  # Filtered: it moves no time.
         times[partition] = max(times[partition], timestamp_ms)
         start = timestamp_ms // SIZE_MS * SIZE_MS
-        if value < 0:
-            continue
         if start + SIZE_MS + GRACE_MS <= times[partition]:
             late += 1
         else:
@@ -218,8 +218,8 @@ def rows_of(cluster: Cluster, topic: str, *, distinct: bool) -> Rows:
 
 
 def closed(inputs: Input, partitions: int) -> Input:
-    """The inputs, with a record at the end of each partition that closes every window."""
-    return [*inputs, *((partition, "end", FAR_MS, -1) for partition in range(partitions))]
+    """The inputs, with a record at the end of each partition that closes every window before it."""
+    return [*inputs, *((partition, "end", FAR_MS, 0) for partition in range(partitions))]
 
 
 def run(

@@ -259,7 +259,7 @@ def given_to(
 
 
 def final_rows(history: list[tuple[str, int]]) -> list[tuple[str, int, int]]:
-    """The model: time is that of the records that count, and at a mark that of the source."""
+    """The model: time is that of the records that count, and goes on with marks from there."""
     found: list[tuple[str, int, int]] = []
     counts: dict[tuple[int, str], int] = {}
     source_ms = time_ms = -1
@@ -267,7 +267,7 @@ def final_rows(history: list[tuple[str, int]]) -> list[tuple[str, int, int]]:
         if kind == "mark":
             source_ms = time_ms = source_ms + ms if source_ms >= 0 else -1
         else:
-            source_ms = max(source_ms, ms)
+            source_ms = source_ms if kind == "left out" else max(source_ms, ms)
             ends = [] if kind == "left out" else [ms // 5 * 5 + 5, ms // 5 * 5 + 10]
             for end_ms in ends:
                 if end_ms >= 10 and end_ms + 3 > source_ms:
@@ -308,10 +308,12 @@ def test_marks_are_asked_for_until_the_first_row_is_final() -> None:
     task = task_on(MemoryStore())
     assert given_to(task, [RawRecord(0, 12, b"a", b"v")], 1) == []
     assert task.waits_quiet == {PLACE: 6}  # The first window ends at 15, and is closed at 18.
-    # Event time has come to 30, but not with a change.
+    # The source has come to 30, but not with a change: here it is still 12.
     assert given_to(task, [RawRecord(1, 30, b"left out", b"v")], 2, 10_000) == []
-    assert task.waits_quiet == {PLACE: 1}
-    assert given_to(task, [TimeMark(2, 1)], 3) == [("a", 15, 1), ("a", 20, 1)]
+    assert task.waits_quiet == {PLACE: 6}
+    assert given_to(task, [TimeMark(2, 6)], 3) == [("a", 15, 1)]
+    assert task.waits_quiet == {PLACE: 5}
+    assert given_to(task, [TimeMark(3, 5)], 4) == [("a", 20, 1)]
     assert task.waits_quiet == {}
 
 

@@ -166,8 +166,10 @@ def final_rows(inputs: Input, partitions: int) -> tuple[Counter[Any], Counter[An
     times = [-1] * partitions
     inside: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for partition, key, at, value in inputs:
+        if value < 0:
+            continue  # Filtered: it moves no time.
         times[partition] = max(times[partition], at)
-        for start, end in hops(12, 5)(at) if value >= 0 else ():
+        for start, end in hops(12, 5)(at):
             if end + 3 > times[partition]:
                 inside.setdefault((key, start, end), []).append((at, value))
     small: Counter[Any] = Counter()
