@@ -1,0 +1,107 @@
+"""How far time has come for one node: pure cases of `NodeTime`, and sources that keep up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog import App, Emit, Windowed, tumbling
+from streamlog.processing.columns import Feed
+from streamlog.processing.node_time import NodeTime
+from streamlog.processing.record_queue import Input, RecordQueue
+from streamlog.records.batch import Record
+from streamlog.records.control import TimeMark
+from streamlog.serdes import serde_for
+from streamlog.topology import TopicSpec
+from streamlog.windows.emit import UNKNOWN_MS
+
+texts: Any = serde_for(str)
+
+
+def an_input() -> Input:
+    return Input(TopicSpec("t", texts, texts), 0, 0)
+
+
+def raw(offset: int, timestamp_ms: int, value: bytes = b"v") -> Record:
+    return Record(offset, timestamp_ms, b"k", value)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.booleans(), st.integers(0, 9)), max_size=30),
+    st.integers(1, 7),
+)
+def test_time_is_that_of_what_has_reached_the_node_however_it_is_cut(
+    history: list[tuple[int, bool, int]], piece: int
+) -> None:
+    """Each entry: a timestamp, whether it gets through, and what a mark behind it says."""
+    entry = an_input()
+    node = NodeTime([entry])
+    queue = RecordQueue([entry], record_at_a_time=False)
+    records, marks, wanted, time_ms = [], [], {}, UNKNOWN_MS
+    for number, (at_ms, gets_through, elapsed_ms) in enumerate(history):
+        records.append(raw(2 * number, at_ms, b"v" if gets_through else b"x"))
+        marks.append(TimeMark(2 * number + 1, elapsed_ms))
+        if gets_through:
+            time_ms = wanted[2 * number] = max(time_ms, at_ms)
+        time_ms += elapsed_ms if time_ms > UNKNOWN_MS else 0
+    found: dict[int, int] = {}
+    for start in range(0, len(records), piece):
+        entry.arrive(records[start : start + piece], marks[start : start + piece])
+        while (run := queue.next_run()) is not None:
+            _, batch = run
+            if not isinstance(batch, TimeMark):
+                batch = node.of(batch.where([value == "v" for value in batch.values]))
+                times = batch.of_origin(batch.origin.times)
+                found |= zip(batch.of_origin(batch.origin.offsets), times, strict=True)
+            node.follow()
+    assert found == wanted
+    assert node.feeds[0].time_ms == time_ms
+    assert node.feeds[0].time_ms <= max(entry.time_ms, UNKNOWN_MS)
+
+
+def test_what_was_written_down_is_taken_over() -> None:
+    entry = an_input()
+    node = NodeTime([entry])
+    (feed,) = node.reached.values()
+    feed.time_ms, feed.marked_ms = 7, 5
+    again = NodeTime([an_input()])
+    again.load(node.to_data())
+    assert [each.to_data() for each in again.reached.values()] == [[7, 5, 0]]
+
+
+def test_a_node_that_was_not_written_down_begins_where_its_input_is() -> None:
+    entry = an_input()
+    entry.time_ms = 9
+    node = NodeTime([entry])
+    node.load({})
+    assert node.feeds[0].time_ms == 9
+
+
+def test_feeds_that_are_no_inputs_keep_their_own_time() -> None:
+    own = Feed(("windows", 0))
+    inner = Input(TopicSpec("r", texts, texts, internal=True), 0, 0)
+    assert NodeTime([own, inner]).feeds == [own, inner]
+
+
+@pytest.mark.parametrize("filtered_ms", [200, 4_000_000_000_000])
+def test_a_source_whose_records_are_all_left_out_holds_no_window_open(filtered_ms: int) -> None:
+    app = App("quiet")
+    words = app.topic("words", key=str, value=int, partitions=2)
+    counts = app.topic("counts", key=Windowed[str], value=int, partitions=1)
+    kept = app.stream(words).filter(lambda _, value: value > 0)
+    windows = kept.group_by(lambda key, _: key, name="by-word").windowed(tumbling("10ms"))
+    windows.emit(Emit.CLOSE).count(name="n").changes().to(counts)
+    with app.test() as t:
+        source = t.input(words)
+        source.send(1, key="a", at=5, partition=0)
+        source.send(1, key="a", at=25, partition=0)
+        assert t.output(counts).values == []  # Partition 1 has not been heard of.
+        source.send(0, key="b", at=filtered_ms, partition=1)
+        assert t.output(counts).values == [1]
+        source.send(1, key="c", at=26, partition=0)
+        source.send(1, key="d", at=31, partition=0)
+        assert t.output(counts).values == [1, 1, 1]
+        assert not t.drops
