@@ -100,8 +100,8 @@ METHODS = {
         "var",
     ],
     Producer: [
-        "close", "flush", "partitions", "send", "send_atomic", "send_columns", "send_many",
-        "send_packed", "transaction",
+        "close", "flush", "partition_by", "partitions", "send", "send_atomic", "send_columns",
+        "send_many", "send_packed", "transaction",
     ],
     Transaction: ["send_offsets"],
 }  # fmt: skip

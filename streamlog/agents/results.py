@@ -159,7 +159,8 @@ class Results:
             times = [slice_.raws[row].timestamp_ms for row in rows]
         else:
             times = [slice_.timestamp_ms(row) for row in rows]
-        return [SinkBatch(sink.name, None, times, keys, raw_values)]
+        by = sink.spec.partitioner
+        return [SinkBatch(sink.name, None, times, keys, raw_values, partitioner=by)]
 
     def _one(
         self, sink: Topic[Any, Any], slice_: Slice, result: tuple[int, bool, Any]
@@ -176,4 +177,5 @@ class Results:
                 time_ms, headers = slice_.timestamp_ms(row), None
         except Exception as error:
             raise slice_.part.failed(self._agent.name, raw, error) from error
-        return SinkBatch(sink.name, None, [time_ms], [key], [data], headers)
+        by = sink.spec.partitioner
+        return SinkBatch(sink.name, None, [time_ms], [key], [data], headers, partitioner=by)

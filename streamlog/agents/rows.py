@@ -19,7 +19,6 @@ from streamlog.errors import UsageError
 from streamlog.processing.rows import TableRows
 from streamlog.processing.rows_at_hand import not_at_hand, owned_key, written_value
 from streamlog.processing.writable_tables import RowWrite
-from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.tables.transaction import overlaid
 
 TablePart: TypeAlias = tuple[str, int]
@@ -75,7 +74,7 @@ class AgentRows:
 
     def partition_of(self, rows: TableRows, key: bytes) -> int:
         """Where the row of a key is."""
-        return partitions_of_keys((key,), self.partitions(rows))[0]
+        return rows.partition_of(key, self.partitions(rows))
 
     def keep(self, written: Mapping[RowAt, Written]) -> None:
         """The record that has set these rows is handled."""

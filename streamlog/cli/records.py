@@ -14,6 +14,7 @@ from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import text_of
 from streamlog.cli.topics import partitions_of
 from streamlog.errors import UnknownTopicOrPartition
+from streamlog.log import Log
 from streamlog.records.batch import Record
 from streamlog.serdes import Serde, from_text
 from streamlog.topology import TopicSpec
@@ -44,11 +45,24 @@ def send(
     async def main() -> None:
         async with session.open(log, create=True) as opened:
             await declare_topics(opened, {topic: spec})
+            partition = None if key_bytes is not None else await _emptiest(opened, topic)
             async with opened.producer() as producer:
-                sent = await (await producer.send(topic, value_bytes, key=key_bytes))
+                producer.partition_by({topic: spec.partitioner})
+                sending = await producer.send(
+                    topic, value_bytes, key=key_bytes, partition=partition
+                )
+                sent = await sending
         typer.echo(f"sent to {sent.topic}, partition {sent.partition}, offset {sent.offset}")
 
     run(main())
+
+
+async def _emptiest(log: Log, topic: str) -> int:
+    """The partition for a record without a key: one command after the other, they take turns."""
+    parts = await partitions_of(log, topic)
+    async with log.consumer() as consumer:
+        ends = await consumer.end_offsets(parts)
+    return min(parts, key=lambda part: (ends[part], part.partition)).partition
 
 
 def consume(

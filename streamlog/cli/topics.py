@@ -14,8 +14,14 @@ from streamlog.assignors import TopicPartition
 from streamlog.cli.running import run
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import named_values, out
+from streamlog.client.consumer import Consumer
 from streamlog.client.topic_admin import PARTITIONS_DEFAULT, REPLICAS_DEFAULT, NewTopic
 from streamlog.log import Log
+from streamlog.records.partitioners import DEFAULT, fitting
+
+CHECKED = 1_000
+CHECKED_MAX = 100_000
+POLL_MS = 200
 
 topics = typer.Typer(help="The topics of a log.", no_args_is_help=True)
 
@@ -106,6 +112,70 @@ def topics_describe(
         return grid
 
     out().print(run(main()))
+
+
+@topics.command("check")
+def topics_check(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    *,
+    records: Annotated[
+        int, typer.Option("--records", min=1, max=CHECKED_MAX, help="Per partition, the newest.")
+    ] = CHECKED,
+    log: LogOption = None,
+) -> None:
+    """Find out how a topic's keys are partitioned: by murmur2, crc32, fnv1a, or none of them."""
+    session: Session = context.obj
+
+    async def main() -> tuple[dict[str, int], int, int]:
+        async with session.open(log) as opened:
+            parts = await partitions_of(opened, name)
+            async with opened.consumer() as consumer:
+                keys = await _newest_keys(consumer, parts, records)
+        return fitting(keys, len(parts)), len(keys), len(parts)
+
+    fits, count, partitions = run(main())
+    grid = Grid("partitioner", "keys where it puts them", "of")
+    for each, number in fits.items():
+        grid.add_row(each, str(number), str(count))
+    out().print(grid)
+    out().print(_verdict(name, fits, count, partitions))
+
+
+def _verdict(name: str, fits: dict[str, int], count: int, partitions: int) -> str:
+    if partitions == 1:
+        return "One partition holds all keys: every partitioner fits."
+    if not count:
+        return "No record has a key: there is nothing to tell from."
+    fit = [each for each, number in fits.items() if number == count]
+    if not fit:
+        return (
+            "None fits: keys were written to partitions of the producers' choice, or by several "
+            "partitioners. Read the topic through .repartition(name=...) to look rows up by key."
+        )
+    if fit == [DEFAULT]:
+        return f"{DEFAULT} fits, the default: nothing to declare."
+    if len(fit) > 1:
+        return f"{', '.join(fit)} fit: too few keys to tell. Check again with more."
+    return f"Declare it: app.topic({name!r}, ..., partitioner={fit[0]!r})"
+
+
+async def _newest_keys(
+    consumer: Consumer, parts: list[TopicPartition], records: int
+) -> list[tuple[bytes, int]]:
+    """Different keys of the newest records, and the partitions that they lie in."""
+    begin, end = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
+    left = {part for part in parts if end[part] > begin[part]}
+    consumer.assign([*left])
+    for part in left:
+        consumer.seek(part, max(begin[part], end[part] - records))
+    found: set[tuple[bytes, int]] = set()
+    while left:
+        for part, polled in (await consumer.poll(timeout_ms=POLL_MS)).items():
+            found |= {(each.key, part.partition) for each in polled if each.key}
+        positions = consumer.positions()
+        left = {part for part in left if positions.get(part, 0) < end[part]}
+    return sorted(found)
 
 
 async def partitions_of(log: Log, topic: str) -> list[TopicPartition]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
@@ -43,6 +43,7 @@ from streamlog.errors import (
 from streamlog.records.columns import FieldColumns
 from streamlog.records.compression import Compression
 from streamlog.records.packed import PackedRecords
+from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
 
 Acks: TypeAlias = Literal["all", 0, 1]
 
@@ -174,6 +175,7 @@ class Producer:
                 cluster, transactions, self._accumulator, tell=self._sender.look
             )
         self._sticky = StickyPartitions()
+        self._partitioners: dict[str, Partitioner] = {}
         self._partition_of_key = lru_cache(KEYS_CACHED)(partition_of_key)
         self._room = asyncio.Lock()
         self._dead: Exception | None = None
@@ -255,6 +257,11 @@ class Producer:
             if key is None and appended is Appended.FILLED:
                 self._sticky.turn(topic, chosen, count)
         return delivery
+
+    def partition_by(self, partitioners: Mapping[str, Partitioner]) -> None:
+        """Choose the partitions of keys in these topics as their other producers do."""
+        chosen = {**self._partitioners, **partitioners}
+        self._partitioners = {topic: each for topic, each in chosen.items() if each != DEFAULT}
 
     async def send_many(
         self, topic: str, partition: int, records: Sequence[Fields]
@@ -465,6 +472,11 @@ class Producer:
             self._check_partition(topic, partition, count)
             return partition
         if key is not None:
+            own = self._partitioners.get(topic)
+            if own is not None:
+                chosen = partition_by(own, key, count)
+                self._check_partition(topic, chosen, count)
+                return chosen
             return self._partition_of_key(key, count)
         return self._sticky.current(topic, count)
 

@@ -23,6 +23,7 @@ from streamlog.dsl.windowed_keys import topic_key
 from streamlog.dsl.writable import writable_table
 from streamlog.durations import Dur, When, duration_ms
 from streamlog.errors import SerdeError, TopologyError
+from streamlog.records.partitioners import DEFAULT, PARTITIONERS, Partitioner
 from streamlog.serdes import Serde, serde_for
 from streamlog.topology import (
     ErrorPolicy,
@@ -99,6 +100,7 @@ class Declarations(Duties):
         partitions: int | None = None,
         retention: Dur | None = None,
         compact: bool = False,
+        partitioner: Partitioner = DEFAULT,
         timestamp: Callable[[V], When] | None = None,
         timestamp_ahead_max: Dur | None = None,
         key_serde: Serde[K] | None = None,
@@ -116,6 +118,9 @@ class Declarations(Duties):
             retention: if it has to be created: how long records are kept, counted from the
                 newest timestamp around them; by default as the log is set (ours: for ever).
             compact: if it has to be created: keep the latest record per key only.
+            partitioner: where the producers of the topic put a key: "murmur2" (Java, streamlog),
+                "crc32" (the default of librdkafka, hence of kcat and confluent-kafka), "fnv1a"
+                (sarama), or a function of the key's bytes and the number of partitions.
             timestamp: event time from the value, instead of the record's own timestamp.
             timestamp_ahead_max: records whose event time is further ahead of the clock are refused
                 by `on_error`, and move no time; by default the app's.
@@ -128,8 +133,8 @@ class Declarations(Duties):
                 by default.
 
         Raises:
-            TopologyError: the name is taken or can't be a topic's, partitions is below 1, or
-                there are windows, and no key=Windowed[...].
+            TopologyError: the name is taken or can't be a topic's, partitions is below 1, there is
+                no such partitioner, or there are windows, and no key=Windowed[...].
             ConfigError: the retention or `timestamp_ahead_max` is no duration.
             SerdeError: a type can't be written down.
         """
@@ -138,6 +143,11 @@ class Declarations(Duties):
             raise TopologyError(f"topic {name!r} is declared already: keep what app.topic returned")
         if partitions is not None and partitions < 1:
             raise TopologyError(f"topic {name!r} must have 1 partition or more, not {partitions}")
+        if not callable(partitioner) and partitioner not in PARTITIONERS:
+            raise TopologyError(
+                f"topic {name!r}: there is no partitioner {partitioner!r}: use one of "
+                f"{', '.join(PARTITIONERS)}, or a function of the key's bytes and the count"
+            )
         ahead_max = self._ahead_max if timestamp_ahead_max is None else timestamp_ahead_max
         spec = TopicSpec(
             name,
@@ -147,6 +157,7 @@ class Declarations(Duties):
             timestamp_ahead_max_ms=None if ahead_max is None else duration_ms(ahead_max),
             partitions=partitions,
             compact=compact,
+            partitioner=partitioner,
             retention_ms=None if retention is None else duration_ms(retention),
         )
         self._topics[name] = spec

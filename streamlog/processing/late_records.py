@@ -54,6 +54,7 @@ class LateRecords:
                     [to.value.dumps(value)],
                     [record.headers],
                     window_bytes(to.key),
+                    partitioner=to.partitioner,
                 )
             )
         else:

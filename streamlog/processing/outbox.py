@@ -18,7 +18,7 @@ from streamlog.processing.calls import Call
 from streamlog.processing.provenance import Stamps
 from streamlog.record import Headers
 from streamlog.records.columns import has_none
-from streamlog.records.murmur2 import partitions_of_keys
+from streamlog.records.partitioners import DEFAULT, Partitioner, partitions_by
 
 _TIME = struct.Struct(">q")
 
@@ -65,6 +65,8 @@ class SinkBatch(NamedTuple):
     """Of windowed keys: so many bytes at their ends are the window's."""
     stamps: Stamps | None = None
     """In place of headers, if the runner has asked for that (`Task`): where records came from."""
+    partitioner: Partitioner = DEFAULT
+    """Of the topic."""
 
     def partitions(self, count: int) -> list[int]:
         """Which of so many partitions each record goes to: by its key, without its window.
@@ -73,10 +75,10 @@ class SinkBatch(NamedTuple):
         """
         if has_none(self.keys):
             size = repeat(self.window_bytes)
-            return partitions_of_keys(
-                map(_route, self.keys, self.timestamps, self.values, size), count
-            )
-        return partitions_of_keys(cast("Sequence[bytes]", self.keys), count, self.window_bytes)
+            routes = map(_route, self.keys, self.timestamps, self.values, size)
+            return partitions_by(self.partitioner, routes, count)
+        keys = cast("Sequence[bytes]", self.keys)
+        return partitions_by(self.partitioner, keys, count, self.window_bytes)
 
     def records(self) -> Iterator[SinkRecord]:
         """One by one."""

@@ -10,7 +10,7 @@ done here: finding the task that has a key's rows, and waiting for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from streamlog.durations import moment, when_ms
@@ -21,6 +21,7 @@ from streamlog.processing.foreign_keys import outcome_row
 from streamlog.processing.joins import viewed
 from streamlog.processing.table_joins import joined_row
 from streamlog.record import Windowed
+from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
 from streamlog.serdes import BytesSerde, Serde, StrSerde
 from streamlog.tables.store import prefix_end, split_window_key, window_bound, window_key
 from streamlog.topology import (
@@ -117,6 +118,8 @@ class TableRows:
     """Of the tasks that have them."""
     counted_by: tuple[str, ...]
     """The topics whose partitions are the table's."""
+    partitioner: Partitioner = DEFAULT
+    """Of these topics."""
 
     @property
     def is_windowed(self) -> bool:
@@ -147,6 +150,10 @@ class TableRows:
     def partitions(self, counts: Mapping[str, int]) -> int:
         """How many partitions it has."""
         return max(counts[topic] for topic in self.counted_by)
+
+    def partition_of(self, raw: bytes, count: int) -> int:
+        """Where the row of a key is, as its bytes (`own_key`), among so many partitions."""
+        return partition_by(self.partitioner, raw, count)
 
     def own_key(self, key: object) -> bytes:
         """What decides the partition: the key's bytes, without a window.
@@ -350,14 +357,21 @@ def tables_in(sub: Subtopology) -> dict[str, TableRows]:
     for node in sub.nodes:
         above = behind.get(node.parents[0], node.parents[0]) if node.parents else ""
         if node.table_key is not None:
-            found[node.name] = TableRows(node.name, node, (), sub.number, _counted_by(sub, node))
+            counted_by = _counted_by(sub, node)
+            partitioner = _partitioner(sub, counted_by)
+            found[node.name] = TableRows(node.name, node, (), sub.number, counted_by, partitioner)
         elif isinstance(node, AtCommits):
             behind[node.name] = above  # Its rows are those of the table.
         elif isinstance(node, View) and above in found:
             of = found[above]
             views = (*of.views, node)
-            found[node.name] = TableRows(node.name, of.owner, views, of.subtopology, of.counted_by)
+            found[node.name] = replace(of, name=node.name, views=views)
     return found
+
+
+def _partitioner(sub: Subtopology, topics: Iterable[str]) -> Partitioner:
+    """Of the topics that a table's keys come by: those of joined ones are alike."""
+    return next((sub.topics[name].partitioner for name in topics if name in sub.topics), DEFAULT)
 
 
 def prefix_of(subtopology: Subtopology, table: str) -> bytes:

@@ -14,7 +14,6 @@ from streamlog.errors import SerdeError, StreamlogError, UsageError
 from streamlog.processing.joins import Lookup, viewed
 from streamlog.processing.rows import TableRows
 from streamlog.processing.writable_tables import Mark, RowWrite, WritableTableStep
-from streamlog.records.murmur2 import partitions_of_keys
 from streamlog.tables.store import KeyValueStore
 from streamlog.topology import WritableTable
 
@@ -29,7 +28,7 @@ def owned_key(
         SerdeError: it is not of the table's type.
     """
     raw = rows.own_key(key)
-    partition = partitions_of_keys((raw,), partitions)[0] if partitions > 1 else 0
+    partition = rows.partition_of(raw, partitions) if partitions > 1 else 0
     if partition not in mine:
         here = ", ".join(map(str, sorted(mine)))
         raise UsageError(

@@ -260,6 +260,7 @@ class SinkStep(Step):
                 values,
                 None if headers is None else batch.of_origin(headers),
                 window_bytes(self._topic.key),
+                partitioner=self._topic.partitioner,
             )
         )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -33,6 +34,7 @@ from streamlog.processing.writable_tables import RowWrite
 from streamlog.record import Headers, Record
 from streamlog.records.batch import Record as RawRecord
 from streamlog.records.control import TimeMark
+from streamlog.records.partitioners import partition_by
 from streamlog.tables.changelog import Restoration
 from streamlog.tables.memory import MemoryStore
 from streamlog.tables.store import Change
@@ -123,7 +125,7 @@ class TestDriver:
         self.now_ms = max(rehearsal.start_ms, before.now_ms)
         """The time of the driver, in milliseconds since the epoch."""
         self._topics = {
-            name: before.topics.get(name) or MemoryTopic(number, rehearsal.partition_of)
+            name: before.topics.get(name) or MemoryTopic(number, self._partition_by(name))
             for name, number in counts.items()
         }
         self._global_tables = ListedTables(self._topology, self._topics)
@@ -172,7 +174,6 @@ class TestDriver:
             tasks=self._tasks,
             topics=self._topics,
             counts=self._counts,
-            partition_of=self._rehearsal.partition_of,
             now_ms=lambda: self.now_ms,
             run_tasks=self.run_tasks,
         )
@@ -533,7 +534,13 @@ class TestDriver:
         if sink.partition is not None:
             return sink.partition
         count = len(self._topics[sink.topic].partitions)
-        return self._rehearsal.partition_of(sink.route, count)
+        return self._partition_by(sink.topic)(sink.route, count)
+
+    def _partition_by(self, topic: str) -> Callable[[bytes, int], int]:
+        spec = self._topology.topics.get(topic)
+        if spec is None:
+            return self._rehearsal.partition_of
+        return partial(partition_by, spec.partitioner)
 
 
 class _Sender:

@@ -24,7 +24,6 @@ class DriverTables:
     tasks: Mapping[TaskId, Task]
     topics: Mapping[str, MemoryTopic]
     counts: Mapping[str, int]
-    partition_of: Callable[[bytes, int], int]
     now_ms: Callable[[], int]
     run_tasks: Callable[[], None]
     """Until nothing is left for them to do."""
@@ -32,7 +31,7 @@ class DriverTables:
     async def fetch(self, table: str, key: object, *, stale_ok: bool) -> Any:  # noqa: ANN401, ARG002 - of the user's type; nothing is stale here
         """See `TableAccess`."""
         rows = table_named(self.tables, table)
-        partition = self.partition_of(rows.own_key(key), rows.partitions(self.counts))
+        partition = rows.partition_of(rows.own_key(key), rows.partitions(self.counts))
         row_key = rows.row_key(key)
         task = self.tasks[TaskId(rows.subtopology, partition)]
         data = task.row(rows.owner.name, row_key, committed=False)

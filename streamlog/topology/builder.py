@@ -77,7 +77,7 @@ class TopologyBuilder:
         self._check_keys()
         groups = _connected(self.nodes.values())
         drafts = [Subtopology(self.app_id, number, nodes) for number, nodes in enumerate(groups)]
-        return Topology(
+        built = Topology(
             self.app_id,
             tuple(
                 Subtopology(
@@ -93,6 +93,8 @@ class TopologyBuilder:
             ),
             tuple(self.global_tables.values()),
         )
+        built.check_partitioners()
+        return built
 
     def _check_keys(self) -> None:
         read = [node.topic for node in self.nodes.values() if isinstance(node, Entry)]

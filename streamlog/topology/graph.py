@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from streamlog.errors import TopologyError
+from streamlog.records.partitioners import partitioner_name
 from streamlog.serdes import serde_for
 from streamlog.topology.global_tables import GlobalTable
 from streamlog.topology.nodes import Entry, Node, Source
@@ -193,19 +194,44 @@ class Topology:
             pending = [sub for sub in pending if sub not in ready]
         return ordered
 
+    def check_partitioners(self) -> None:
+        """Refuse to join topics whose keys lie in different partitions.
+
+        Raises:
+            TopologyError: there are two.
+        """
+        for sub in self.subtopologies:
+            keyed = [node for node in sub.nodes if node.needs_equal_keys or node.specs]
+            for node, first, other in _pairs(sub, keyed):
+                if sub.topics[first].partitioner != sub.topics[other].partitioner:
+                    raise TopologyError(_partitioned_apart(node, sub, first, other))
+
     def _check_alike(self, sub: Subtopology, counts: Mapping[str, int]) -> None:
-        for node in sub.nodes:
-            if not node.needs_equal_keys:
-                continue
-            tables = [sub.by_name[name] for name in node.looks_into]
-            above = [*sub.ancestors(node), *tables]
-            above += [each for table in tables for each in sub.ancestors(table)]
-            read = [n.topic for n in above if isinstance(n, Entry)]
-            names = sorted({topic.name for topic in read}, key=sub.inputs.index)
-            first = names[0]
-            for other in names[1:]:
-                if counts[first] != counts[other]:
-                    raise TopologyError(_not_alike(node, first, other, counts))
+        joins = [node for node in sub.nodes if node.needs_equal_keys]
+        for node, first, other in _pairs(sub, joins):
+            if counts[first] != counts[other]:
+                raise TopologyError(_not_alike(node, first, other, counts))
+
+
+def _pairs(sub: Subtopology, nodes: Iterable[Node]) -> Iterator[tuple[Node, str, str]]:
+    """Of each node, the first topic that its keys come from, with each of the others."""
+    for node in nodes:
+        tables = [sub.by_name[name] for name in node.looks_into]
+        above = [*sub.ancestors(node), *tables]
+        above += [each for table in tables for each in sub.ancestors(table)]
+        read = [n.topic for n in above if isinstance(n, Entry)]
+        first, *others = sorted({topic.name for topic in read}, key=sub.inputs.index) or [""]
+        yield from ((node, first, other) for other in others)
+
+
+def _partitioned_apart(node: Node, sub: Subtopology, first: str, other: str) -> str:
+    names = [partitioner_name(sub.topics[each].partitioner) for each in (first, other)]
+    return (
+        f"{node.name!r} needs the same keys of {first!r} and {other!r} in the same partition, but "
+        f"{first!r} is partitioned by {names[0]} and {other!r} by {names[1]}: call "
+        ".repartition(name=...) on the stream that is not partitioned by murmur2, or write both "
+        "topics with the same partitioner"
+    )
 
 
 def _not_alike(node: Node, first: str, other: str, counts: Mapping[str, int]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from streamlog.durations import When
 from streamlog.errors import TopologyError
+from streamlog.records.partitioners import DEFAULT, Partitioner
 from streamlog.serdes import Serde
 
 TOPIC_NAME_LENGTH_MAX = 249
@@ -46,6 +47,8 @@ class TopicSpec:
     """How far event time may lie ahead of the clock of whoever reads; None: as far as it likes."""
     partitions: int | None = None
     """For the creation of the topic; None leaves it to the runner."""
+    partitioner: Partitioner = DEFAULT
+    """Where its keys lie: how its producers, and this app, choose their partitions."""
     compact: bool = False
     retention_ms: int | None = None
     """For the creation of the topic; None leaves it to the log."""

@@ -40,6 +40,7 @@ from streamlog.worker.exactly_once import Transactor
 from streamlog.worker.figures import TaskFigures
 from streamlog.worker.hand_overs import Base
 from streamlog.worker.holdups import Holdups
+from streamlog.worker.key_places import KeyPlaces
 from streamlog.worker.marks import Marks
 from streamlog.worker.pauses import Pauses
 from streamlog.worker.restore import Restorer
@@ -107,6 +108,7 @@ class Tasks:
         )
         """Sees to it that time goes on in quiet inputs."""
         self._holdups = Holdups()
+        self._keys = KeyPlaces(topology, counts, surroundings.clock)
         self._checkpoints = Checkpoints(
             surroundings.log,
             surroundings.producer,
@@ -284,6 +286,7 @@ class Tasks:
         for running in self._running.values():
             for place in running.inputs:
                 if place in polled:
+                    self._keys.look(place, polled[place].keys)
                     running.arrived[place] = self._bounds.records(place, polled[place])
                 if place in marks:
                     told = self._bounds.marks(place, marks[place])

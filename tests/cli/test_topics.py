@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from streamlog.cli.topics import topics
 from streamlog.errors import LogDirectoryLost, LogError, UnknownTopicOrPartition
+from streamlog.log import Log
+from streamlog.records.partitioners import Partitioner
 from tests.cli.console import console, row
 
 
@@ -34,3 +37,37 @@ def test_looking_makes_no_log(tmp_path: Path) -> None:
     told("create", "t")
     with pytest.raises(UnknownTopicOrPartition):
         told("describe", "u")
+
+
+def written(log: Path, partitioner: Partitioner) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{log}", listen=False) as opened:
+            async with opened.producer() as producer:
+                producer.partition_by({"t": partitioner})
+                for number in range(50):
+                    await producer.send("t", b"v", key=b"u%d" % number)
+                await producer.send("t", b"v")
+                await producer.flush()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "verdict"),
+    [
+        ("murmur2", "murmur2 fits, the default"),
+        ("crc32", "partitioner='crc32'"),
+        ("fnv1a", "partitioner='fnv1a'"),
+        (lambda key, count: len(key) % count, "None fits"),
+    ],
+)
+def test_a_check_tells_how_keys_are_partitioned(
+    tmp_path: Path, partitioner: Partitioner, verdict: str
+) -> None:
+    told = console(topics, tmp_path / "log")
+    told("create", "t", "--partitions", "4")
+    assert "No record has a key" in told("check", "t")
+    written(tmp_path / "log", partitioner)
+    assert verdict in " ".join(told("check", "t").split())
+    told("create", "one", "--partitions", "1")
+    assert "every partitioner fits" in told("check", "one")

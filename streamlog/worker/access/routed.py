@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from streamlog.client.partitioner import partition_of_key
 from streamlog.clock import Clock
 from streamlog.errors import ConfigError, RequestTimedOut, SerdeError, StreamlogError
 from streamlog.processing.rows import PAGE_ROWS_MAX, TableRows, table_named
@@ -127,7 +126,7 @@ class RoutedTables:
             app=self._with.app_id,
             table=rows.owner.name,
             subtopology=rows.subtopology,
-            partition=partition_of_key(rows.own_key(key), self.partitions(rows)),
+            partition=rows.partition_of(rows.own_key(key), self.partitions(rows)),
             stale_ok=stale_ok,
             key=row_key,
         )
