@@ -41,13 +41,15 @@ def test_looking_makes_no_log(tmp_path: Path) -> None:
 
 def written(log: Path, partitioner: Partitioner) -> None:
     async def main() -> None:
-        async with Log.open(f"embedded:{log}", listen=False) as opened:
-            async with opened.producer() as producer:
-                producer.partition_by({"t": partitioner})
-                for number in range(50):
-                    await producer.send("t", b"v", key=b"u%d" % number)
-                await producer.send("t", b"v")
-                await producer.flush()
+        async with (
+            Log.open(f"embedded:{log}", listen=False) as opened,
+            opened.producer() as producer,
+        ):
+            producer.partition_by({"t": partitioner})
+            for number in range(50):
+                await producer.send("t", b"v", key=b"u%d" % number)
+            await producer.send("t", b"v")
+            await producer.flush()
 
     asyncio.run(main())
 

@@ -177,8 +177,8 @@ def test_timers_on_the_wall_fire_at_their_time_and_survive_a_restart() -> None:
         assert t.output(out).values[2:] == ["event 1000", "event 2000", "event 3000"]
 
 
-def test_a_quiet_source_holds_stream_time_back_unless_it_may_be_idle() -> None:
-    def told(**settings: Any) -> list[str]:
+def test_an_empty_source_holds_stream_time_back_until_its_topic_is_calm_or_it_is_idle() -> None:
+    def told(after: str, **settings: Any) -> list[str]:
         app = App("idle")
         numbers = app.topic("numbers", key=str, value=int)
         out = app.topic("out", key=str, value=str)
@@ -187,11 +187,14 @@ def test_a_quiet_source_holds_stream_time_back_unless_it_may_be_idle() -> None:
         with app.test(partitions=2) as t:
             t.input(numbers).send(5, key="a", at=100, partition=0)
             t.input(numbers).send(5, key="b", at=200, partition=0)
-            t.advance("1m")
+            t.advance(after)
             return t.output(out).values
 
-    assert told() == []
-    assert told(idle_after="30s") == ["105", "205"]
+    assert told("4s") == []
+    assert told("5s") == ["105"]  # Brought to 200; from there on it goes as the clock does.
+    assert told("1m") == ["105", "205"]
+    assert told("29s", idle_after="30s") == []
+    assert told("30s", idle_after="30s") == ["105", "205"]
 
 
 def test_what_fires_downstream_of_timers_is_judged_by_its_own_time() -> None:
