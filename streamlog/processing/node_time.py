@@ -15,6 +15,7 @@ they have counted in the same way.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import gt
 from typing import Any
 
 from streamlog.processing.columns import Batch, Feed
@@ -56,8 +57,10 @@ class ReachedFeed(Feed):
             times = origin.turns  # All that there are, and none was missing before.
         else:
             times = [self.time_ms] * count
-            # What a node above made of a record may have a later time than the input has come to.
-            own = list(map(min, batch.timestamps, batch.of_origin(origin.turns)))
+            own, turns = batch.timestamps, batch.of_origin(origin.turns)
+            if any(map(gt, own, turns)):
+                # What a node above made of a record has a later time than the input has come to.
+                own = list(map(min, own, turns))
             for row, time_ms in zip(batch.rows, running_max(own, self.time_ms), strict=True):
                 times[row] = time_ms
         if len(batch):
