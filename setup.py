@@ -15,6 +15,7 @@ HOT_MODULES = (
     "streamlog/records/arrow_rows",
     "streamlog/records/builder",
     "streamlog/records/batch",
+    "streamlog/records/record_scan",
     "streamlog/records/arrow",
     "streamlog/protocol/produce_runs",
     "streamlog/broker/storage/runs",

@@ -187,6 +187,26 @@ class MessageTooLarge(LogError):
     code = 10
 
 
+class RecordsRefused(LogError):
+    """Records of a batch are malformed, or not what their topic takes; none of it was appended.
+
+    `record_errors` names the bad ones, by their place in the batch, as far as they are known.
+    """
+
+    code = 87
+    record_errors: Mapping[int, str] = MappingProxyType({})
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        record_errors: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(message, code=code)
+        self.record_errors = record_errors
+
+
 class RebalanceInProgress(LogError):
     """The group is forming anew: join again (the same request would fail again)."""
 

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamlog.broker.figures import BrokerStanding, ClusterFigures
+    from streamlog.broker.record_checks import RecordChecks
     from streamlog.broker.storage.files import Files
 
 ADVERTISED = frozenset(api.request for api in APIS.values())
@@ -126,6 +127,9 @@ class Broker:
             check_transaction=self._verification.check,
             want_mark=self._marking.want,
         )
+        self._durable = DurableAnswers(
+            self._data, flush=self._flush, clock=clock, alarm=alarm, threads=threads
+        )
         self._admin = self._administration()
         config = directory.config
         self._users = UserRequests(metadata, peer_credentials(config))
@@ -145,9 +149,7 @@ class Broker:
             member=self._member,
             partitions=self._partitions,
             data=self._data,
-            durable=DurableAnswers(
-                self._data, flush=self._flush, clock=self._clock, alarm=self._alarm
-            ),
+            durable=self._durable,
             fetches=self._fetches,
             replicas=self._replicas,
             replica_fetches=self._replica_fetches,
@@ -372,6 +374,7 @@ class Broker:
         self._replica_fetches.stop(gone)
         self._deletions.stop(gone)
         self._publishing.stop(gone)
+        self._durable.stop(gone)
         self._flush.close()
         self._coordinator.stop(gone)
         self._transactions.stop(gone)
@@ -411,6 +414,11 @@ class Broker:
         if handler is None:
             raise UsageError(f"{type(request).__name__} is not a request that a broker answers")
         return cast("Answer", self._authorized.begin(request, context, handler))
+
+    @property
+    def checks(self) -> RecordChecks:
+        """The Produce requests whose records are being checked."""
+        return self._durable.checks
 
     def tick(self) -> None:
         """Time has passed: do what is due. The broker's own alarm calls it."""

@@ -100,6 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         """Memory of answers behind one that waits; ranges of files take none."""
         self._held_bytes = 0
         """That, and what waits for the client to read it."""
+        self._is_checked = False
+        """Whether the records of a request are being checked: nothing is taken up meanwhile."""
         self._granted_bytes = 0
         """Memory for requests that is this connection's; see `request_memory`."""
         self._reads_done = 0
@@ -199,7 +201,8 @@ class Connection(asyncio.BufferedProtocol):
     def give_back(self) -> int:
         """See `Receiver`."""
         self._reader.trim(kept_bytes=0)
-        self._granted_bytes = min(self._granted_bytes, self._reader.due_bytes)
+        if not self._is_checked:
+            self._granted_bytes = min(self._granted_bytes, self._reader.due_bytes)
         return self._granted_bytes
 
     def received_bytes(self) -> int | None:
@@ -209,6 +212,8 @@ class Connection(asyncio.BufferedProtocol):
     def _has_memory(self) -> bool:
         """Whether there is memory for the request that is being received; if not, it waits."""
         memory, reader = self._connections.memory, self._reader
+        if self._is_checked:
+            return False  # What is being checked holds the memory that it came with.
         if reader.due_bytes == self._granted_bytes == 0:
             return True
         reader.trim(kept_bytes=READ_BYTES if memory.is_short else KEPT_BYTES_MAX)
@@ -282,6 +287,7 @@ class Connection(asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         return (
             not self._ended
+            and not self._is_checked
             and self._muted is None
             and not self._outlet.blocked
             and not (self._gate is not None and self._gate.is_busy)
@@ -339,6 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None:
             return
         if isinstance(answer, asyncio.Future):
+            self._hold_if_checked()
             slot.answer = answer
             self._queue.append(slot)
             answer.add_done_callback(lambda _: self._on_answer(slot))
@@ -347,6 +354,17 @@ class Connection(asyncio.BufferedProtocol):
             self._fill(slot, answer)
         else:
             self._hand_out(self._encoded(slot, answer))
+
+    def _hold_if_checked(self) -> None:
+        checks = self._broker.checks
+        if not self._is_checked and checks.is_busy(self._number):
+            self._is_checked = True
+            checks.when_free(self._number, self._on_checked)
+
+    def _on_checked(self) -> None:
+        self._is_checked = False
+        if not self._ended:
+            self._work()
 
     def _charge(self, request: Request, response: Message | None) -> int:
         """Count what a request brings or, with a response, takes away.
@@ -369,7 +387,9 @@ class Connection(asyncio.BufferedProtocol):
             self._muted = loop.call_later(throttle_ms / 1000, self._unmute)
         return throttle_ms
 
-    def _encoded(self, slot: _Slot, response: Message | list[Piece]) -> list[Piece]:
+    def _encoded(self, slot: _Slot, response: Message | list[Piece] | None) -> list[Piece]:
+        if response is None:
+            return []  # To a Produce that wants none, once its records were checked.
         if isinstance(response, list) or not isinstance(slot.request, Request):
             return cast("list[Piece]", response)
         throttle_ms = slot.throttle_ms or self._charge(slot.request, response)

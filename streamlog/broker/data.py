@@ -9,15 +9,19 @@ log to the response as they are; nothing here looks into a batch, but for the co
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
+from streamlog.broker.config import AS_PRODUCED, UNCOMPRESSED, TopicConfig
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
+from streamlog.broker.storage.admission import Prepared, is_checked, prepare
 from streamlog.broker.storage.appends import Origin
+from streamlog.broker.storage.runs import wait_for_thread
 from streamlog.durations import TIMESTAMP_MS_MAX
-from streamlog.errors import CorruptData, LogError, NotLeader, StreamlogError
+from streamlog.errors import CorruptData, LogError, NotLeader, RecordsRefused, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.fetch_patterns import FetchAlike, PartitionEnds
 from streamlog.protocol.messages.cluster import (
@@ -29,6 +33,7 @@ from streamlog.protocol.messages.cluster import (
 )
 from streamlog.protocol.messages.data import (
     AbortedTransaction,
+    BatchIndexAndErrorMessage,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -145,8 +150,11 @@ class _Sending(NamedTuple):
     wall_ms: int
     acks: int
     uncommitted: list[Uncommitted]
+    checked: Checked
 
 
+Checked: TypeAlias = Mapping[tuple[str, int], "Prepared | StreamlogError"]
+"""Batches of some partitions, by topic and index, that a thread has checked; or their refusal."""
 CheckTransaction = Callable[[str, tuple[int, int], tuple[str, int]], None]
 """Raises LogError unless a producer (id, epoch) may write to a partition in its transaction."""
 WantMark = Callable[["Partition", int, Told | None], None]
@@ -172,12 +180,51 @@ class DataRequests:
 
     # ---- produce ----
 
+    def check_of(self, request: ProduceRequest, wall_ms: int) -> Callable[[], Checked] | None:
+        """What a thread has to do before `produce`; None if it may be called at once."""
+        configs = {}
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                config = self.config_of(topic.name, data.index)
+                records = memoryview(one_buffer(data.records))
+                if config is not None and needs_thread([records], config):
+                    configs[topic.name, data.index] = config
+        if not configs:
+            return None
+        keep(request)
+        works = {
+            (topic.name, data.index): cast("bytearray", data.records)
+            for topic in request.topic_data
+            for data in topic.partition_data
+            if (topic.name, data.index) in configs
+        }
+        return lambda: {
+            place: prepared(records, configs[place], wall_ms) for place, records in works.items()
+        }
+
+    def config_of(self, topic: str, index: int) -> TopicConfig | None:
+        """The settings of a partition here; None if there is none that clients write to."""
+        try:
+            return self.writable(topic, index).log.config
+        except StreamlogError:
+            return None  # Its answer says why.
+
     def produce(
-        self, request: ProduceRequest, version: int, now_ms: int, wall_ms: int
+        self,
+        request: ProduceRequest,
+        version: int,
+        now_ms: int,
+        wall_ms: int,
+        checked: Checked = MappingProxyType({}),
     ) -> ProduceAttempt:
-        """Append what is in the request; every partition has an answer of its own."""
+        """Append what is in the request; every partition has an answer of its own.
+
+        `checked` is what has come of `check_of`.
+        """
         refusal = _produce_refusal(request)
-        sending = _Sending(request.transactional_id, version, now_ms, wall_ms, request.acks, [])
+        sending = _Sending(
+            request.transactional_id, version, now_ms, wall_ms, request.acks, [], checked
+        )
         responses = []
         durable = True
         for topic in request.topic_data:
@@ -200,7 +247,10 @@ class DataRequests:
             partition = self.writable(topic, data.index)
             if sending.acks == ALL:
                 partition.check_insync()
-            batches = one_buffer(data.records)
+            ready = sending.checked.get((topic, data.index))
+            if isinstance(ready, StreamlogError):
+                return refused(data.index, ready), True
+            batches = one_buffer(data.records) if ready is None else ready.data
             if sending.version < ZSTD_PRODUCE_VERSION:
                 _refuse_zstd(batches, f"{topic}-{data.index}: Produce version {sending.version}")
             result = partition.append(
@@ -208,6 +258,7 @@ class DataRequests:
                 now_ms=sending.now_ms,
                 wall_ms=sending.wall_ms,
                 origin=self._origin(batches, (topic, data.index), sending.transactional_id),
+                prepared=ready,
             )
         except StreamlogError as error:
             return refused(data.index, error), True
@@ -591,7 +642,42 @@ def refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
         base_offset=-1,
         error_message=str(error),
         current_leader=_current_leader(error),
+        record_errors=_record_errors(error),
     )
+
+
+def keep(request: ProduceRequest) -> None:
+    """Give the request records of its own: those it came with lie where the next ones will."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = bytearray(one_buffer(data.records))
+
+
+def _record_errors(error: StreamlogError) -> list[BatchIndexAndErrorMessage]:
+    """The bad records of a batch that was refused (KIP-467)."""
+    if not isinstance(error, RecordsRefused):
+        return []
+    return [
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+        for index, reason in error.record_errors.items()
+    ]
+
+
+def prepared(
+    data: bytearray | memoryview, config: TopicConfig, wall_ms: int
+) -> Prepared | StreamlogError:
+    """The batches of one partition, checked; or why they are refused."""
+    try:
+        return prepare(data, config, wall_ms=wall_ms)
+    except StreamlogError as error:
+        return error
+
+
+def needs_thread(pieces: Sequence[memoryview], config: TopicConfig) -> bool:
+    """Whether the records of these batches are checked, or compressed, beside the loop."""
+    if config.compression_type not in (AS_PRODUCED, UNCOMPRESSED):
+        return True
+    return is_checked(config) and wait_for_thread(pieces)
 
 
 def _refuse(answer: PartitionProduceResponse, error: StreamlogError) -> None:

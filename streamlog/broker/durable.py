@@ -12,7 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from streamlog.broker.answers import nobody_waits
-from streamlog.broker.produce_runs import append_run
+from streamlog.broker.data import keep
+from streamlog.broker.produce_runs import CheckedRun, append_run, check_of
+from streamlog.broker.record_checks import RecordChecks
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.data import ListOffsetsRequest, ProduceRequest, ProduceResponse
@@ -21,8 +23,9 @@ from streamlog.protocol.schema import Message, Piece
 
 if TYPE_CHECKING:
     from streamlog.broker.alarm import Alarm
-    from streamlog.broker.data import DataRequests, Uncommitted
+    from streamlog.broker.data import Checked, DataRequests, Uncommitted
     from streamlog.broker.replication.group_flush import GroupFlush
+    from streamlog.broker.storage.aside import Threads
     from streamlog.clock import Clock
 
 Pieces: TypeAlias = list[Piece]
@@ -40,6 +43,11 @@ class Versioned(Protocol):
         """Of the request."""
         ...
 
+    @property
+    def connection(self) -> int:
+        """Its connection, by number."""
+        ...
+
 
 class DurableAnswers:
     """Answers what has to wait for the disk."""
@@ -51,7 +59,9 @@ class DurableAnswers:
         flush: GroupFlush,
         clock: Clock,
         alarm: Alarm,
+        threads: Threads,
     ) -> None:
+        self.checks = RecordChecks(threads)
         self._data = data
         self._flush = flush
         self._clock = clock
@@ -65,9 +75,22 @@ class DurableAnswers:
             ListOffsetsRequest: self._list_offsets,
         }
 
+    def stop(self, reason: StreamlogError) -> None:
+        """Append nothing more; whoever waits for that is told the reason."""
+        self.checks.stop(reason)
+
     def _produce(self, request: ProduceRequest, context: Versioned) -> Answer:
+        check = self._data.check_of(request, self._clock.wall_ms())
+        if check is None and not self.checks.is_busy(context.connection):
+            return self._append(request, context.version, {})
+        if check is None:
+            keep(request)
+        append = partial(self._append, request, context.version)
+        return self.checks.begin(context.connection, check, append)
+
+    def _append(self, request: ProduceRequest, version: int, checked: Checked | None) -> Answer:
         now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
-        attempt = self._data.produce(request, context.version, now_ms, wall_ms)
+        attempt = self._data.produce(request, version, now_ms, wall_ms, checked or {})
         self._flush_in_time()
         if request.acks == 0:
             _raise_first_error(attempt.response)
@@ -80,8 +103,17 @@ class DurableAnswers:
             return attempt.response
         return self._when_durable(lambda: attempt.response, attempt.failed)
 
-    def _produce_run(self, run: ProduceRun, _: Versioned) -> Answer:
-        attempt = append_run(self._data, run, self._clock.now_ms(), self._clock.wall_ms())
+    def _produce_run(self, run: ProduceRun, context: Versioned) -> Answer:
+        check = check_of(self._data, run, self._clock.wall_ms())
+        if check is None and not self.checks.is_busy(context.connection):
+            return self._append_run(run, None)
+        if check is None:
+            run.keep()
+        return self.checks.begin(context.connection, check, partial(self._append_run, run))
+
+    def _append_run(self, run: ProduceRun, checked: CheckedRun | None) -> Answer:
+        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
+        attempt = append_run(self._data, run, now_ms, wall_ms, checked)
         self._flush_in_time()
         if attempt.uncommitted:
             timeout_ms = max(pattern.timeout_ms for pattern, *_ in run.requests)

@@ -64,9 +64,12 @@ class EmbeddedTransport(Transport):
     async def send(self, request: Message) -> None:
         """See `Transport.send`. As over a socket the sender is not told of a refusal."""
         try:
-            self._begin(request)
+            answer = self._begin(request)
         except LogError as refusal:
-            _log.warning("a record was dropped: %s", refusal)
+            _tell_refusal(refusal)
+            return
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(_on_sent)
 
     async def close(self) -> None:
         """See `Transport.close`. The broker goes on."""
@@ -80,6 +83,16 @@ class EmbeddedTransport(Transport):
         if self._closed:
             raise ConnectionLost("this transport was closed by its client")
         return self._broker.begin(request, self._contexts[type(request)])
+
+
+def _on_sent(answer: asyncio.Future[Message]) -> None:
+    refusal = None if answer.cancelled() else answer.exception()
+    if refusal is not None:
+        _tell_refusal(refusal)
+
+
+def _tell_refusal(refusal: BaseException) -> None:
+    _log.warning("a record was dropped: %s", refusal)
 
 
 def _read_records(response: FetchResponse) -> None:

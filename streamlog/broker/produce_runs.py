@@ -9,17 +9,19 @@ check is left out. What it is for, and what it spares: docs/decisions/003-produc
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from streamlog.broker.data import ALL, Uncommitted, refused
+from streamlog.broker.data import ALL, Uncommitted, needs_thread, prepared, refused
 from streamlog.errors import StreamlogError
 from streamlog.protocol.messages.data import PartitionProduceResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from streamlog.broker.config import TopicConfig
     from streamlog.broker.data import DataRequests
     from streamlog.broker.replication.partition import Partition
+    from streamlog.broker.storage.admission import Prepared
     from streamlog.broker.storage.appends import AppendResult
     from streamlog.protocol.produce_runs import ProduceRun
     from streamlog.protocol.schema import Piece
@@ -50,8 +52,36 @@ class RunAttempt(NamedTuple):
         return self.response()
 
 
-def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -> RunAttempt:
-    """Append what is in the requests, all of one partition together."""
+CheckedRun: TypeAlias = "dict[int, Prepared | StreamlogError]"
+"""The batches of a run that a thread has checked, by the number of the request."""
+
+
+def check_of(data: DataRequests, run: ProduceRun, wall_ms: int) -> Callable[[], CheckedRun] | None:
+    """What a thread has to do before `append_run`; None if it may be called at once."""
+    configs: dict[int, TopicConfig] = {}
+    for pattern, numbers in run.by_pattern().items():
+        config = data.config_of(pattern.topic, pattern.index)
+        pieces = [run.requests[number].records for number in numbers]
+        if config is not None and needs_thread(pieces, config):
+            configs.update(dict.fromkeys(numbers, config))
+    if not configs:
+        return None
+    run.keep()
+    works = [(number, run.requests[number].records, configs[number]) for number in configs]
+    return lambda: {number: prepared(data, config, wall_ms) for number, data, config in works}
+
+
+def append_run(
+    data: DataRequests,
+    run: ProduceRun,
+    now_ms: int,
+    wall_ms: int,
+    checked: CheckedRun | None = None,
+) -> RunAttempt:
+    """Append what is in the requests, all of one partition together.
+
+    `checked` is what has come of `check_of`.
+    """
     answers = [b""] * len(run.requests)
     refusals: set[int] = set()
     durable = True
@@ -67,7 +97,13 @@ def append_run(data: DataRequests, run: ProduceRun, now_ms: int, wall_ms: int) -
             log_start_offset = -1
         else:
             pieces = [request.records for request in requests]
-            outcomes = partition.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms)
+            ready = [checked[number] for number in numbers if number in checked] if checked else []
+            if ready:
+                pieces = [
+                    piece if isinstance(each, StreamlogError) else memoryview(each.data)
+                    for piece, each in zip(pieces, ready, strict=True)
+                ]
+            outcomes = partition.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=ready)
             log_start_offset = partition.log.log_start_offset
             end_offset = max(map(_end_offset, outcomes))
             if partition.is_alone or pattern.acks != ALL:

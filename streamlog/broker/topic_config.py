@@ -29,6 +29,7 @@ from streamlog.broker.settings import (
     whole,
     words,
 )
+from streamlog.records.batch import UNCOMPRESSED_BYTES_MAX
 from streamlog.records.compression import GZIP_LEVEL, LZ4_LEVEL, ZSTD_LEVEL
 
 SEGMENT_BYTES_MAX = INT_MAX
@@ -163,6 +164,28 @@ class TopicConfig:
             "message.max.bytes",
         ),
         most=MESSAGE_BYTES_MAX,
+    )
+    max_decompressed_bytes: int = whole(
+        64 * 1024 * 1024,
+        Named(
+            "max.decompressed.bytes",
+            "The most that the records of one batch may take decompressed; a batch that yields"
+            " more is refused. Not of Kafka.",
+            "bytes",
+            "message.max.decompressed.bytes",
+        ),
+        most=UNCOMPRESSED_BYTES_MAX,
+    )
+    validate_records: bool = truth(
+        Named(
+            "validate.records",
+            "Whether every record of a batch is checked before the batch is appended: lengths,"
+            " offsets, timestamps, header keys. Without it only the header of a batch is checked,"
+            " and a batch that its producer has damaged stops those who read it. Compacted topics"
+            " and bounds of timestamps need it and have it in any case. Not of Kafka.",
+            broker_name="log.validate.records",
+        ),
+        default=True,
     )
     compression_type: str = choice(
         AS_PRODUCED,

@@ -205,6 +205,7 @@ _CLASSES: Final[dict[int, type[errors.LogError]]] = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: errors.NotLeader,
     ErrorCode.FENCED_LEADER_EPOCH: errors.NotLeader,
     ErrorCode.MESSAGE_TOO_LARGE: errors.MessageTooLarge,
+    ErrorCode.INVALID_RECORD: errors.RecordsRefused,
     ErrorCode.UNKNOWN_MEMBER_ID: errors.UnknownMember,
     ErrorCode.REBALANCE_IN_PROGRESS: errors.RebalanceInProgress,
     ErrorCode.UNSUPPORTED_VERSION: errors.UnsupportedVersion,

@@ -7,10 +7,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.broker.settings import LONG_MAX
 from streamlog.broker.storage.producers import ProducerStates
+from streamlog.broker.storage.validation import RecordRules
 from streamlog.protocol.apis import api_of
 from streamlog.protocol.frame import FrameReader, decode_request, encode_request
 from streamlog.protocol.messages.data import (
@@ -18,7 +21,8 @@ from streamlog.protocol.messages.data import (
     ProduceRequest,
     TopicProduceData,
 )
-from streamlog.records.batch import encode_batch
+from streamlog.records.batch import HEADER_BYTES, encode_batch
+from streamlog.records.compression import Compression
 from tests.builds.sources import MISSING, REASON, both, same
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
@@ -42,6 +46,28 @@ def changed(data: bytes, places: Sequence[tuple[int, int]]) -> bytes:
     for place, byte in places:
         out[place % len(out)] = byte
     return bytes(out)
+
+
+def resealed(data: bytes, places: Sequence[tuple[int, int]]) -> bytes:
+    """A batch with changes in its records, which its CRC vouches for."""
+    out = bytearray(data[:HEADER_BYTES] + changed(data[HEADER_BYTES:], places))
+    out[17:21] = crc32c(out[21:]).to_bytes(4)
+    return bytes(out)
+
+
+@given(
+    pieces=st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(list(Compression)), changes), max_size=4
+    )
+)
+def test_the_same_batches_wait_for_a_thread(
+    pieces: list[tuple[int, Compression, list[tuple[int, int]]]],
+) -> None:
+    encoded = [
+        changed(b"".join([encode_batch([(1, None, b"v", ())], codec=codec)] * count), noise)
+        for count, codec, noise in pieces
+    ]
+    same(RUNS, lambda module: module.wait_for_thread([memoryview(each) for each in encoded]))
 
 
 @given(
@@ -103,19 +129,26 @@ def told(alike: Any) -> object:
     ),
     room_bytes=st.sampled_from([0, 150, 2**31]),
     next_offset=st.sampled_from([0, 9, 2**40]),
+    rules=st.sampled_from([None, RecordRules(False, 0, LONG_MAX, 0), RecordRules(False, 2, 3, 0)]),
+    noise_in_records=changes,
 )
 def test_batches_are_placed_alike(
     batches: list[tuple[int, tuple[int, int], int, list[tuple[int, int]]]],
     room_bytes: int,
     next_offset: int,
+    rules: RecordRules | None,
+    noise_in_records: list[tuple[int, int]],
 ) -> None:
     encoded = [
         changed(
-            encode_batch(
-                [(1, None, b"v", ())] * count,
-                producer_id=producer[0],
-                producer_epoch=producer[1],
-                base_sequence=sequence,
+            resealed(
+                encode_batch(
+                    [(time_ms, None, b"v", ()) for time_ms in range(1, count + 1)],
+                    producer_id=producer[0],
+                    producer_epoch=producer[1],
+                    base_sequence=sequence,
+                ),
+                noise_in_records,
             ),
             noise,
         )
@@ -125,7 +158,7 @@ def test_batches_are_placed_alike(
     def act(module: ModuleType) -> object:
         run = module.PlainRun(next_offset, 4, room_bytes)
         pieces = [memoryview(bytearray(data)) for data in encoded]
-        run.extend(pieces, max_message_bytes=1_000, producers=ProducerStates())
+        run.extend(pieces, max_message_bytes=1_000, producers=ProducerStates(), rules=rules)
         placed = [bytes(piece) for piece in pieces]
         return placed, run.next_offset, len(run.batches), run.results(), run.pieces
 

@@ -20,6 +20,7 @@ from streamlog.broker.replication.partition_replica import (
     ReplicaNode,
     led_by_another,
 )
+from streamlog.broker.storage.admission import Prepared
 from streamlog.broker.storage.appends import Origin
 from streamlog.errors import OffsetOutOfRange, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -274,6 +275,7 @@ class Partition:
         now_ms: int,
         wall_ms: int | None = None,
         origin: Origin = Origin.CLIENT,
+        prepared: Prepared | None = None,
     ) -> AppendResult:
         """Append batches and see to their sync. See `PartitionLog.append`, and what it raises.
 
@@ -281,13 +283,20 @@ class Partition:
         """
         self.check_leader()
         rolled_at = self.log.active_base_offset
-        result = self.log.append(data, now_ms=now_ms, wall_ms=wall_ms, origin=origin)
+        result = self.log.append(
+            data, now_ms=now_ms, wall_ms=wall_ms, origin=origin, prepared=prepared
+        )
         if not result.duplicate:
             self._on_appended(result.size_bytes, rolled_at, now_ms)
         return result
 
     def append_each(
-        self, pieces: Sequence[memoryview], *, now_ms: int, wall_ms: int
+        self,
+        pieces: Sequence[memoryview],
+        *,
+        now_ms: int,
+        wall_ms: int,
+        prepared: Sequence[Prepared | StreamlogError] = (),
     ) -> list[AppendResult | StreamlogError]:
         """Append what several requests bring. See `PartitionLog.append_each`.
 
@@ -296,7 +305,7 @@ class Partition:
         """
         self.check_leader()
         rolled_at = self.log.active_base_offset
-        outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms)
+        outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=prepared)
         size_bytes = 0
         for outcome in outcomes:
             if not isinstance(outcome, StreamlogError):

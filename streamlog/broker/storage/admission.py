@@ -1,9 +1,9 @@
-"""Admission: which batches a log takes, judged by their headers (after Kafka's LogValidator).
+"""Admission: which batches a log takes (after Kafka's LogValidator).
 
 A client sends batches that are already encoded; the log keeps their bytes. So everything that
-later readers rely on is checked here, once: format, CRC, the count of records against the
-offsets they will take, the size. The records themselves are not decoded, unless a topic bounds
-their times or is compacted.
+later readers rely on is checked here, once: format, CRC, the size, the count of records against
+the offsets they will take, and the records themselves (`validation`). `prepare` does all that
+needs no place in the log, so it can be done in a thread before the batches are appended.
 `admit_copies` is for batches that another log has placed: they come with their offsets.
 """
 
@@ -11,19 +11,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from crc32c import crc32c
 
-from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
+from streamlog.broker.config import AS_PRODUCED, TopicConfig
 from streamlog.broker.settings import LONG_MAX
+from streamlog.broker.storage.appends import Origin
+from streamlog.broker.storage.recompression import recompressed
+from streamlog.broker.storage.validation import (
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    RecordRules,
+    checked,
+)
 from streamlog.errors import CorruptData, CorruptMessage, LogError, MessageTooLarge
 from streamlog.records.batch import HEADER_BYTES, RecordBatch, place_batch
 from streamlog.records.compression import Compression
 
-INVALID_TIMESTAMP = 32
 INVALID_TXN_STATE = 48
 UNSUPPORTED_COMPRESSION_TYPE = 76
-INVALID_RECORD = 87
 
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
@@ -35,6 +42,51 @@ _INT64 = struct.Struct(">q")
 _MAGIC = 2
 _MAGIC_AT = 16
 _CODEC_BITS = 0x07
+
+
+class Prepared(NamedTuple):
+    """Batches of a client that may be appended as soon as their turn comes."""
+
+    data: bytearray | memoryview
+    batches: list[RecordBatch]
+
+
+def prepare(
+    data: bytearray | memoryview,
+    config: TopicConfig,
+    *,
+    wall_ms: int | None,
+    origin: Origin = Origin.TRANSACTION,
+) -> Prepared:
+    """Check the batches in `data`, and compress them as the topic wants it.
+
+    Without `wall_ms` timestamps are taken as they are.
+
+    Raises:
+        CorruptMessage: bytes have changed on the way, or the last batch is cut off.
+        MessageTooLarge: a batch is larger than the topic takes.
+        RecordsRefused: records are malformed, or not what the topic takes.
+        LogError: with Kafka's code, a client must not send such a batch.
+    """
+    batches = admit(
+        data,
+        max_message_bytes=config.max_message_bytes,
+        transactional=origin is not Origin.CLIENT,
+        numbered=origin is not Origin.COORDINATOR,
+    )
+    batches = validated(data, batches, config, wall_ms)
+    return Prepared(*recompressed(data, batches, config))
+
+
+def check_transactional(batches: Iterable[RecordBatch]) -> None:
+    """Refuse batches of a transaction from a client that has not begun one here.
+
+    Raises:
+        LogError: INVALID_TXN_STATE.
+    """
+    for batch in batches:
+        if batch.is_transactional:
+            raise _no_transaction()
 
 
 def admit(
@@ -67,27 +119,6 @@ def admit(
     return batches
 
 
-def check_keys(batches: Iterable[RecordBatch]) -> None:
-    """Refuse records without a key: a compacted log could never tell which of them is the newest.
-
-    Raises:
-        CorruptMessage: a batch does not hold the records that it should.
-        LogError: with Kafka's code, a record has no key.
-    """
-    for batch in batches:
-        try:
-            records = batch.records()
-        except CorruptData as error:
-            raise CorruptMessage(f"a batch was refused: {error}") from error
-        for number, record in enumerate(records):
-            if record.key is None:
-                raise LogError(
-                    f"record {number} of a batch has no key, and the topic is compacted"
-                    " (cleanup.policy): give it one",
-                    code=INVALID_RECORD,
-                )
-
-
 def admit_copies(data: bytearray | memoryview, *, next_offset: int) -> list[RecordBatch]:
     """The batches in `data`, which have their offsets and continue a log at `next_offset`.
 
@@ -104,32 +135,6 @@ def admit_copies(data: bytearray | memoryview, *, next_offset: int) -> list[Reco
     return batches
 
 
-def check_times(batches: Iterable[RecordBatch], *, oldest_ms: int, newest_ms: int) -> None:
-    """Refuse records from before `oldest_ms` or after `newest_ms`; those without a time pass.
-
-    Only where there are bounds are batches decoded: a header tells the first time and the newest.
-
-    Raises:
-        CorruptMessage: a batch can't be decoded.
-        LogError: INVALID_TIMESTAMP.
-    """
-    if oldest_ms <= 0 and newest_ms >= LONG_MAX:
-        return
-    for batch in batches:
-        try:
-            records = batch.records()
-        except CorruptData as error:
-            raise CorruptMessage(f"a batch was refused: {error}") from error
-        for record in records:
-            if record.timestamp_ms >= 0 and not oldest_ms <= record.timestamp_ms <= newest_ms:
-                raise LogError(
-                    f"a record has timestamp {record.timestamp_ms}, and the topic takes"
-                    f" {max(oldest_ms, 0)} to {newest_ms} now"
-                    " (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
-                    code=INVALID_TIMESTAMP,
-                )
-
-
 def stamp(
     data: bytearray | memoryview, batches: Iterable[RecordBatch], *, wall_ms: int
 ) -> list[RecordBatch]:
@@ -143,33 +148,57 @@ def stamp(
         end = position + batch.size_bytes
         _INT16.pack_into(data, position + _ATTRIBUTES_AT, batch.attributes | _LOG_APPEND_TIME)
         _INT64.pack_into(data, position + _MAX_TIMESTAMP_AT, wall_ms)
-        with memoryview(data) as view:
-            crc = crc32c(view[position + _ATTRIBUTES_AT : end])
-        _UINT32.pack_into(data, position + _CRC_AT, crc)
-        stamped.append(RecordBatch(data, position))
+        stamped.append(_resealed(data, position, batch.size_bytes))
         position = end
     return stamped
 
 
-def timed(
+def _resealed(data: bytearray | memoryview, position: int, size_bytes: int) -> RecordBatch:
+    """The batch at `position`, whose header has changed, with a CRC that says it is right so."""
+    with memoryview(data) as view:
+        crc = crc32c(view[position + _ATTRIBUTES_AT : position + size_bytes])
+    _UINT32.pack_into(data, position + _CRC_AT, crc)
+    return RecordBatch(data, position)
+
+
+def is_checked(config: TopicConfig) -> bool:
+    """Whether the records of batches are looked at."""
+    return (
+        config.validate_records
+        or config.compacts
+        or config.compression_type != AS_PRODUCED
+        or config.message_timestamp_before_max_ms != LONG_MAX
+        or config.message_timestamp_after_max_ms != LONG_MAX
+    )
+
+
+def validated(
     data: bytearray | memoryview,
     batches: list[RecordBatch],
     config: TopicConfig,
-    *,
-    wall_ms: int,
+    wall_ms: int | None,
 ) -> list[RecordBatch]:
-    """The batches, their times refused, kept or set as the topic wants it.
+    """The batches in `data`, whose records are sound and what the topic asks for.
 
-    Raises what `check_times` raises.
+    Each has its newest timestamp in the header, which indexes and retention go by.
+
+    Raises:
+        RecordsRefused: a batch is refused.
     """
-    if config.message_timestamp_type == LOG_APPEND_TIME:
-        return stamp(data, batches, wall_ms=wall_ms)
-    check_times(
-        batches,
-        oldest_ms=wall_ms - config.message_timestamp_before_max_ms,
-        newest_ms=wall_ms + config.message_timestamp_after_max_ms,
-    )
-    return batches
+    if not is_checked(config):
+        return batches
+    rules = RecordRules.of(config, wall_ms)
+    found = []
+    position = 0
+    for batch in batches:
+        newest_ms = checked(batch, rules).newest_ms
+        if newest_ms == batch.max_timestamp_ms:
+            found.append(batch)
+        else:
+            _INT64.pack_into(data, position + _MAX_TIMESTAMP_AT, newest_ms)
+            found.append(_resealed(data, position, batch.size_bytes))
+        position += batch.size_bytes
+    return found
 
 
 def _split(data: bytearray | memoryview) -> list[RecordBatch]:
@@ -211,11 +240,15 @@ def _check_client(batch: RecordBatch, *, transactional: bool) -> None:
             "a batch claims log append time, which only a log may set", code=INVALID_TIMESTAMP
         )
     if batch.is_transactional and not (transactional and batch.producer_id >= 0):
-        raise LogError(
-            "a batch belongs to a transaction, and none was begun here", code=INVALID_TXN_STATE
-        )
+        raise _no_transaction()
     if batch.size_bytes == HEADER_BYTES:
         raise LogError("a batch claims records and has none", code=INVALID_RECORD)
+
+
+def _no_transaction() -> LogError:
+    return LogError(
+        "a batch belongs to a transaction, and none was begun here", code=INVALID_TXN_STATE
+    )
 
 
 def _check_numbered(batch: RecordBatch, *, alone: bool) -> None:

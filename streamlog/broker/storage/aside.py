@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Generic, TypeAlias, TypeVar
 
+ASIDE_THREAD = "streamlog-aside"
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -34,6 +35,11 @@ class Job(Generic[T_co]):
     def __init__(self, work: Callable[[], T_co]) -> None:
         self._work = work
         self._future: Future[T_co] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was started and has ended."""
+        return self._future is not None and self._future.done()
 
     def start(self, executor: Executor) -> Future[T_co]:
         """Have it done elsewhere."""
@@ -62,8 +68,8 @@ def aside(work: Callable[[], T], size_bytes: int = 0) -> Steps[T]:
 class Aside:
     """The thread, which begins with the first job."""
 
-    def __init__(self, threads: Threads = os_thread) -> None:
-        self._thread = threads("streamlog-aside")
+    def __init__(self, threads: Threads = os_thread, name: str = ASIDE_THREAD) -> None:
+        self._thread = threads(name)
         self._closed = False
 
     def start(self, job: Job[object], then: Callable[[], None]) -> None:

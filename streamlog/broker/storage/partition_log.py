@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from streamlog.broker.config import TopicConfig
+from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage import admission, recovery, runs, swap
+from streamlog.broker.storage.admission import Prepared
 from streamlog.broker.storage.appends import AppendResult, Origin
 from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.epochs import LeaderEpochs
@@ -28,7 +29,6 @@ from streamlog.broker.storage.log_disk import LogDisk
 from streamlog.broker.storage.log_producers import LogProducers
 from streamlog.broker.storage.lost_offsets import LostOffsets
 from streamlog.broker.storage.producers import ProducerStates
-from streamlog.broker.storage.recompression import recompressed
 from streamlog.broker.storage.roll_budget import RollBudget
 from streamlog.broker.storage.rolling import Rolling
 from streamlog.broker.storage.runs import PlainRun
@@ -37,6 +37,7 @@ from streamlog.broker.storage.segments import Segments
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
 from streamlog.broker.storage.transactions import Decided
 from streamlog.broker.storage.truncation import Truncation
+from streamlog.broker.storage.validation import RecordRules
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
@@ -242,6 +243,7 @@ class PartitionLog:
         now_ms: int,
         wall_ms: int | None = None,
         origin: Origin = Origin.CLIENT,
+        prepared: Prepared | None = None,
     ) -> AppendResult:
         """Append encoded batches, all of them or none.
 
@@ -250,6 +252,7 @@ class PartitionLog:
         `now_ms` is monotonic and seals a segment whose records have no timestamps; `wall_ms` is
         what timestamps are judged by, or set to. Without it they are taken as they are. A
         memoryview that can be written is given away: the batches get their place where they are.
+        With `prepared`, `data` was checked before (`admission.prepare`).
 
         Raises:
             LogError: a batch is refused; `code` says why, nothing was appended.
@@ -262,22 +265,18 @@ class PartitionLog:
         placed = data if isinstance(data, memoryview) and not data.readonly else bytearray(data)
         base_offset = self._segments.active.next_offset
         if origin is not Origin.COPY:
-            batches = admission.admit(
-                placed,
-                max_message_bytes=self._config.max_message_bytes,
-                transactional=origin is not Origin.CLIENT,
-                numbered=origin is not Origin.COORDINATOR,
-            )
+            if prepared is None:
+                prepared = admission.prepare(placed, self._config, wall_ms=wall_ms, origin=origin)
+            elif origin is Origin.CLIENT:
+                admission.check_transactional(prepared.batches)
+            placed, batches = prepared
             numbered = origin is not Origin.COORDINATOR
             appended = self.producers.check(batches[0], numbered=numbered)
             if appended is not None:
                 return AppendResult(appended.first_offset, appended.last_offset, -1, 0)
-            if self._config.compacts:
-                admission.check_keys(batches)
-            placed, batches = recompressed(placed, batches, self._config)
             admission.place(placed, batches, base_offset, self.epochs.current)
-            if wall_ms is not None:
-                batches = admission.timed(placed, batches, self._config, wall_ms=wall_ms)
+            if wall_ms is not None and self._config.message_timestamp_type == LOG_APPEND_TIME:
+                batches = admission.stamp(placed, batches, wall_ms=wall_ms)
         else:
             batches = admission.admit_copies(placed, next_offset=base_offset)
             with self._disk.errors():
@@ -291,24 +290,47 @@ class PartitionLog:
         return AppendResult(base_offset, offset - 1, append_time_ms, len(placed))
 
     def append_each(
-        self, pieces: Sequence[memoryview], *, now_ms: int, wall_ms: int
+        self,
+        pieces: Sequence[memoryview],
+        *,
+        now_ms: int,
+        wall_ms: int,
+        prepared: Sequence[Prepared | StreamlogError] = (),
     ) -> list[AppendResult | StreamlogError]:
         """Append what several requests bring, each by itself, but by as few writes as can be.
 
-        What becomes of each is what `append` would have returned or raised.
+        What becomes of each is what `append` would have returned or raised. With `prepared`, which
+        has one for each piece, they were checked before.
         """
         outcomes: list[AppendResult | StreamlogError] = []
-        while len(outcomes) < len(pieces):
-            run = self._append_run(pieces[len(outcomes) :], now_ms)
-            outcomes += run
-            if not run:
-                try:
-                    outcomes.append(
-                        self.append(pieces[len(outcomes)], now_ms=now_ms, wall_ms=wall_ms)
-                    )
-                except StreamlogError as error:
-                    outcomes.append(error)
+        rules = None if prepared else self._rules(wall_ms)
+        bad = {n: each for n, each in enumerate(prepared) if isinstance(each, StreamlogError)}
+        for stop in (*bad, len(pieces)):
+            while len(outcomes) < stop:
+                begin = len(outcomes)
+                run = self._append_run(pieces[begin:stop], now_ms, rules)
+                outcomes += run
+                if not run:
+                    ready = prepared[begin] if prepared else None
+                    outcomes.append(self._append_one(pieces[begin], (now_ms, wall_ms), ready))
+            if stop in bad:
+                outcomes.append(bad[stop])
         return outcomes
+
+    def _rules(self, wall_ms: int) -> RecordRules | None:
+        """What records are scanned for; None if they are not scanned."""
+        config = self._config
+        return RecordRules.of(config, wall_ms) if admission.is_checked(config) else None
+
+    def _append_one(
+        self, piece: memoryview, now: tuple[int, int], prepared: Prepared | StreamlogError | None
+    ) -> AppendResult | StreamlogError:
+        if isinstance(prepared, StreamlogError):
+            return prepared
+        try:
+            return self.append(piece, now_ms=now[0], wall_ms=now[1], prepared=prepared)
+        except StreamlogError as error:
+            return error
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int, wall_ms: int
@@ -672,15 +694,20 @@ class PartitionLog:
         )
 
     def _append_run(
-        self, pieces: Sequence[memoryview], now_ms: int
+        self, pieces: Sequence[memoryview], now_ms: int, rules: RecordRules | None
     ) -> list[AppendResult | StreamlogError]:
-        """Append the batches at the front that need no more than a look at their headers."""
+        """Append the batches at the front that are taken as they are."""
         config = self._config
         if not runs.takes_as_they_are(config):
             return []
         segment = self._segments.active
         run = PlainRun(segment.next_offset, self.epochs.current, segment.room_bytes(config))
-        run.extend(pieces, max_message_bytes=config.max_message_bytes, producers=self.producers)
+        run.extend(
+            pieces,
+            max_message_bytes=config.max_message_bytes,
+            producers=self.producers,
+            rules=rules,
+        )
         batches = run.batches
         try:
             self.check_open()

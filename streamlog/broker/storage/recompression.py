@@ -5,7 +5,7 @@ Otherwise the records of a batch that comes in another codec are decompressed, l
 compressed anew; the bytes of the records, and everything else that the header says (times,
 producer, sequence, what it belongs to), stay as they were. A batch that can't be read is refused:
 under a new checksum it would look sound. Marks of the broker (control batches) stay as they are.
-What a small batch may grow to on the way is bounded.
+What a small batch may grow to on the way is bounded (`max.decompressed.bytes`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from collections.abc import Iterable
 from crc32c import crc32c
 
 from streamlog.broker.config import AS_PRODUCED, UNCOMPRESSED, TopicConfig
+from streamlog.broker.storage.validation import readable
 from streamlog.errors import CorruptData, CorruptMessage, MessageTooLarge
 from streamlog.records.batch import HEADER_BYTES, RecordBatch
-from streamlog.records.compression import Compression, compress, decompress
-
-UNCOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-"""The most that the records of one batch may take; one that small and compressed is a bomb."""
+from streamlog.records.compression import Compression, compress
 
 _LENGTH_AT = 8
 _CRC_AT = 17
@@ -54,7 +52,7 @@ def recompressed(
         Compression.LZ4: config.compression_lz4_level,
         Compression.ZSTD: config.compression_zstd_level,
     }.get(codec)
-    anew = bytearray().join(_rewritten(batches, codec, level))
+    anew = bytearray().join(_rewritten(batches, codec, level, config.max_decompressed_bytes))
     views = []
     position = 0
     while position < len(anew):
@@ -71,28 +69,24 @@ def recompressed(
 
 
 def _rewritten(
-    batches: Iterable[RecordBatch], codec: Compression, level: int | None
+    batches: Iterable[RecordBatch], codec: Compression, level: int | None, bytes_max: int
 ) -> Iterable[bytearray | memoryview]:
     for batch in batches:
         if batch.codec is codec or batch.is_control:
             yield batch.data
             continue
-        records = _records(batch)
+        records = _records(batch, bytes_max)
         if codec is not Compression.NONE:
             records = compress(codec, records, level=level)
         yield _with(batch, records, codec)
 
 
-def _records(batch: RecordBatch) -> bytes:
+def _records(batch: RecordBatch, bytes_max: int) -> bytes:
     """The bytes of the records, uncompressed and sound."""
     try:
-        records = decompress(
-            batch.codec, batch.data[HEADER_BYTES:], size_bytes_max=UNCOMPRESSED_BYTES_MAX
-        )
-        RecordBatch(_with(batch, records, Compression.NONE)).records()
+        return readable(batch, max(bytes_max, batch.size_bytes))
     except CorruptData as error:
         raise CorruptMessage(f"a batch was refused: {error}") from error
-    return records
 
 
 def _with(batch: RecordBatch, records: bytes, codec: Compression) -> bytearray:

@@ -1,11 +1,11 @@
 """PlainRun: what several requests bring for one log, as far as one write can take it.
 
-Most batches need nothing but the look at their header: a client's own, for a topic that takes
-them as they are. Those that follow each other are placed and written together, which is what a
-log spends most of its time on when batches are small. Rule of the file: it decides and writes
-nothing, and it refuses nobody. A batch that is special in any way ends the run, and the log
-appends it by itself, by the way that is for all. It may be compiled, where integers wrap: what
-it adds up is bounded by a segment's room and by what requests can hold.
+Most batches need nothing but the look at their header and the scan of their records: a client's
+own, for a topic that takes them as they are. Those that follow each other are placed and written
+together, which is what a log spends most of its time on when batches are small. Rule of the file:
+it decides and writes nothing, and it refuses nobody. A batch that is special in any way ends the
+run, and the log appends it by itself, by the way that is for all. It may be compiled, where
+integers wrap: what it adds up is bounded by a segment's room and by what requests can hold.
 """
 
 from __future__ import annotations
@@ -16,15 +16,21 @@ from streamlog.broker.config import AS_PRODUCED, CREATE_TIME, TopicConfig
 from streamlog.broker.settings import LONG_MAX
 from streamlog.broker.storage.appends import AppendResult
 from streamlog.broker.storage.producers import ProducerStates
+from streamlog.broker.storage.validation import PLAIN_BYTES_MAX, RecordRules
 from streamlog.errors import CorruptData, LogError
 from streamlog.records import header as layout
 from streamlog.records.batch import HEADER_BYTES, RecordBatch
 from streamlog.records.compression import Compression
+from streamlog.records.record_scan import RecordScan
 
 # C integers when compiled.
 _SEQUENCES = 2**31
 _CODEC_MAX = Compression.ZSTD.value
 _EMPTY_BYTES = HEADER_BYTES
+_SCANNED_BYTES_MAX = PLAIN_BYTES_MAX
+_CODEC_AT = 22
+_CODEC_BITS = 0x07
+_NOT_IN_LENGTH = 12
 _new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 
 
@@ -39,7 +45,10 @@ class PlainRun:
         "_due_producer",
         "_due_sequence",
         "_epoch",
+        "_newest_ms",
+        "_oldest_ms",
         "_room_bytes",
+        "_scans",
         "base_offset",
         "batches",
         "next_offset",
@@ -53,15 +62,28 @@ class PlainRun:
         self.batches: list[RecordBatch] = []
         self._room_bytes = room_bytes
         self._epoch = leader_epoch
+        self._scans = False
+        self._oldest_ms = 0
+        self._newest_ms = LONG_MAX
         # Of the producer whose batch ends the run, and the number with which it goes on.
         self._due_producer = -1
         self._due_epoch = -1
         self._due_sequence = -1
 
     def extend(
-        self, pieces: Sequence[memoryview], *, max_message_bytes: int, producers: ProducerStates
+        self,
+        pieces: Sequence[memoryview],
+        *,
+        max_message_bytes: int,
+        producers: ProducerStates,
+        rules: RecordRules | None,
     ) -> None:
-        """Take and place the batches in `pieces`, one in each, up to the first that is special."""
+        """Take and place the batches in `pieces`, one in each, up to the first that is special.
+
+        With `rules` their records are scanned; without, they were before, or need not be.
+        """
+        if rules is not None:
+            self._scans, self._oldest_ms, self._newest_ms = True, rules.oldest_ms, rules.newest_ms
         for piece in pieces:
             if len(piece) > max_message_bytes or not self._take(piece, producers):
                 return
@@ -81,7 +103,11 @@ class PlainRun:
         if size_bytes > self._room_bytes:
             return False
         batch = _plain(piece, size_bytes)
-        if batch is None or (batch.producer_id >= 0 and not self._is_next(batch, producers)):
+        if (
+            batch is None
+            or (self._scans and not self._is_sound(batch, size_bytes))
+            or (batch.producer_id >= 0 and not self._is_next(batch, producers))
+        ):
             return False
         layout.write_place(piece, self.next_offset, self._epoch)
         self.pieces.append(piece)
@@ -89,6 +115,21 @@ class PlainRun:
         self.next_offset += batch.record_count
         self._room_bytes -= size_bytes
         return True
+
+    def _is_sound(self, batch: RecordBatch, size_bytes: int) -> bool:
+        """Whether the records are what the header and the topic say, if that is quickly seen."""
+        if batch.attributes != 0 or size_bytes > _SCANNED_BYTES_MAX:
+            return False
+        scan = RecordScan(batch)
+        try:
+            scan.read_plain(batch)
+        except CorruptData:
+            return False
+        return (
+            scan.newest_ms == batch.max_timestamp_ms
+            and scan.newest_ms <= self._newest_ms
+            and scan.oldest_ms >= self._oldest_ms
+        )
 
     def _is_next(self, batch: RecordBatch, producers: ProducerStates) -> bool:
         """Whether its producer may go on with it, the run being in the log."""
@@ -139,12 +180,27 @@ def _plain(piece: memoryview, size_bytes: int) -> RecordBatch | None:
     return batch
 
 
+def wait_for_thread(pieces: Sequence[memoryview]) -> bool:
+    """Whether records have to be decompressed, or are too many, to be looked at in the loop."""
+    for piece in pieces:
+        end = len(piece)
+        position = 0
+        while end - position >= _EMPTY_BYTES:
+            if piece[position + _CODEC_AT] & _CODEC_BITS:
+                return True
+            size_bytes = layout.read_header(piece, position)[1] + _NOT_IN_LENGTH
+            if size_bytes > _SCANNED_BYTES_MAX:
+                return True
+            if size_bytes < _EMPTY_BYTES:
+                break
+            position += size_bytes
+    return False
+
+
 def takes_as_they_are(config: TopicConfig) -> bool:
-    """Whether the topic wants nothing to be done with batches, and asks nothing of records."""
+    """Whether the topic wants nothing to be done with batches, and no keys of records."""
     return (
         not config.compacts
         and config.compression_type == AS_PRODUCED
         and config.message_timestamp_type == CREATE_TIME
-        and config.message_timestamp_before_max_ms == LONG_MAX
-        and config.message_timestamp_after_max_ms == LONG_MAX
     )

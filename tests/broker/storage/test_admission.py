@@ -5,7 +5,6 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from streamlog.broker.settings import LONG_MAX
 from streamlog.broker.storage.admission import (
     INVALID_RECORD,
     INVALID_TIMESTAMP,
@@ -13,14 +12,12 @@ from streamlog.broker.storage.admission import (
     UNSUPPORTED_COMPRESSION_TYPE,
     admit,
     admit_copies,
-    check_times,
     stamp,
 )
 from streamlog.errors import CorruptMessage, LogError, MessageTooLarge
 from streamlog.records.batch import HEADER_BYTES, encode_batch, place_batch, split_batches
 from streamlog.records.compression import Compression
 from tests.broker.storage.batches import batch
-from tests.broker.storage.batches import stamped as stamped_at
 
 ATTRIBUTES_AT = 21
 LAST_OFFSET_DELTA_AT = 23
@@ -116,24 +113,3 @@ def test_a_log_s_own_time_is_written_into_batches(codec: Compression) -> None:
         each.check_crc()
         assert each.codec is codec
         assert [record.timestamp_ms for record in each.records()] == [700, 700]
-
-
-def test_times_are_bounded_record_by_record() -> None:
-    def check(timestamps: list[int], oldest_ms: int, newest_ms: int) -> None:
-        batches = admit(bytearray(stamped_at(timestamps)), max_message_bytes=1000)
-        check_times(batches, oldest_ms=oldest_ms, newest_ms=newest_ms)
-
-    check([100, 50, 200], 50, 200)
-    check([-1], 50, 200)
-    check([1, 10**15], -5, LONG_MAX)
-    for timestamps in ([100, 49, 200], [100, 201]):
-        with pytest.raises(LogError, match="takes 50 to 200") as caught:
-            check(timestamps, 50, 200)
-        assert caught.value.code == INVALID_TIMESTAMP
-
-
-def test_what_can_t_be_decoded_has_no_time() -> None:
-    broken = changed(batch(2), HEADER_BYTES, ">B", 3)
-    batches = admit(broken, max_message_bytes=1000)
-    with pytest.raises(CorruptMessage):
-        check_times(batches, oldest_ms=50, newest_ms=200)

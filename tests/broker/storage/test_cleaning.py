@@ -692,7 +692,7 @@ def test_batches_that_come_between_two_steps_are_kept() -> None:
 def test_a_record_without_a_key_is_refused_where_keys_are_what_counts() -> None:
     data = encode_batch([(0, b"a", b"1", ()), (0, None, b"2", ())], codec=Compression.GZIP)
     log = new_log(config=COMPACTED)
-    with pytest.raises(LogError, match="record 1 of a batch has no key") as refused:
+    with pytest.raises(LogError, match="record 1 of a batch was refused: it has no key") as refused:
         log.append(data, now_ms=0)
     assert refused.value.code == INVALID_RECORD
     assert log.log_end_offset == 0
