@@ -23,7 +23,7 @@ Not here: which transaction that is, the choice of a partition, which broker lea
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
@@ -334,6 +334,34 @@ class Accumulator(Generic[T]):
         for half in halves:
             self._requeue(half, queue)
         return [receipt for first, last, receipt in batch.receipts if first < middle <= last]
+
+    def on_bad_records(self, batch: Batch[T], bad: Collection[int]) -> list[tuple[int, T]]:
+        """The broker refuses the batch for these records: send it again without them.
+
+        It was not sent before, so the broker has none of it. What was sent behind it is out of
+        sequence, as after any gap.
+
+        Returns:
+            The bad records, by their places in the batch, with who waits for them.
+        """
+        queue = self._landed(batch)
+        waiting = {first: receipt for first, _, receipt in batch.receipts}
+        good = [at for at in range(len(batch.records)) if at not in bad]
+        rest = Batch[T](batch.partition, (*batch.order, 0), batch.created_ms)
+        rows = enumerate(_open(batch))
+        rest.records = FieldColumns.of(row for at, row in rows if at not in bad)
+        rest.receipts = [(place, place, waiting[at]) for place, at in enumerate(good)]
+        rest.size_bytes = rest.records.size_bytes()
+        rest.closed = True
+        rest.attempts = 1
+        if batch.base_sequence >= 0:
+            rest.base_sequence = batch.base_sequence
+            due = (batch.base_sequence + len(batch.records)) & SEQUENCE_MASK
+            if due == queue.next_sequence:
+                queue.next_sequence = (batch.base_sequence + len(good)) & SEQUENCE_MASK
+        self.used_bytes += rest.size_bytes - batch.size_bytes
+        self._requeue(rest, queue)
+        return [(at, waiting[at]) for at in sorted(bad)]
 
     def expired(self, now_ms: int) -> list[Batch[T]]:
         """Batches that were not delivered in time; they are done."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from streamlog.assignors import TopicPartition
@@ -28,6 +29,7 @@ from streamlog.client.transactions import Transactions
 from streamlog.errors import (
     LogError,
     MessageTooLarge,
+    RecordsRefused,
     RequestTimedOut,
     StreamlogError,
     TransactionAborted,
@@ -53,6 +55,9 @@ LEADERLESS_MS: Final = 2_000
 """A new topic, or one whose leader moves, may be without a leader for a moment: nothing to tell."""
 NO_TRANSACTION_TIMEOUT_MS: Final = 0x7FFFFFFF
 UNKNOWN_OFFSET: Final = -1
+
+NONE_BAD: Final[Mapping[int, StreamlogError]] = MappingProxyType({})
+"""The broker has named no records."""
 
 _OUT_OF_SEQUENCE: Final = frozenset(
     {
@@ -316,14 +321,20 @@ class Sender:
         else:
             said = f": {answer.error_message}" if answer.error_message else ""
             error = error_for(answer.error_code, f"write to {_name(batch)}{said}")
-            self._on_error(batch, error, [each.batch_index for each in answer.record_errors])
+            self._on_error(batch, error, _bad_records(batch, answer))
 
     def _on_error(
-        self, batch: Batch[Receipt], error: StreamlogError, blamed: Collection[int] = ()
+        self,
+        batch: Batch[Receipt],
+        error: StreamlogError,
+        bad: Mapping[int, StreamlogError] = NONE_BAD,
     ) -> None:
         """It is not known, or it is known, that the batch was not written."""
         if not error.retriable:
-            self._refuse(batch, error, blamed)
+            if self._may_send_rest(batch, bad):
+                self._send_rest(batch, bad)
+            else:
+                self._refuse(batch, error, bad)
             return
         self._note_trouble(batch, error, "%s: will try again: %s")
         self._cluster.forget([batch.partition.topic])
@@ -349,13 +360,41 @@ class Sender:
             if isinstance(receipt, BulkReceipt):
                 receipt.outstanding += 1
 
+    def _may_send_rest(self, batch: Batch[Receipt], bad: Collection[int]) -> bool:
+        """Whether the good records of a refused batch can be written without the bad ones.
+
+        Not in a transaction, which is lost, and not where records are written together or a batch
+        may have been written by an attempt before this one.
+        """
+        return (
+            self._transactions is None
+            and 0 < len(bad) < len(batch.records)
+            and not (batch.atomic or batch.attempts)
+            and not any(isinstance(receipt, BulkReceipt) for *_, receipt in batch.receipts)
+        )
+
+    def _send_rest(self, batch: Batch[Receipt], bad: Mapping[int, StreamlogError]) -> None:
+        """Fail the records that the broker has named, and send the others again."""
+        log.warning(
+            "%s: %d of %d records were refused, the others are sent again: %s",
+            _name(batch), len(bad), len(batch.records), next(iter(bad.values())),
+        )  # fmt: skip
+        for at, receipt in self._accumulator.on_bad_records(batch, bad):
+            self.failure = self.failure or bad[at]
+            if not isinstance(receipt, BulkReceipt) and not receipt.done():
+                receipt.set_exception(bad[at])
+        self._on_progress()
+
     def _refuse(
-        self, batch: Batch[Receipt], error: StreamlogError, blamed: Collection[int] = ()
+        self,
+        batch: Batch[Receipt],
+        error: StreamlogError,
+        bad: Mapping[int, StreamlogError] = NONE_BAD,
     ) -> None:
         self._accumulator.on_refused(batch)
         if is_refusal(error):
-            self._tell_refusal(batch, error, blamed)
-        self._settle_failure(batch, error)
+            self._tell_refusal(batch, error, bad)
+        self._settle_failure(batch, error, bad)
 
     def _tell_refusal(
         self, batch: Batch[Receipt], error: StreamlogError, blamed: Collection[int] = ()
@@ -384,12 +423,18 @@ class Sender:
                 receipt.set_result(metadata)
         self._on_progress()
 
-    def _settle_failure(self, batch: Batch[Receipt], error: StreamlogError) -> None:
-        for _, _, receipt in batch.receipts:
+    def _settle_failure(
+        self,
+        batch: Batch[Receipt],
+        error: StreamlogError,
+        bad: Mapping[int, StreamlogError] = NONE_BAD,
+    ) -> None:
+        """Fail who waits for the records; with `bad`, only those were refused for themselves."""
+        for first, _, receipt in batch.receipts:
             if isinstance(receipt, BulkReceipt):
                 receipt.settle(error)
             elif not receipt.done():
-                receipt.set_exception(error)
+                receipt.set_exception(_own_error(error, bad, first))
         if self._transactions is None:
             self.failure = self.failure or (error if batch.receipts else None)
         else:
@@ -473,6 +518,29 @@ class Sender:
                 continue
             self._note_trouble(batch, error, "%s: can't be sent yet: %s")
         await asyncio.sleep(TROUBLE_BACKOFF_MS / 1000)
+
+
+def _bad_records(
+    batch: Batch[Receipt], answer: PartitionProduceResponse
+) -> dict[int, StreamlogError]:
+    """The records that the broker names (KIP-467), by their places, each with its own error."""
+    return {
+        each.batch_index: error_for(
+            answer.error_code,
+            f"write to {_name(batch)}: {each.batch_index_error_message or answer.error_message}",
+        )
+        for each in answer.record_errors
+        if 0 <= each.batch_index < len(batch.records)
+    }
+
+
+def _own_error(error: StreamlogError, bad: Mapping[int, StreamlogError], at: int) -> StreamlogError:
+    """The error of one record of a batch that was refused."""
+    if not bad or at in bad:
+        return bad.get(at, error)
+    return RecordsRefused(
+        f"the record was not written because other records of its batch were refused: {error}"
+    )
 
 
 def _mark_as_told(receipt: Receipt) -> None:
