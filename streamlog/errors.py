@@ -289,6 +289,35 @@ class CorruptData(StreamlogError):
     exit_code = 5
 
 
+class DamagedBatch(CorruptData):
+    """The next batch of a partition can't be read: its bytes are not what they claim to be.
+
+    It holds the offsets from `offset` to before `next_offset`: a consumer that seeks to
+    `next_offset` goes on behind it. `data` is the batch as it came.
+    """
+
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+    next_offset: int = -1
+    data: bytes = b""
+
+    @classmethod
+    def at(
+        cls, topic: str, partition: int, offsets: tuple[int, int], data: bytes, reason: str
+    ) -> DamagedBatch:
+        """The batch with these offsets, first and next."""
+        first, following = offsets
+        error = cls(
+            f"{topic}-{partition} at offset {first}: {reason}; seek to {following} to go on behind"
+            " the batch, or restore the broker's files"
+        )
+        error.topic, error.partition = topic, partition
+        error.offset, error.next_offset = first, following
+        error.data = data
+        return error
+
+
 class LogDirectoryError(StreamlogError):
     """The data directory can't be used."""
 

@@ -9,17 +9,14 @@ log to the response as they are; nothing here looks into a batch, but for the co
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from streamlog.broker.config import AS_PRODUCED, UNCOMPRESSED, TopicConfig
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
 from streamlog.broker.replication.partition import NO_EPOCH
-from streamlog.broker.storage.admission import Prepared, is_checked, prepare
 from streamlog.broker.storage.appends import Origin
-from streamlog.broker.storage.runs import wait_for_thread
 from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, LogError, NotLeader, RecordsRefused, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -61,7 +58,9 @@ from streamlog.records.compression import Compression
 from streamlog.records.control import CLOCK_BYTES_MAX, Told
 
 if TYPE_CHECKING:
+    from streamlog.broker.config import TopicConfig
     from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.storage.admission import Prepared
     from streamlog.protocol.schema import Buffer, Piece
 
 FETCH_BYTES_MAX = 55 * 1024 * 1024
@@ -180,28 +179,6 @@ class DataRequests:
 
     # ---- produce ----
 
-    def check_of(self, request: ProduceRequest, wall_ms: int) -> Callable[[], Checked] | None:
-        """What a thread has to do before `produce`; None if it may be called at once."""
-        configs = {}
-        for topic in request.topic_data:
-            for data in topic.partition_data:
-                config = self.config_of(topic.name, data.index)
-                records = memoryview(one_buffer(data.records))
-                if config is not None and needs_thread([records], config):
-                    configs[topic.name, data.index] = config
-        if not configs:
-            return None
-        keep(request)
-        works = {
-            (topic.name, data.index): cast("bytearray", data.records)
-            for topic in request.topic_data
-            for data in topic.partition_data
-            if (topic.name, data.index) in configs
-        }
-        return lambda: {
-            place: prepared(records, configs[place], wall_ms) for place, records in works.items()
-        }
-
     def config_of(self, topic: str, index: int) -> TopicConfig | None:
         """The settings of a partition here; None if there is none that clients write to."""
         try:
@@ -219,7 +196,7 @@ class DataRequests:
     ) -> ProduceAttempt:
         """Append what is in the request; every partition has an answer of its own.
 
-        `checked` is what has come of `check_of`.
+        `checked` is what has come of a check beside the loop (`produce_checks`).
         """
         refusal = _produce_refusal(request)
         sending = _Sending(
@@ -646,13 +623,6 @@ def refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
     )
 
 
-def keep(request: ProduceRequest) -> None:
-    """Give the request records of its own: those it came with lie where the next ones will."""
-    for topic in request.topic_data:
-        for data in topic.partition_data:
-            data.records = bytearray(one_buffer(data.records))
-
-
 def _record_errors(error: StreamlogError) -> list[BatchIndexAndErrorMessage]:
     """The bad records of a batch that was refused (KIP-467)."""
     if not isinstance(error, RecordsRefused):
@@ -661,23 +631,6 @@ def _record_errors(error: StreamlogError) -> list[BatchIndexAndErrorMessage]:
         BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
         for index, reason in error.record_errors.items()
     ]
-
-
-def prepared(
-    data: bytearray | memoryview, config: TopicConfig, wall_ms: int
-) -> Prepared | StreamlogError:
-    """The batches of one partition, checked; or why they are refused."""
-    try:
-        return prepare(data, config, wall_ms=wall_ms)
-    except StreamlogError as error:
-        return error
-
-
-def needs_thread(pieces: Sequence[memoryview], config: TopicConfig) -> bool:
-    """Whether the records of these batches are checked, or compressed, beside the loop."""
-    if config.compression_type not in (AS_PRODUCED, UNCOMPRESSED):
-        return True
-    return is_checked(config) and wait_for_thread(pieces)
 
 
 def _refuse(answer: PartitionProduceResponse, error: StreamlogError) -> None:

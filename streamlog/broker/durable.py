@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from streamlog.broker.answers import nobody_waits
-from streamlog.broker.data import keep
-from streamlog.broker.produce_runs import CheckedRun, append_run, check_of
+from streamlog.broker.produce_checks import check_of, check_of_run, keep
+from streamlog.broker.produce_runs import CheckedRun, append_run
 from streamlog.broker.record_checks import RecordChecks
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
@@ -80,7 +80,7 @@ class DurableAnswers:
         self.checks.stop(reason)
 
     def _produce(self, request: ProduceRequest, context: Versioned) -> Answer:
-        check = self._data.check_of(request, self._clock.wall_ms())
+        check = check_of(self._data, request, self._clock.wall_ms())
         if check is None and not self.checks.is_busy(context.connection):
             return self._append(request, context.version, {})
         if check is None:
@@ -104,7 +104,7 @@ class DurableAnswers:
         return self._when_durable(lambda: attempt.response, attempt.failed)
 
     def _produce_run(self, run: ProduceRun, context: Versioned) -> Answer:
-        check = check_of(self._data, run, self._clock.wall_ms())
+        check = check_of_run(self._data, run, self._clock.wall_ms())
         if check is None and not self.checks.is_busy(context.connection):
             return self._append_run(run, None)
         if check is None:

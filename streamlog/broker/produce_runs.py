@@ -11,14 +11,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from streamlog.broker.data import ALL, Uncommitted, needs_thread, prepared, refused
+from streamlog.broker.data import ALL, Uncommitted, refused
 from streamlog.errors import StreamlogError
 from streamlog.protocol.messages.data import PartitionProduceResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from streamlog.broker.config import TopicConfig
     from streamlog.broker.data import DataRequests
     from streamlog.broker.replication.partition import Partition
     from streamlog.broker.storage.admission import Prepared
@@ -52,23 +51,8 @@ class RunAttempt(NamedTuple):
         return self.response()
 
 
-CheckedRun: TypeAlias = "dict[int, Prepared | StreamlogError]"
+CheckedRun: TypeAlias = "Mapping[int, Prepared | StreamlogError]"
 """The batches of a run that a thread has checked, by the number of the request."""
-
-
-def check_of(data: DataRequests, run: ProduceRun, wall_ms: int) -> Callable[[], CheckedRun] | None:
-    """What a thread has to do before `append_run`; None if it may be called at once."""
-    configs: dict[int, TopicConfig] = {}
-    for pattern, numbers in run.by_pattern().items():
-        config = data.config_of(pattern.topic, pattern.index)
-        pieces = [run.requests[number].records for number in numbers]
-        if config is not None and needs_thread(pieces, config):
-            configs.update(dict.fromkeys(numbers, config))
-    if not configs:
-        return None
-    run.keep()
-    works = [(number, run.requests[number].records, configs[number]) for number in configs]
-    return lambda: {number: prepared(data, config, wall_ms) for number, data, config in works}
 
 
 def append_run(
@@ -80,7 +64,7 @@ def append_run(
 ) -> RunAttempt:
     """Append what is in the requests, all of one partition together.
 
-    `checked` is what has come of `check_of`.
+    `checked` is what has come of a check beside the loop (`produce_checks`).
     """
     answers = [b""] * len(run.requests)
     refusals: set[int] = set()

@@ -162,7 +162,7 @@ def _price(findings: Sequence[Finding]) -> str:
     offsets = sum(
         finding.next_offset - finding.first_offset
         for finding in findings
-        if finding.kind in {Kind.DAMAGED, Kind.MISSING}
+        if finding.kind in {Kind.DAMAGED, Kind.UNREADABLE, Kind.MISSING}
         and finding.first_offset is not None
         and finding.next_offset is not None
     )

@@ -263,7 +263,7 @@ class Consumer:
             OffsetOutOfRange: the position is not in the log, and the reset policy is "none".
             SourceLost: the topic was created again or its log was truncated, and the policy is
                 "none".
-            CorruptData: a batch is damaged.
+            DamagedBatch: a batch can't be read; `seek` to its `next_offset` goes on behind it.
             UnknownTopicOrPartition: something that is assigned does not exist (any more).
             ConnectionLost: no broker answered for a minute; a later poll tries again.
             LogError: the group can't be joined, or auto-commit was refused.

@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 from streamlog.assignors import TopicPartition
 from streamlog.client.epoch_starts import EpochStarts
 from streamlog.client.offset_metadata import NO_EPOCH, OffsetAndMetadata
-from streamlog.errors import CorruptData, UsageError
+from streamlog.errors import CorruptData, DamagedBatch, UsageError
 from streamlog.protocol.schema import ZERO_UUID
 from streamlog.records.aborted import AbortedBatches, AbortedRange
 from streamlog.records.batch import Record, RecordBatch, split_batches
@@ -300,7 +300,7 @@ class Positions:
         Partitions with something left come later next time, so none waits for ever.
 
         Raises:
-            CorruptData: a batch is damaged; everything before it has been taken.
+            DamagedBatch: a batch is damaged; everything before it has been taken.
         """
         return self._taken(records_max, _LISTS)
 
@@ -308,7 +308,7 @@ class Positions:
         """The same as columns, which costs half as much.
 
         Raises:
-            CorruptData: as `take`.
+            DamagedBatch: as `take`.
         """
         return self._taken(records_max, _COLUMNS)
 
@@ -319,7 +319,7 @@ class Positions:
         before the position, as brokers send whole batches.
 
         Raises:
-            CorruptData: as `take`.
+            DamagedBatch: as `take`.
         """
         self._check()
         taken: dict[TopicPartition, list[RecordBatch]] = {}
@@ -456,7 +456,5 @@ def _decoded(partition: TopicPartition, state: PartitionState, form: _Form[D]) -
         batch.check_crc()
         return form.decode(batch)
     except CorruptData as corrupt:
-        raise CorruptData(
-            f"{partition.topic}-{partition.partition} at offset {batch.base_offset}: {corrupt}; "
-            "seek past it, or restore the broker's files"
-        ) from corrupt
+        offsets = batch.base_offset, batch.next_offset
+        raise DamagedBatch.at(*partition, offsets, bytes(batch.data), str(corrupt)) from corrupt

@@ -18,6 +18,9 @@ cdef class RecordScan:
     cdef long long _count
     cdef long long _delta_max
     cdef long long _delta_min
+    cdef long long _due
+    cdef long long _last
+    cdef long long _step
     cdef Py_ssize_t _position
 
     @cython.locals(

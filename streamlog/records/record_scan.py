@@ -2,9 +2,10 @@
 
 A log keeps the bytes that a producer has sent, and everybody who reads them later depends on what
 they promise: as many records as the header counts, each as long as it says, offset deltas 0, 1,
-2, ..., header keys of UTF-8, timestamps that fit into 64 bits, nothing behind the last record. The
-scan checks all of that and returns what a topic may judge by: the oldest and the newest timestamp
-and the number of records without a key. It makes no object per record.
+2, ... (with gaps where compaction has removed records), header keys of UTF-8, timestamps that fit
+into 64 bits, nothing behind the last record. The scan checks all of that and returns what a topic
+may judge by: the oldest and the newest timestamp and the number of records without a key. It makes
+no object per record.
 
 The rule of the file: it may be compiled, where integers wrap and an index is not checked. So no
 byte is read that is not known to lie before the end, and every size is bounded before it is added.
@@ -45,7 +46,10 @@ class RecordScan:
         "_count",
         "_delta_max",
         "_delta_min",
+        "_due",
+        "_last",
         "_position",
+        "_step",
         "index",
         "keyless",
         "newest_ms",
@@ -62,6 +66,11 @@ class RecordScan:
         self.oldest_ms = _INT64_MAX
         """The smallest timestamp of the records that have one."""
         self._count = batch.record_count
+        # Compaction leaves gaps between the offsets; a producer leaves none.
+        is_dense = batch.last_offset_delta + 1 == self._count
+        self._due = 0
+        self._last = 0 if is_dense else batch.last_offset_delta
+        self._step = 1 if is_dense else 0
         base_ms = batch.base_timestamp_ms
         self._base_ms = base_ms
         # Deltas beyond these would overflow.
@@ -122,8 +131,10 @@ class RecordScan:
         if 0 <= timestamp_ms < self.oldest_ms:
             self.oldest_ms = timestamp_ms
         number, position = _number(data, position, end)
-        if position > end or number != self.index:
+        if position > end or number < self._due or number > self._last:
             self._refuse("offset")
+        self._due = number + 1
+        self._last += self._step
         number, position = _text(data, position, end)
         if number == _NULL:
             self.keyless += 1

@@ -24,7 +24,7 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.dsl.agent import Agent
-from streamlog.processing.outbox import Drop
+from streamlog.processing.outbox import Drop, Outbox
 from streamlog.records.batch import Record
 from streamlog.worker.commit import SinkWriter
 from streamlog.worker.drops import Drops
@@ -87,6 +87,12 @@ class Agents:
             if run.waiting > FEED_RECORDS_MAX:
                 self._held.add(run)
                 self._pauses.hold(run, run.partitions)
+
+    async def leave_out(self, outbox: Outbox) -> None:
+        """Write and count what becomes of records that were passed."""
+        await self._sinks.write(outbox.writes)
+        for drop in outbox.drops:
+            self._left_out(drop)
 
     @property
     def places(self) -> dict[TopicPartition, dict[str, Place]]:

@@ -292,6 +292,10 @@ class Tasks:
                     told = self._bounds.marks(place, marks[place])
                     running.marks.setdefault(place, []).extend(told)
 
+    def reading(self, place: TopicPartition) -> list[RunningTask]:
+        """The running tasks that read a partition."""
+        return [running for running in self._running.values() if place in running.inputs]
+
     async def process(self) -> None:
         """Let the tasks work, and send what comes of it."""
         if self._suspended:
@@ -309,7 +313,7 @@ class Tasks:
         if due:
             works = [(running.task.id, self._work(running, now_ms)) for running in due]
             for running, outbox in zip(due, await self._engine.call_each(works), strict=True):
-                await self._took(running, outbox)
+                await self.took(running, outbox)
                 self._tell_waits(running, now_ms)
         self._drops.tell(now_ms)
 
@@ -347,7 +351,7 @@ class Tasks:
             works.append((running.task.id, partial(running.task.write_rows, table, rows)))
         if works:
             for running, outbox in zip(takers, await self._engine.call_each(works), strict=True):
-                await self._took(running, outbox)
+                await self.took(running, outbox)
 
     async def commit_whole(
         self, transactor: Transactor, offsets: Offsets, written: AgentWrites
@@ -491,9 +495,9 @@ class Tasks:
             return
         works = [(running.task.id, running.task.emit) for running in waiting]
         for running, outbox in zip(waiting, await self._engine.call_each(works), strict=True):
-            await self._took(running, outbox)
+            await self.took(running, outbox)
 
-    async def _took(self, running: RunningTask, outbox: Outbox) -> None:
+    async def took(self, running: RunningTask, outbox: Outbox) -> None:
         """A task has taken in what had arrived: pass on what has come of it."""
         self._calls.start(running.task.id, outbox.calls)
         await self._sinks.write(outbox.writes)

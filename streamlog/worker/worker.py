@@ -26,7 +26,7 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
-from streamlog.errors import LogError, ProcessingError
+from streamlog.errors import DamagedBatch, LogError, ProcessingError
 from streamlog.log import EMBEDDED, Log
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.tables.state_host import state_host
@@ -38,6 +38,7 @@ from streamlog.worker.access.routed import RoutedTables
 from streamlog.worker.agents import Agents
 from streamlog.worker.copies import Copies
 from streamlog.worker.cron import CronScheduler
+from streamlog.worker.damaged import passed
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor, Undone
 from streamlog.worker.exchange import Exchange
@@ -410,11 +411,14 @@ class _Shift:
     async def _round(self) -> None:
         self._tell_if_waiting()
         self._copies.look_around()
-        polled = await self._consumer.poll_columns(
-            timeout_ms=POLL_HELD_MS if self._pauses or self._tasks.awaits_calls else POLL_MS,
-            # What can't be committed yet is not added to.
-            max_records=0 if self._is_between and self._tasks.is_large else POLL_RECORDS_MAX,
-        )
+        try:
+            polled = await self._consumer.poll_columns(
+                timeout_ms=POLL_HELD_MS if self._pauses or self._tasks.awaits_calls else POLL_MS,
+                # What can't be committed yet is not added to.
+                max_records=0 if self._is_between and self._tasks.is_large else POLL_RECORDS_MAX,
+            )
+        except DamagedBatch as damaged:
+            polled = await passed(damaged, self._program, self._tasks, self._agents, self._consumer)
         self._agents.take(polled)
         self._tasks.take(polled, self._consumer.time_marks())
         await self._tasks.process()

@@ -81,13 +81,12 @@ def test_good_records_are_written_without_the_bad_ones(
 
 def test_a_batch_of_bad_records_alone_fails(tmp_path: Path) -> None:
     async def main() -> None:
-        async with compacted(tmp_path, "tcp") as log:
-            async with log.producer(linger_ms=5) as producer:
-                futures = [await producer.send("kept", b"v") for _ in range(3)]
-                found = await outcomes(futures)
-                assert [type(each) for each in found] == [RecordsRefused] * 3
-                with pytest.raises(RecordsRefused):
-                    await producer.flush()
+        async with compacted(tmp_path, "tcp") as log, log.producer(linger_ms=5) as producer:
+            futures = [await producer.send("kept", b"v") for _ in range(3)]
+            found = await outcomes(futures)
+            assert [type(each) for each in found] == [RecordsRefused] * 3
+            with pytest.raises(RecordsRefused):
+                await producer.flush()
 
     asyncio.run(main())
 

@@ -7,11 +7,13 @@ thread (`aside`), so that whoever drives it decides how long it holds up the bro
 much it reads and writes in a second. Between two steps the log may grow, roll, lose its head or
 be deleted; what a cleaning reads and writes by itself nobody else touches.
 Rule of the file: what is found damaged ends the cleaning and is left as it is; nothing that
-can't be read may be missing afterwards.
+can't be read may be missing afterwards. A batch with the right checksum whose records can't be
+decoded was written like that: it stays as it is, and the cleaning goes on behind it.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Iterator, Sequence
@@ -33,7 +35,7 @@ from streamlog.broker.storage.files import directory_error
 from streamlog.broker.storage.index import TIME_ENTRY_BYTES
 from streamlog.broker.storage.offset_map import OffsetMap
 from streamlog.broker.storage.sealed_batches import SealedBatches
-from streamlog.errors import UnknownTopicOrPartition
+from streamlog.errors import CorruptData, UnknownTopicOrPartition
 from streamlog.records.batch import Record, RecordBatch, split_batches
 from streamlog.records.compression import Compression
 from streamlog.records.control import MARKERS, marker_of
@@ -48,6 +50,8 @@ SEAL_BYTES = 32 * 1024
 READ_BYTES = 256 * 1024
 """Read at a time while transactions are looked for."""
 INT64_MIN = -(2**63)
+
+_logger = logging.getLogger(__name__)
 
 
 class Cleaned(NamedTuple):
@@ -70,6 +74,8 @@ class Cleaning:
     ) -> None:
         self.result: Cleaned | None = None
         """Once the steps have come to their end."""
+        self.unreadable: dict[int, int] = {}
+        """Batches whose records can't be read: first and next offset. They stay as they are."""
         self.over: list[str] = []
         """Paths of files that were replaced so far, to be removed later."""
         self._log = log
@@ -155,8 +161,8 @@ class Cleaning:
         aborted = self._outcomes is not None and self._outcomes.holds_aborted(batch)
         if batch.is_control or batch.record_count == 0 or aborted:
             return True
-        unpacked = yield from source.unpacked(batch)
-        for records in unpacked.slices():
+        slices = yield from self._readable_slices(batch, source)
+        for records in slices:
             if not self._map.take(records):
                 # The first one is taken as far as it fits: keys that the map does not
                 # know lose nothing, and the next cleaning begins behind it.
@@ -165,6 +171,30 @@ class Cleaning:
                 return False
             yield 0
         return True
+
+    def _readable_slices(
+        self, batch: RecordBatch, source: SealedBatches
+    ) -> Steps[list[list[Record]]]:
+        """The records of a batch, all of them or none: keys of half a batch would count."""
+        found: list[list[Record]] = []
+        try:
+            unpacked = yield from source.unpacked(batch)
+            for records in unpacked.slices():
+                found.append(records)
+                yield 0
+        except CorruptData as error:
+            self._pass(batch, error)
+            return []
+        return found
+
+    def _pass(self, batch: RecordBatch, error: CorruptData) -> None:
+        """Leave a batch as it is whose records can't be read, though its checksum is right."""
+        self.unreadable[batch.base_offset] = batch.next_offset
+        _logger.error(
+            "%s: the batch with offsets %d to %d can't be read and stays as it is, its keys are not"
+            " compacted (`streamlog log repair` removes it): %s",
+            self._log.name, batch.base_offset, batch.last_offset, error,
+        )  # fmt: skip
 
     def _find_transactions(self, offset: int) -> Steps[None]:
         """How the transactions from `offset` on end; the log is clean before the first open one."""
@@ -257,14 +287,27 @@ class Cleaning:
             return _marker(batch, survivors)
         if survivors.gone(batch):
             return _producer_only(batch, survivors)
-        unpacked = yield from source.unpacked(batch)
-        left = yield from self._left(unpacked, survivors)
-        if not any(left.kept):
+        found = yield from self._what_stays(batch, source, survivors)
+        if found is not None and not any(found[1].kept):
             return _producer_only(batch, survivors)
         survivors.note_data(batch)
-        if left.horizon_ms is None and all(left.kept):
+        if found is None or (found[1].horizon_ms is None and all(found[1].kept)):
             return batch.data
-        return (yield from _sealed(unpacked, left))
+        return (yield from _sealed(*found))
+
+    def _what_stays(
+        self, batch: RecordBatch, source: SealedBatches, survivors: Survivors
+    ) -> Steps[tuple[Unpacked, _Left] | None]:
+        """The records of a batch, and which of them stay; None if they can't be read."""
+        if batch.base_offset in self.unreadable:
+            return None
+        try:
+            unpacked = yield from source.unpacked(batch)
+            left = yield from self._left(unpacked, survivors)
+        except CorruptData as error:
+            self._pass(batch, error)
+            return None
+        return unpacked, left
 
     def _left(self, unpacked: Unpacked, survivors: Survivors) -> Steps[_Left]:
         left = _Left()

@@ -15,6 +15,8 @@ class Kind(StrEnum):
 
     DAMAGED = "damaged"
     """Bytes that are no sound batch, and were one."""
+    UNREADABLE = "unreadable"
+    """A batch with the right checksum whose records can't be decoded: it was written like that."""
     MISSING = "missing"
     """Offsets that no file holds."""
     OVERLAP = "overlap"

@@ -8,6 +8,7 @@ is `partition_audit`'s, and what to do about it `mending`'s.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from streamlog.errors import LogDirectoryLost, UnknownTopicOrPartition, UsageErr
 if TYPE_CHECKING:
     from types import TracebackType
 
+_NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 LOOKS_MAX = 5
 """At a partition that a broker keeps changing."""
 
@@ -39,11 +41,13 @@ class Inspection:
         self.holder = holder
         """Who has the directory open and may be writing; None if nobody has."""
         self.catalog = Catalog(files, path)
+        self.is_read_only = False
+        """Whether its file system takes no writes, so that nobody can be writing either."""
         self._lock = lock
 
     @classmethod
     def open(cls, path: str, *, files: Files | None = None) -> Self:
-        """Lock the directory, unless somebody else has.
+        """Lock the directory, unless somebody else has, or it can't be written to.
 
         Raises:
             LogDirectoryLost: it is not there, or no data directory.
@@ -61,8 +65,20 @@ class Inspection:
                 lock.truncate(0)
                 write_whole(lock, content, 0)
         except OSError as error:
-            raise directory_error(error, path) from error
+            if error.errno not in _NOT_WRITABLE:
+                raise directory_error(error, path) from error
+            return cls._unlocked(files, path, error)
         return cls(files, path, lock, describe_holder(files, path) if lock is None else None)
+
+    @classmethod
+    def _unlocked(cls, files: Files, path: str, error: OSError) -> Self:
+        """A directory that can't be locked: a copy that is read-only, or another user's."""
+        holder = None
+        if error.errno != errno.EROFS:
+            holder = f"{path} can't be locked ({error.strerror}), so a broker may be writing to it"
+        inspection = cls(files, path, None, holder)
+        inspection.is_read_only = True
+        return inspection
 
     def __enter__(self) -> Self:
         return self
@@ -149,6 +165,8 @@ class Inspection:
         Raises:
             UsageError: somebody else has the directory open.
         """
+        if self.is_read_only:
+            raise UsageError(f"{self.path} can't be written to: mend a copy that can")
         if self.holder is not None:
             raise UsageError(f"{self.holder}; stop it first: a log is mended offline")
 

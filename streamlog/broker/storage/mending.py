@@ -33,6 +33,7 @@ from streamlog.broker.storage.scan import OFFSETS_MAX, PREFIX_BYTES
 from streamlog.broker.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from streamlog.broker.storage.stored import Stored, Unsound, walk_file
 from streamlog.broker.storage.swap import recover
+from streamlog.broker.storage.validation import unreadable
 from streamlog.records.batch import HEADER_BYTES, RecordBatch
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ ADVICE = {
     " and repair again",
 }
 """What to do about findings that mending leaves."""
-_REWRITTEN = frozenset({Kind.DAMAGED, Kind.MISSING, Kind.UNFINISHED})
+_REWRITTEN = frozenset({Kind.DAMAGED, Kind.UNREADABLE, Kind.MISSING, Kind.UNFINISHED})
 _LEFT_BY_SWAPS = frozenset({Kind.SWAP, Kind.LEFTOVER})
 _MENDING = ".mending"
 _MAGIC = 2
@@ -333,14 +334,28 @@ def walk_places(source: File, base: int, *, stop: int | None = None) -> Iterator
 def _up_to(
     each: tuple[int, RecordBatch] | Unsound, stop: int | None, end: int
 ) -> tuple[int, RecordBatch] | Unsound:
-    """The place, or if it begins at `stop` or behind it, the rest of the file."""
+    """The place, or if it begins at `stop` or behind it, the rest of the file.
+
+    A batch whose records can't be decoded is not sound.
+    """
     if isinstance(each, Unsound):
         position, first = each.position, each.first_offset
     else:
         position, first = each[0], each[1].base_offset
     if stop is None or first < stop:
-        return each
+        return _readable(each)
     return Unsound(position, end, first, None, f"the next file begins at offset {stop}")
+
+
+def _readable(each: tuple[int, RecordBatch] | Unsound) -> tuple[int, RecordBatch] | Unsound:
+    if isinstance(each, Unsound):
+        return each
+    position, batch = each
+    why = unreadable(batch)
+    if not why:
+        return each
+    end = position + batch.size_bytes
+    return Unsound(position, end, batch.base_offset, batch.next_offset, why)
 
 
 def empty_batch(first_offset: int, next_offset: int, leader_epoch: int) -> bytes:

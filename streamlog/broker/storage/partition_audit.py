@@ -25,6 +25,7 @@ from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.snapshots import SNAPSHOT_SUFFIX
 from streamlog.broker.storage.stored import Placed, Stored, StoredSegment, Unsound, walk_file
 from streamlog.broker.storage.swap import left_over, swap_end
+from streamlog.broker.storage.validation import unreadable
 from streamlog.errors import CorruptData, LogError
 
 if TYPE_CHECKING:
@@ -84,8 +85,9 @@ class PartitionAudit:
             aborted.meet(each.segment_offset, each.batch)
             if each.path in indexes:
                 indexes[each.path].meet(each.position, each.batch)
-            found += self._order(each)
-        damaged = {finding.path for finding in found if finding.kind is not Kind.ORDER}
+            found += [*self._order(each), *self._unreadable(each)]
+        whole_kinds = {Kind.ORDER, Kind.UNREADABLE}
+        damaged = {finding.path for finding in found if finding.kind not in whole_kinds}
         for path, index in indexes.items():
             if path not in damaged:  # Or the log's damage would be told twice.
                 found += [self._wrong(Kind.INDEX, *each) for each in index.findings()]
@@ -258,6 +260,22 @@ class PartitionAudit:
                 size_bytes=batch.size_bytes,
                 first_offset=batch.base_offset,
                 next_offset=batch.next_offset,
+                reason=why,
+            )
+
+    def _unreadable(self, placed: Placed) -> Iterator[Finding]:
+        """A batch that every reader fails on."""
+        why = unreadable(placed.batch)
+        if why:
+            yield Finding(
+                kind=Kind.UNREADABLE,
+                topic=self._stored.topic,
+                partition=self._stored.partition,
+                path=placed.path,
+                position=placed.position,
+                size_bytes=placed.batch.size_bytes,
+                first_offset=placed.batch.base_offset,
+                next_offset=placed.batch.next_offset,
                 reason=why,
             )
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
-from streamlog.broker.storage import admission, recovery, runs, swap
+from streamlog.broker.storage import admission, recovery, swap
 from streamlog.broker.storage.admission import Prepared
 from streamlog.broker.storage.appends import AppendResult, Origin
 from streamlog.broker.storage.damage import Damage
@@ -31,13 +31,12 @@ from streamlog.broker.storage.lost_offsets import LostOffsets
 from streamlog.broker.storage.producers import ProducerStates
 from streamlog.broker.storage.roll_budget import RollBudget
 from streamlog.broker.storage.rolling import Rolling
-from streamlog.broker.storage.runs import PlainRun
+from streamlog.broker.storage.run_appends import RunAppends
 from streamlog.broker.storage.segment import Segment, SegmentEnd
 from streamlog.broker.storage.segments import Segments
 from streamlog.broker.storage.syncing import PendingSync, SyncedEnd
 from streamlog.broker.storage.transactions import Decided
 from streamlog.broker.storage.truncation import Truncation
-from streamlog.broker.storage.validation import RecordRules
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
@@ -93,6 +92,9 @@ class PartitionLog:
         self._start_offset = START_OFFSET
         self._producers = LogProducers(files, directory, self._segments)
         self.truncation = Truncation(self, self._segments, self._producers, self._disk)
+        self._runs = RunAppends(
+            self, self._segments, self._producers, check=self._check_end, write=self._write
+        )
         self._dirty = False
         self._closed = False
 
@@ -302,35 +304,7 @@ class PartitionLog:
         What becomes of each is what `append` would have returned or raised. With `prepared`, which
         has one for each piece, they were checked before.
         """
-        outcomes: list[AppendResult | StreamlogError] = []
-        rules = None if prepared else self._rules(wall_ms)
-        bad = {n: each for n, each in enumerate(prepared) if isinstance(each, StreamlogError)}
-        for stop in (*bad, len(pieces)):
-            while len(outcomes) < stop:
-                begin = len(outcomes)
-                run = self._append_run(pieces[begin:stop], now_ms, rules)
-                outcomes += run
-                if not run:
-                    ready = prepared[begin] if prepared else None
-                    outcomes.append(self._append_one(pieces[begin], (now_ms, wall_ms), ready))
-            if stop in bad:
-                outcomes.append(bad[stop])
-        return outcomes
-
-    def _rules(self, wall_ms: int) -> RecordRules | None:
-        """What records are scanned for; None if they are not scanned."""
-        config = self._config
-        return RecordRules.of(config, wall_ms) if admission.is_checked(config) else None
-
-    def _append_one(
-        self, piece: memoryview, now: tuple[int, int], prepared: Prepared | StreamlogError | None
-    ) -> AppendResult | StreamlogError:
-        if isinstance(prepared, StreamlogError):
-            return prepared
-        try:
-            return self.append(piece, now_ms=now[0], wall_ms=now[1], prepared=prepared)
-        except StreamlogError as error:
-            return error
+        return self._runs.append_each(pieces, (now_ms, wall_ms), prepared)
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, marker: Marker, *, now_ms: int, wall_ms: int
@@ -692,35 +666,6 @@ class PartitionLog:
             f"{self.name}: offset {offset} is not in the log, which has offsets"
             f" {self._start_offset} to {self.log_end_offset - 1}"
         )
-
-    def _append_run(
-        self, pieces: Sequence[memoryview], now_ms: int, rules: RecordRules | None
-    ) -> list[AppendResult | StreamlogError]:
-        """Append the batches at the front that are taken as they are."""
-        config = self._config
-        if not runs.takes_as_they_are(config):
-            return []
-        segment = self._segments.active
-        run = PlainRun(segment.next_offset, self.epochs.current, segment.room_bytes(config))
-        run.extend(
-            pieces,
-            max_message_bytes=config.max_message_bytes,
-            producers=self.producers,
-            rules=rules,
-        )
-        batches = run.batches
-        try:
-            self.check_open()
-            self._check_end()
-            if batches:
-                self._write(run.pieces, batches, now_ms)
-        except StreamlogError as error:
-            return [error for _ in batches]
-        results = run.results()
-        for batch, result in zip(batches, results, strict=True):
-            if batch.producer_id >= 0:
-                self._producers.note(batch, result.base_offset)
-        return [*results]
 
     def _append_control(self, control: bytes, now_ms: int) -> AppendResult:
         """Append a control batch of the broker's own."""

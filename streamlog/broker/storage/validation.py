@@ -16,7 +16,13 @@ from typing import Final, NamedTuple
 from streamlog.broker.config import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.settings import LONG_MAX
 from streamlog.errors import CorruptData, RecordsRefused
-from streamlog.records.batch import HEADER_BYTES, RECORDS_MAX, Record, RecordBatch
+from streamlog.records.batch import (
+    HEADER_BYTES,
+    RECORDS_MAX,
+    UNCOMPRESSED_BYTES_MAX,
+    Record,
+    RecordBatch,
+)
 from streamlog.records.compression import Compression, decompress
 from streamlog.records.record_scan import RecordScan
 
@@ -70,6 +76,19 @@ def readable(batch: RecordBatch, size_bytes_max: int) -> bytes:
     records = decompress(batch.codec, batch.data[HEADER_BYTES:], size_bytes_max=size_bytes_max)
     scan_all(RecordScan(batch), records)
     return records
+
+
+def unreadable(batch: RecordBatch) -> str:
+    """Why nobody can read the records of a batch whose checksum is right; empty if they can."""
+    if batch.record_count == 0 and batch.size_bytes == HEADER_BYTES:
+        return ""
+    if not 0 <= batch.record_count <= RECORDS_MAX:
+        return f"the batch claims {batch.record_count} records"
+    try:
+        readable(batch, UNCOMPRESSED_BYTES_MAX)
+    except CorruptData as error:
+        return str(error)
+    return ""
 
 
 def scan_all(scan: RecordScan, records: bytes) -> None:
