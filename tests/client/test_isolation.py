@@ -91,7 +91,7 @@ def test_a_damaged_marker_is_told_after_everything_before_it(
     positions = fetched(0, aborted)
     assert [each.value for each in positions.take(None)[HERE]] == before
     for _ in range(2):
-        with pytest.raises(CorruptData, match=r"t-0 at offset 2: .* seek past it"):
+        with pytest.raises(CorruptData, match=r"t-0 at offset 2: .* seek to 3"):
             positions.take(None)
     state = positions.state(HERE)
     state.move(3)
