@@ -58,6 +58,8 @@ from streamlog.protocol.messages.security import (
 )
 from streamlog.protocol.schema import Message
 
+DIGEST_BYTES = {1: 32, 2: 64}
+"""Of each SCRAM mechanism."""
 TOPICS = ("a", "b")
 OTHER = "c"
 """A topic whose replicas are where somebody wants them."""
@@ -147,12 +149,14 @@ def _user(rng: Random, _: ClusterMetadata, __: list[int]) -> Message:
     if rng.random() < 0.4:
         gone = ScramCredentialDeletion(name=name, mechanism=mechanism)
         return AlterUserScramCredentialsRequest(deletions=[gone])
+    salt, salted = rng.randbytes(4), rng.randbytes(rng.choice((32, 64)))
+    is_empty = len(salted) != DIGEST_BYTES.get(mechanism)
     made = ScramCredentialUpsertion(
         name=name,
         mechanism=mechanism,
         iterations=4096,
-        salt=rng.randbytes(4),
-        salted_password=rng.randbytes(rng.choice((32, 64))),
+        salt=salt,
+        salted_password=b"" if is_empty else salted,  # An empty one is refused.
     )
     return AlterUserScramCredentialsRequest(upsertions=[made])
 
