@@ -67,6 +67,8 @@ FETCH_BYTES_MAX = 55 * 1024 * 1024
 """No response is larger, but for a first batch; Kafka's `fetch.max.bytes` of the broker."""
 ZSTD_PRODUCE_VERSION = 7
 """Clients that speak less don't know zstd (KIP-110)."""
+ABORTABLE_PRODUCE_VERSION = 11
+"""From this version on clients know TRANSACTION_ABORTABLE (KIP-890)."""
 ZSTD_FETCH_VERSION = 10
 READ_COMMITTED = 1
 NOBODY = -1
@@ -238,7 +240,7 @@ class DataRequests:
                 prepared=ready,
             )
         except StreamlogError as error:
-            return refused(data.index, error), True
+            return _in_version(refused(data.index, error), sending), True
         answer = PartitionProduceResponse(
             index=data.index,
             base_offset=result.base_offset,
@@ -621,6 +623,14 @@ def refused(index: int, error: StreamlogError) -> PartitionProduceResponse:
         current_leader=_current_leader(error),
         record_errors=_record_errors(error),
     )
+
+
+def _in_version(answer: PartitionProduceResponse, sending: _Sending) -> PartitionProduceResponse:
+    """The refusal as newer clients have it: a transaction to be aborted is no fatal error."""
+    is_known = sending.version >= ABORTABLE_PRODUCE_VERSION and sending.transactional_id is not None
+    if is_known and answer.error_code == ErrorCode.INVALID_TXN_STATE:
+        answer.error_code = ErrorCode.TRANSACTION_ABORTABLE
+    return answer
 
 
 def _record_errors(error: StreamlogError) -> list[BatchIndexAndErrorMessage]:

@@ -194,12 +194,12 @@ def test_only_a_begun_transaction_may_be_written_in(node: Node) -> None:
         writer = Writer(broker, producer_id=5, epoch=0)
         assert await writer.write(b"a") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
         await writer.init()
-        assert await writer.write(b"a") == ErrorCode.INVALID_TXN_STATE
+        assert await writer.write(b"a") == ErrorCode.TRANSACTION_ABORTABLE
         await writer.add()
         assert await writer.write(b"a", transactional_id=None) == ErrorCode.INVALID_TXN_STATE
         assert await writer.write(b"a") == ErrorCode.NONE
         await writer.end()
-        assert await writer.write(b"b") == ErrorCode.INVALID_TXN_STATE
+        assert await writer.write(b"b") == ErrorCode.TRANSACTION_ABORTABLE
 
     node.run(story)
 
