@@ -15,7 +15,7 @@ from streamlog.processing.holdup import Holdup
 
 logger = logging.getLogger(__name__)
 
-TELL_AFTER_MS = 8_000
+TELL_AFTER_MS = 9_000
 """Held back for so long, a result is worth a line: a quiet partition is brought on before."""
 TELL_AGAIN_MS = 60_000
 
