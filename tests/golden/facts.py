@@ -19,8 +19,23 @@ HOUR_MS = 3_600_000
 FAR_MS = 1_000 * HOUR_MS
 
 
-def wrong_answers(fact: Case) -> list[str]:
-    """The queries that are answered otherwise, for who reads of them."""
+class Asked(dict[str, Any]):
+    """A fact or one of its queries; a field that it does not have makes it `Unsupported`."""
+
+    def __missing__(self, field: str) -> Any:
+        raise Unsupported(f"fact {self.get('kind')!r} without the field {field!r}: {dict(self)}")
+
+    def __or__(self, other: dict[str, Any]) -> Asked:  # type: ignore[override] # a dict's own gives a plain dict
+        return Asked({**self, **other})
+
+
+def wrong_answers(given: Case) -> list[str]:
+    """The queries whose answer differs from the fact, as lines of the report.
+
+    Raises:
+        Unsupported: the fact is of a kind, or has fields, that the runner does not know.
+    """
+    fact = Asked(given)
     answer = ANSWERS.get(fact["kind"])
     if answer is None:
         raise Unsupported(f"fact {fact['kind']!r}")
@@ -59,8 +74,9 @@ def _window_close(asked: Case) -> str | None:
     size = asked.get("size", asked.get("difference", 0))
     end = asked["window"][1] if "window" in asked else asked["end"]
     start = asked["window"][0] if "window" in asked else asked.get("start", end - size)
-    time = asked.get("stream_time", asked.get("streamTime", asked.get("ts")))
-    spec = {"type": kind, "size": end - start, "advance": end - start, "grace": 0} | asked
+    names = [name for name in ("stream_time", "streamTime", "ts") if name in asked]
+    time = asked[names[0] if names else "stream_time"]
+    spec = Asked(type=kind, size=end - start, advance=end - start, grace=0) | asked
     before: list[int] = []
     if kind == "session":
         before = [*range(start, end, asked["gap"] or 1), end]
@@ -70,8 +86,11 @@ def _window_close(asked: Case) -> str | None:
 
 
 def _config(asked: Case) -> str | None:
+    check = CONFIGURED.get(asked["spec"])
+    if check is None:
+        raise Unsupported(f"fact 'config' of {asked['spec']!r}")
     try:
-        CONFIGURED[asked["spec"]](asked)
+        check(asked)
     except StreamlogError as error:
         return f"refused: {error}" if asked["valid"] else None
     return None if asked["valid"] else "accepted"
@@ -136,7 +155,8 @@ def _murmur2(asked: Case) -> str | None:
     if "partitions" in asked:
         found = partition_of_key(key, asked["partitions"])
         return None if found == asked["partition"] else f"partition {found}"
-    wanted = asked.get("murmur2", asked.get("hash", asked.get("value")))
+    names = [name for name in ("murmur2", "hash", "value") if name in asked]
+    wanted = asked[names[0] if names else "hash"]
     found = murmur2(key)
     return None if (found - wanted) % 2**32 == 0 else f"hash {found}"
 

@@ -91,6 +91,38 @@ def test_what_is_not_known_is_missing_and_fails_the_run(
     assert "ours/unknown missing: operation 'shuffle'" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("fact", "said"),
+    [
+        ({"kind": "moon_phase", "queries": []}, "fact 'moon_phase'"),
+        ({"queries": []}, "without the field 'kind'"),
+        ({"kind": "murmur2"}, "without the field 'queries'"),
+        ({"kind": "murmur2", "queries": [{"key": "21"}]}, "without the field 'hash'"),
+        ({"kind": "murmur2", "queries": [{"hash": 1}]}, "without the field 'key'"),
+        ({"kind": "config", "queries": [{"spec": "moon", "valid": True}]}, "'config' of 'moon'"),
+        ({"kind": "config", "queries": [{"spec": "session", "valid": True}]}, "the field 'gap'"),
+        ({"kind": "window_close", "queries": [{"window": [0, 9], "size": 9}]}, "'stream_time'"),
+        ({"kind": "windows_for", "queries": [{"type": "moon", "ts": 1}]}, "moon windows"),
+        ({"kind": "windowed_key_bytes", "queries": [{"type": "session"}]}, "the field 'end'"),
+    ],
+)
+def test_a_fact_that_is_not_known_is_missing_and_the_others_are_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fact: dict[str, Any], said: str
+) -> None:
+    more = {"category": "facts", "strictness": "core"}
+    known = {"kind": "murmur2", "queries": [{"key": "21", "hash": -973932308}]}
+    path = written(
+        tmp_path / "cases.json",
+        {"id": "unknown", "fact": fact, **more},
+        {"id": "known", "fact": known, **more},
+    )
+    assert main([path]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("facts/unknown missing: ")
+    assert said in lines[0]
+    assert lines[1].split() == ["facts", "core", "1", "passed,", "1", "missing"]
+
+
 def test_a_fact_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     queries = [
         {"size": 10, "grace": 3, "window": [0, 10], "stream_time": 12, "closed": False},
