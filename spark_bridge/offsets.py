@@ -86,7 +86,8 @@ def resolve(
     """One range per partition that holds a record asked for; empty ones are left out.
 
     Raises:
-        ConfigError: a topic or partition does not exist, or an offset lies outside the log.
+        ConfigError: a topic or partition does not exist, an offset lies outside the log, or a start
+            lies beyond its end.
     """
     wanted = wanted_partitions(options, partitions)
     for place in (options.starting, options.ending):
@@ -97,6 +98,11 @@ def resolve(
             there = Partition(topic, number, bounds(topic, number), offset_of_time)
             start = there.offset(options.starting, options, is_start=True)
             end = there.offset(options.ending, options, is_start=False)
+            if start > end and not there.is_without_later(options.starting, start):
+                raise ConfigError(
+                    f"{topic}-{number}: the start ({options.starting.option}) is offset {start}, "
+                    f"beyond the end ({options.ending.option}), which is offset {end}"
+                )
             if start < end:
                 ranges.append(OffsetRange(topic, number, start, end))
     return ranges
@@ -192,6 +198,11 @@ class Partition:
         return self._offset_at(
             place, time_ms or 0, strict=is_start and options.is_strict_about_times
         )
+
+    def is_without_later(self, place: Place, offset: int) -> bool:
+        """Whether the place is a time, and no record is from that time on or later."""
+        by_time = place.word is None and place.offsets is None
+        return by_time and offset == self.bounds[1]
 
     def _offset_at(self, place: Place, time_ms: int, *, strict: bool) -> int:
         if self.offset_of_time is None:

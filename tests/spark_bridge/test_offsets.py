@@ -40,6 +40,12 @@ def test_offsets_by_partition_with_earliest_and_latest() -> None:
     assert ranges(asked) == [OffsetRange("sales", 0, 3, 4), OffsetRange("sales", 1, 5, 9)]
 
 
+def test_a_partition_without_records_from_the_start_on_is_left_out_whatever_its_end() -> None:
+    asked = {"startingTimestamp": "90", "startingOffsetsByTimestampStrategy": "latest"}
+    assert ranges({**asked, "endingTimestamp": "50"}) == []
+    assert ranges({**asked, "endingOffsets": '{"sales": {"0": 4, "1": 5}}'}) == []
+
+
 def test_an_empty_range_is_left_out() -> None:
     assert ranges({}, first=9) == []
 
@@ -67,6 +73,17 @@ def test_an_empty_range_is_left_out() -> None:
         ({"startingOffsets": '{"sales": {"0": 3}}'}, "leaves out sales-1"),
         ({"startingOffsets": '{"sales": {"0": 3, "1": 3, "2": 3}}'}, "names sales-2"),
         ({"startingOffsets": '{"sales": {"0": 3, "1": 10}}'}, "holds 3 up to 9"),
+        (
+            {
+                "startingOffsets": '{"sales": {"0": 3, "1": 7}}',
+                "endingOffsets": '{"sales": {"0": 4, "1": 5}}',
+            },
+            r"sales-1: the start .startingOffsets. is offset 7, beyond the end .*offset 5",
+        ),
+        (
+            {"startingTimestamp": "80", "endingTimestamp": "40"},
+            r"sales-0: the start .startingTimestamp. is offset 8, beyond the end .*offset 4",
+        ),
         ({"includeHeaders": "yes"}, "true or false"),
     ],
 )
