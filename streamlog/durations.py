@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from math import isfinite
 from typing import TypeAlias
 
 from streamlog.errors import ConfigError
@@ -28,6 +29,8 @@ TIMESTAMP_MS_MIN = -62_135_596_800_000
 """Midnight of 0001-01-01 UTC, the first moment a datetime can hold."""
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999 UTC, the last moment a datetime can hold."""
+SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
+"""Seconds since the epoch in the years 2001 to 2099; as milliseconds, days of early 1970."""
 DURATION_MS_MAX = TIMESTAMP_MS_MAX
 """No duration is longer than all of time since the epoch: sums stay far within 64 bits."""
 
@@ -95,6 +98,10 @@ def when_ms(value: When) -> int:
         return _aware_ms(parsed, value)
     if isinstance(value, int) and not isinstance(value, bool):
         return _checked_ms(value)
+    if isinstance(value, float) and looks_like_seconds(int(value) if isfinite(value) else 0):
+        raise ConfigError(
+            f"{value!r} looks like seconds since the epoch: pass milliseconds, int(1000 * seconds)"
+        )
     raise ConfigError(
         f"{value!r} is not a time: pass an aware datetime, ISO-8601 text or epoch milliseconds"
     )
@@ -116,6 +123,11 @@ def moment(timestamp_ms: int) -> datetime:
         ConfigError: it lies outside the years 1 to 9999.
     """
     return EPOCH + timedelta(milliseconds=_checked_ms(timestamp_ms))
+
+
+def looks_like_seconds(timestamp_ms: int) -> bool:
+    """Whether a timestamp is more likely a count of seconds than of milliseconds."""
+    return SECONDS_MIN <= timestamp_ms <= SECONDS_MAX
 
 
 def _checked_ms(timestamp_ms: int) -> int:

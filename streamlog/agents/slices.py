@@ -7,6 +7,7 @@ comes, so that everything before it is handled.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,12 +17,14 @@ from streamlog.dsl.topic import Topic
 from streamlog.durations import moment, when_ms
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import failed, until_error
-from streamlog.processing.event_times import EventTimes
+from streamlog.processing.event_times import EventTimes, seconds_hint
 from streamlog.processing.serialized import loads_all
 from streamlog.record import Record
 from streamlog.records.batch import Record as RawRecord
 from streamlog.serdes import Serde
 from streamlog.windows.emit import FAR_MS
+
+logger = logging.getLogger(__name__)
 
 
 class Part:
@@ -33,6 +36,14 @@ class Part:
         self.progress = progress
         self.is_over = False
         """It was given up, or is read anew: what is still in hand of it comes again elsewhere."""
+        self._has_told_seconds = False
+
+    def look_for_seconds(self, offset: int, timestamp_ms: int) -> None:
+        """Log, once, that event time looks like seconds."""
+        where = f"{self.topic.name}-{self.partition}, offset {offset}"
+        if not self._has_told_seconds and (hint := seconds_hint(where, timestamp_ms)) is not None:
+            self._has_told_seconds = True
+            logger.warning("%s", hint)
 
     def failed(self, node: str, record: RawRecord, error: Exception) -> ProcessingError:
         """An error at one of its records, with coordinates."""
@@ -220,6 +231,8 @@ class Slice:
         times, error = until_error(time_of, self.raws[: len(self.values)], self.values)
         if error is not None:
             self._end_before(len(times), error)
+        if times:
+            self.part.look_for_seconds(self.raws[0].offset, times[0])
         return times
 
     def _end_before(self, end: int, error: Exception) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamlog.durations import TIMESTAMP_MS_MAX, moment
+from streamlog.durations import TIMESTAMP_MS_MAX, looks_like_seconds, moment
 from streamlog.errors import CorruptData
 from streamlog.topology import TopicSpec
 
@@ -62,6 +62,18 @@ class EventTimes:
                 f"topic takes at most {self.ahead_max_ms} ms ahead of the clock "
                 f"(timestamp_ahead_max): {_REMEDY}"
             )
+
+
+def seconds_hint(where: str, timestamp_ms: int) -> str | None:
+    """What to log about a timestamp that looks like seconds; None: it does not."""
+    if not looks_like_seconds(timestamp_ms):
+        return None
+    return (
+        f"{where}: the timestamp {timestamp_ms} looks like seconds "
+        f"({moment(1000 * timestamp_ms).isoformat()}); as milliseconds, which event time is in, it "
+        f"is {moment(timestamp_ms).isoformat()}. Multiply it by 1000 where it is made: in the "
+        "producer, in timestamp= of the topic, or in at="
+    )
 
 
 ANY_TIME = EventTimes()

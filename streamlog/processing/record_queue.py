@@ -13,6 +13,7 @@ the buffers (a runner reads `Task.buffered` and pauses its consumer).
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -23,13 +24,15 @@ from streamlog.processing.chunk import Chunk
 from streamlog.processing.columns import Batch, Feed, Origin
 from streamlog.processing.dead_letters import Letter
 from streamlog.processing.doubts import SURE, Doubt, Doubting, End, Turn
-from streamlog.processing.event_times import EventTimes, RefusedTime
+from streamlog.processing.event_times import EventTimes, RefusedTime, seconds_hint
 from streamlog.processing.failures import NodeFailures
 from streamlog.records.batch import Record
 from streamlog.records.columns import RecordColumns
 from streamlog.records.control import TimeMark
 from streamlog.topology import TopicSpec
 from streamlog.windows.emit import UNKNOWN_MS, Source
+
+logger = logging.getLogger(__name__)
 
 TopicPartition: TypeAlias = tuple[str, int]
 Records: TypeAlias = Sequence[Record] | RecordColumns
@@ -91,6 +94,7 @@ class Input(Feed):
         self.doubting: Doubting = SURE
         """Whether what is known of its end may be doubted."""
         self._known = End()
+        self._has_told_seconds = False
 
     @property
     def place(self) -> TopicPartition:
@@ -288,7 +292,16 @@ class Input(Feed):
         accepted = EventTimes.of(self.topic, self.now_ms)
         chunk = Chunk(records, self.topic, self.partition, self.failures, accepted)
         self._bad.update(chunk.bad)
+        if not self._has_told_seconds and len(chunk.timestamps):
+            self._tell_seconds(chunk.offsets[0], chunk.timestamps[0])
         return chunk
+
+    def _tell_seconds(self, offset: int, timestamp_ms: int) -> None:
+        """Log, once, that event time looks like seconds: judged by the first record of a chunk."""
+        where = f"{self.topic.name}-{self.partition}, offset {offset}"
+        if (hint := seconds_hint(where, timestamp_ms)) is not None and not self.topic.internal:
+            self._has_told_seconds = True
+            logger.warning("%s", hint)
 
     def readable(self, batch: Batch) -> Batch:
         """Without the records that could not be read: it is their turn."""

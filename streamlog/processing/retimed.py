@@ -10,16 +10,20 @@ Records are numbered as they come.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from streamlog.durations import When, when_ms
 from streamlog.errors import UsageError
 from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.event_times import seconds_hint
 from streamlog.processing.step import Step
 from streamlog.processing.ways import ways_of
 from streamlog.topology import SetTimestamp
 from streamlog.windows.emit import UNKNOWN_MS, Source, StreamTime
+
+logger = logging.getLogger(__name__)
 
 
 class RetimedFeed(Feed):
@@ -81,6 +85,7 @@ class SetTimestampStep(Step):
         self.feed = RetimedFeed(node.name, partition, feeds)
         """What its records carry."""
         self._sequence = 0
+        self._has_told_seconds = False
 
     @property
     def own_feeds(self) -> Sequence[Feed]:
@@ -90,6 +95,8 @@ class SetTimestampStep(Step):
     def process(self, batch: Batch) -> None:
         """Call the function with the value."""
         batch, timestamps = self.applied(batch, self._timestamp, batch.values)
+        if timestamps and not self._has_told_seconds:
+            self._tell_seconds(timestamps[0])
         origin, feed = batch.origin, self.feed
         above = [origin.feed.source] if origin.sources is None else batch.of_origin(origin.sources)
         sources = [feed.source_behind(origin.feed, source) for source in above]
@@ -143,6 +150,12 @@ class SetTimestampStep(Step):
         self.feed.stream.load(data["stream"])
         self._sequence = int(data["sequence"])
         self.feed.settle()
+
+    def _tell_seconds(self, timestamp_ms: int) -> None:
+        """Log, once, that the new timestamps look like seconds: judged by a batch's first."""
+        if (hint := seconds_hint(f"node {self.name!r}", timestamp_ms)) is not None:
+            self._has_told_seconds = True
+            logger.warning("%s", hint)
 
     def _timestamp(self, value: object) -> int:
         found: When = self._fn(value)

@@ -10,6 +10,7 @@ of a schema that is not given nothing is guessed. Not done here: asking a regist
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
@@ -23,14 +24,19 @@ from streamlog.errors import ConfigError, SerdeError
 from streamlog.serdes.json_values import is_model
 from streamlog.serdes.serde import T, type_name, unreadable
 
-Schema = Mapping[str, Any] | str
-"""As data, or as JSON text."""
+Schema = Mapping[str, Any] | Sequence[Any] | str
+"""As data (a union is a list), or as JSON text."""
 
 SINGLE_OBJECT = b"\xc3\x01"
 """In front of a fingerprint: Avro 1.8.2, single-object encoding."""
 REGISTERED = b"\x00"
 """In front of an id of a registry."""
 FINGERPRINT_BYTES = 8
+PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+"""Schemas that are a name alone."""
+SHOWN_CHARACTERS = 120
+"""How much of a schema an error shows."""
+_NAME = re.compile(r"[\w./\\:-]+")
 _ID = struct.Struct(">cI")
 _KEPT = (bytes, bytearray, datetime, date, time, timedelta, Decimal)
 """What fastavro writes by itself, by logical types."""
@@ -167,11 +173,51 @@ def _fastavro() -> Any:  # noqa: ANN401 - a module without types
 
 
 def _parsed(library: Any, schema: Schema) -> Any:  # noqa: ANN401 - as above
+    plain = _plain_schema(schema)
     try:
-        plain = msgspec.json.decode(schema) if isinstance(schema, str) else dict(schema)
         return library.parse_schema(plain)
-    except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
-        raise SerdeError(f"this is no Avro schema: {error}") from error
+    except library.schema.UnknownType as error:
+        raise SerdeError(
+            f"{_shown(schema)} is no Avro schema: it names the type {error.name!r}, which is "
+            "neither one of Avro's nor defined in it: where it is used first, put its definition "
+            "in place of the name"
+        ) from error
+    except (ValueError, TypeError, LookupError, library.schema.SchemaParseException) as error:
+        raise SerdeError(
+            f"{_shown(schema)} is no Avro schema: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _plain_schema(schema: Schema) -> object:
+    """The schema as dicts, lists and names.
+
+    Raises:
+        SerdeError: it is neither data nor JSON text.
+    """
+    if isinstance(schema, Mapping):
+        return dict(schema)
+    if isinstance(schema, list | tuple):
+        return list(schema)
+    if not isinstance(schema, str):
+        raise SerdeError(
+            f"an Avro schema is a dict, a list (a union) or JSON text, not {type(schema).__name__}"
+        )
+    if schema in PRIMITIVES:
+        return schema
+    try:
+        return msgspec.json.decode(schema)
+    except msgspec.DecodeError as error:
+        if _NAME.fullmatch(schema):
+            raise SerdeError(
+                f"{schema!r} is a name, not an Avro schema: give the schema itself, as a dict or "
+                "as JSON text (of a file: Path('NAME.avsc').read_text())"
+            ) from error
+        raise SerdeError(f"{_shown(schema)} is no Avro schema: {error}") from error
+
+
+def _shown(schema: object) -> str:
+    text = schema if isinstance(schema, str) else repr(schema)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _fingerprint(library: Any, schema: Any) -> bytes:  # noqa: ANN401 - as above

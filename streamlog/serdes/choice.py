@@ -19,7 +19,7 @@ from streamlog.serdes.json_values import JsonSerde, resolved
 from streamlog.serdes.migrations import MigratingSerde, migration_to
 from streamlog.serdes.models import ModelSerde, has_model
 from streamlog.serdes.plain import BytesSerde, FloatSerde, IntSerde, StrSerde
-from streamlog.serdes.serde import Serde, unreadable
+from streamlog.serdes.serde import Serde, unreadable_json
 from streamlog.serdes.windowed import WindowedSerde
 
 _PLAIN: dict[object, Serde[Any]] = {
@@ -91,7 +91,7 @@ def from_json(serde: Serde[Any], data: bytes) -> Any:  # noqa: ANN401 - of the s
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise unreadable(kind.__name__, data, str(error)) from error
+        raise unreadable_json(kind.__name__, data, str(error)) from error
 
 
 def _without_none(declared: object) -> object:

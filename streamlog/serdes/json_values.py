@@ -16,7 +16,7 @@ import msgspec
 
 from streamlog.errors import SerdeError
 from streamlog.serdes.not_finite import refuse_not_finite
-from streamlog.serdes.serde import T, type_name, unexpected, unreadable
+from streamlog.serdes.serde import T, type_name, unexpected, unreadable_json
 
 NULL = b"null"
 _FLOATS = (msgspec.inspect.FloatType, msgspec.inspect.AnyType)
@@ -96,7 +96,7 @@ class JsonSerde(Generic[T]):
         try:
             return self.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise unreadable(self._type_name, data, str(error)) from error
+            raise unreadable_json(self._type_name, data, str(error)) from error
 
 
 def schema_of(declared: object) -> object:

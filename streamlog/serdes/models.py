@@ -14,7 +14,7 @@ from typing import Any, Generic, cast
 from streamlog.errors import SerdeError
 from streamlog.serdes.json_values import NULL, is_model, outer_classes
 from streamlog.serdes.not_finite import refuse_not_finite
-from streamlog.serdes.serde import T, type_name, unexpected, unreadable
+from streamlog.serdes.serde import T, type_name, unexpected, unreadable_json
 
 
 def has_model(declared: object) -> bool:
@@ -59,7 +59,7 @@ class ModelSerde(Generic[T]):
         try:
             return cast("T", self._adapter.validate_json(data))
         except (ValueError, RecursionError) as error:
-            raise unreadable(self._type_name, data, str(error)) from error
+            raise unreadable_json(self._type_name, data, str(error)) from error
 
     def _refuse_not_finite(self, obj: T, data: bytes) -> None:
         """Refuse NaN and infinities that pydantic has written as null.

@@ -19,6 +19,9 @@ T = TypeVar("T")
 SHOWN_BYTES = 48
 """How much of the data an error shows: enough to recognise it, little enough for a log line."""
 
+_BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "UTF-8", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""What some editors and shells on Windows write in front of a text."""
+
 _MODULE = re.compile(r"(?:[\w<>]+\.)+")
 
 
@@ -59,6 +62,18 @@ def type_name(declared: object) -> str:
 def unexpected(expected: str, obj: object) -> SerdeError:
     """A value of another type than declared."""
     return SerdeError(f"{expected} expected, got {type(obj).__name__}")
+
+
+def unreadable_json(expected: str, data: bytes, reason: str) -> SerdeError:
+    """JSON that is not of the type; a byte order mark, which parsers do not name, is named."""
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if data.startswith(mark):
+            reason = (
+                f"it begins with a byte order mark ({encoding}), which JSON must not have: write "
+                "it as UTF-8 without a BOM"
+            )
+            break
+    return unreadable(expected, data, reason)
 
 
 def unreadable(expected: str, data: bytes, reason: str) -> SerdeError:

@@ -17,6 +17,8 @@ from streamlog.serdes import Serde
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit for the name of a topic."""
+SHOWN_ILLEGAL = 5
+"""How many characters that are not allowed an error names."""
 _TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -26,10 +28,13 @@ def check_name(what: str, name: str) -> str:
     Raises:
         TopologyError: it is empty, too long, or holds characters that Kafka refuses.
     """
-    if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or {*name} - _TOPIC_CHARACTERS:
+    illegal = [each for each in dict.fromkeys(name) if each not in _TOPIC_CHARACTERS]
+    if name in {"", ".", ".."} or len(name) > TOPIC_NAME_LENGTH_MAX or illegal:
+        shown = ", ".join(map(repr, illegal[:SHOWN_ILLEGAL]))
+        culprits = f"{shown} is not allowed; " if illegal else ""
         raise TopologyError(
-            f"{name!r} can't be the name of {what}: use 1 to {TOPIC_NAME_LENGTH_MAX} letters, "
-            "digits, dots, underscores and hyphens"
+            f"{name!r} can't be the name of {what}: {culprits}use 1 to {TOPIC_NAME_LENGTH_MAX} of "
+            "the characters a-z, A-Z, 0-9, '.', '_' and '-'"
         )
     return name
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from streamlog.client.admin import Admin, NewTopic
-from streamlog.errors import TopicExists, TopologyError, UnknownTopicOrPartition
+from streamlog.errors import LogError, TopicExists, TopologyError, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.topology import TopicSpec, Topology
 from streamlog.worker.following import DELETE_RETENTION_MS
@@ -39,6 +39,13 @@ REPARTITION_CONFIGS = {"retention.ms": "-1", "max.message.bytes": str(CHANGELOG_
 before they are read. And they are larger than those that they came of, by a header."""
 PUTS_CONFIGS = {"cleanup.policy": "compact"}
 """What is put into a table: the task keeps the rows, and the newest of a key is all it needs."""
+CLEANUP_POLICY = "cleanup.policy"
+_ARGUMENTS = {
+    CLEANUP_POLICY: "compact=True",
+    "retention.ms": "retention=",
+    "max.message.bytes": "its own limit",
+}
+"""The settings that an app declares, by the arguments of `app.topic`."""
 SEEN_ATTEMPTS_MAX = 50
 """A cluster's brokers learn of a new topic one after the other."""
 SEEN_RETRY_MS = 100
@@ -63,8 +70,10 @@ async def ensure_topics(
         UnknownTopicOrPartition: a required topic is missing.
         TopologyError: partition counts contradict each other, or the state.
     """
-    counts = await declare_topics(log, declared, required=required)
     admin = log.admin()
+    existing = await _counts(admin)
+    counts = await declare_topics(log, declared, required=required)
+    await _tell_other_settings(admin, [s for s in declared.values() if s.name in existing])
     counts = await _with_lone_tables(admin, topology, counts)
     wanted = topology.partition_counts(counts)
     changelogs = topology.changelog_partitions(wanted)
@@ -132,17 +141,57 @@ async def _with_lone_tables(
     return await _seen(admin, {*lone, *counts})
 
 
-def _new(spec: TopicSpec) -> NewTopic:
-    configs = {"cleanup.policy": "compact"} if spec.compact else {}
+async def _tell_other_settings(admin: Admin, existing: Iterable[TopicSpec]) -> None:
+    """Log which settings of topics that exist differ from what the app declares.
+
+    What `app.topic` declares is for the topic's creation: an existing topic is not altered.
+    """
+    for spec in existing:
+        wanted = _configs(spec)
+        if not wanted:
+            continue
+        try:
+            found = await admin.describe_configs(spec.name)
+        except LogError as error:  # Not every user may look at settings.
+            logger.info("the settings of topic %s can't be compared: %s", spec.name, error)
+            continue
+        given = {name: entry.value for name, entry in found.items()}
+        for line in other_settings(spec.name, wanted, given):
+            logger.warning("%s", line)
+
+
+def other_settings(
+    topic: str, wanted: Mapping[str, str], given: Mapping[str, str | None]
+) -> Iterator[str]:
+    """A line for each setting of a topic that differs from what the app declares."""
+    for name, value in wanted.items():
+        there = given.get(name)
+        parts = [part.strip() for part in (there or "").split(",")]
+        if there is None or there == value or (name == CLEANUP_POLICY and value in parts):
+            continue
+        yield (
+            f"topic {topic} has {name}={there}, and this app declares {_ARGUMENTS[name]} "
+            f"({name}={value}), which counts only when the app creates the topic: to alter it, "
+            f"run: streamlog configs alter --topic {topic} --set {name}={value} --log URL"
+        )
+
+
+def _configs(spec: TopicSpec) -> dict[str, str]:
+    """The settings that a topic is created with."""
+    configs = {CLEANUP_POLICY: "compact"} if spec.compact else {}
     if spec.retention_ms is not None:
         configs["retention.ms"] = str(spec.retention_ms)
     if spec.message_bytes_max is not None:
         configs["max.message.bytes"] = str(spec.message_bytes_max)
+    return configs
+
+
+def _new(spec: TopicSpec) -> NewTopic:
     return NewTopic(
         spec.name,
         spec.partitions or BROKER_DEFAULT,
         replication_factor=BROKER_DEFAULT,
-        configs=configs,
+        configs=_configs(spec),
     )
 
 

@@ -171,3 +171,67 @@ def test_an_agent_is_not_given_what_has_no_event_time(timestamp_ms: int) -> None
         t.settle()
         assert seen == [("1", T), ("3", T + 1)]
         assert [letter.value for letter in t.dead_letters()] == [b"2"]
+
+
+SECONDS = T // 1000
+
+
+def _told_seconds(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for text in caplog.messages if "looks like seconds" in text]
+
+
+@pytest.mark.parametrize("reader", ["task", "agent", "set_timestamp"])
+@pytest.mark.parametrize("made_by", ["producer", "extractor"])
+def test_seconds_in_place_of_milliseconds_are_told_once(
+    reader: str, made_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("seconds")
+    extract: Any = int if made_by == "extractor" else None
+    source = app.topic("in", key=str, value=str, timestamp=extract, partitions=1)
+    out = app.topic("out", key=str, value=str)
+    if reader == "agent":
+
+        @app.agent(source)
+        async def read(stream: Any) -> None:
+            async for _ in stream:
+                pass
+
+    elif reader == "set_timestamp":
+        app.stream(source).set_timestamp(int).to(out)
+    else:
+        app.stream(source).to(out)
+    with app.test() as t:
+        for offset in range(3):
+            seconds = SECONDS + offset
+            t.input(source).send(f"{seconds}", key="k", at=T if made_by == "extractor" else seconds)
+    told = [text for text in _told_seconds(caplog) if text.startswith("in-0, offset 0: ")]
+    assert len(told) == 1
+    assert f"the timestamp {SECONDS} looks like seconds (2025-01-01T00:00:00+00:00)" in told[0]
+    assert "Multiply it by 1000" in told[0]
+
+
+def test_seconds_that_set_timestamp_gives_are_told_with_the_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = App("seconds")
+    source = app.topic("in", key=str, value=int)
+    app.stream(source).set_timestamp(lambda seconds: seconds, name="by-reading").to(
+        app.topic("out", key=str, value=int)
+    )
+    with app.test() as t:
+        for offset in range(3):
+            t.input(source).send(SECONDS + offset, key="k", at=T)
+    (told,) = _told_seconds(caplog)
+    assert told.startswith("node 'by-reading': ")
+
+
+@pytest.mark.parametrize("at_ms", [0, 1, 999_999_999, 4_102_444_801, T])
+def test_other_times_are_not_taken_for_seconds(
+    at_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("milliseconds")
+    source = app.topic("in", key=str, value=str)
+    app.stream(source).to(app.topic("out", key=str, value=str))
+    with app.test() as t:
+        t.input(source).send("v", key="k", at=at_ms)
+    assert not _told_seconds(caplog)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, TypedDict
 from uuid import UUID
 
@@ -132,6 +133,36 @@ def test_schemas_may_be_text() -> None:
 def test_what_is_no_schema_is_refused(schema: Any) -> None:
     with pytest.raises(SerdeError, match="no Avro schema"):
         AvroSerde(schema, dict)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("Sale", "'Sale' is a name, not an Avro schema: give the schema itself"),
+        ("schemas/sale.avsc", r"Path\('NAME.avsc'\).read_text\(\)"),
+        (record(("sale", "Other")), "names the type 'Other', which is neither one of Avro's"),
+        ({"type": "record", "name": "A", "fields": [{"name": "x"}]}, "missing 'type'"),
+        (["null", "Sale"], "names the type 'Sale'"),
+        (7, "a dict, a list .* or JSON text, not int"),
+        (Path("sale.avsc"), "or JSON text, not .*Path"),
+    ],
+)
+def test_a_refused_schema_is_told_with_the_remedy(schema: Any, said: str) -> None:
+    with pytest.raises(SerdeError, match=said):
+        AvroSerde(schema, dict)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_schema_may_be_a_union_as_data_and_as_text(as_text: bool) -> None:
+    union: Any = ["null", record(("shop", "string"))]
+    serde: AvroSerde[Any] = AvroSerde(json.dumps(union) if as_text else union, dict)
+    assert serde.loads(serde.dumps({"shop": "ulm"})) == {"shop": "ulm"}
+
+
+@pytest.mark.parametrize("schema", ["string", '"string"'])
+def test_a_schema_may_be_the_name_of_a_primitive_type(schema: str) -> None:
+    serde = AvroSerde(schema, str)
+    assert serde.loads(serde.dumps("ulm")) == "ulm"
 
 
 def test_bytes_that_are_left_over_are_refused() -> None:

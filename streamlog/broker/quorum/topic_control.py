@@ -373,7 +373,8 @@ def check_name(name: str) -> None:
     if not is_name(name):
         raise error_for(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{name[:300]!r} is no topic name: use 1 to 249 letters, digits, '.', '_' and '-'",
+            f"{name[:300]!r} can't be the name of a topic: use 1 to 249 of the characters a-z, "
+            "A-Z, 0-9, '.', '_' and '-'",
         )
 
 
