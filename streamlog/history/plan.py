@@ -8,6 +8,9 @@ here, so that a runner only has to keep to the order of the log:
 - K: the same records per key in the same order; keys may interleave differently.
 - T: the last value of each key is the same; how many came before it depends on a clock.
 
+That is equality with workers that read what is in the log. What holds for those that are fed while
+they run is derived in `fed`.
+
 Rule of the file: pure. What can't be the same is refused, with what to do, or told by `explain`.
 Not done here: reading the log, running tasks (`task_run`).
 """
@@ -20,6 +23,7 @@ from typing import Literal, TypeAlias
 
 from streamlog.durations import moment
 from streamlog.errors import TopologyError
+from streamlog.history.fed import FED_MEANINGS, Flow, fed_equality
 from streamlog.history.lowering import Lower, Lowering, lowering_of
 from streamlog.processing.cut_input import TimeSpan
 from streamlog.snapshots.manifest import Manifest
@@ -87,6 +91,11 @@ class Plan:
     """First offset and end of each partition that is read, when it was planned."""
 
     @property
+    def fed(self) -> dict[str, Flow]:
+        """What holds of each output topic when workers are fed while they run."""
+        return fed_equality([stage.subtopology for stage in self.stages], self.counts)
+
+    @property
     def equality(self) -> Equality:
         """Of all stages together."""
         return _weakest(stage.equality for stage in self.stages)
@@ -108,7 +117,14 @@ class Plan:
             lines += _told(at, stage, self.counts)
         for (topic, partition), (start, end) in sorted(self.ends.items()):
             lines.append(f"  reads {topic}-{partition}: offsets {start} up to {end} at most")
-        lines.append(f"  equal to a live run: {self.equality}, {MEANINGS[self.equality]}")
+        whole = f"{self.equality}, {MEANINGS[self.equality]}"
+        lines.append(f"  equal to a live run that reads what is in the log: {whole}")
+        for topic, flow in sorted(self.fed.items()):
+            lines.append(
+                f"  {topic} equal to a live run that is fed while it runs: {flow.equality}, "
+                f"{FED_MEANINGS[flow.equality]}"
+            )
+            lines += [f"    because {flow.why}"] if flow.why and flow.equality != "S" else []
         lines += [f"  note: {note}" for note in self.notes]
         lines.append(f"  outputs: {_OUTPUTS[self.outputs]}")
         return "\n".join(lines)

@@ -1,10 +1,14 @@
-"""`python -m tests.equality --runs 500`: as many random programs, each run in three ways."""
+"""`python -m tests.equality --runs 500`: as many random programs, each run in three ways.
+
+With `--live` three workers are fed while they run, and what they write is compared with histories.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -12,6 +16,7 @@ from pathlib import Path
 from time import monotonic
 
 from tests.broker.process import BrokerProcess
+from tests.equality.live import compare_live
 from tests.equality.runs import Unequal, compare
 
 
@@ -33,11 +38,17 @@ def main() -> int:
     parser.add_argument(
         "--patience", type=int, default=1, help="so many times longer, on a machine that is busy"
     )
+    parser.add_argument(
+        "--live", action="store_true", help="fed while they run, compared with their histories"
+    )
     parser.add_argument("--log", default="", help="HOST:PORT of brokers, instead of one of its own")
     arguments = parser.parse_args()
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
+    run = compare_live if arguments.live else compare
     began = monotonic()
     failed: list[int] = []
+    promised: Counter[str] = Counter()
+    """How many outputs of live runs were compared by each class."""
     with (
         tempfile.TemporaryDirectory(prefix="streamlog-equality-") as directory,
         _broker(arguments.log, Path(directory)) as address,
@@ -45,13 +56,13 @@ def main() -> int:
     ):
         waiting = {
             pool.submit(
-                compare, seed, address, Path(directory) / str(seed), patience=arguments.patience
+                run, seed, address, Path(directory) / str(seed), patience=arguments.patience
             ): seed
             for seed in seeds
         }
         for done, future in enumerate(as_completed(waiting), 1):
             try:
-                future.result()
+                promised.update(flow.equality for flow in (future.result() or {}).values())
             except Unequal as error:
                 failed.append(waiting[future])
                 print(f"\n{error}\n", flush=True)
@@ -60,6 +71,8 @@ def main() -> int:
                     f"{done} of {len(waiting)}, {len(failed)} failed, {monotonic() - began:.0f} s",
                     flush=True,
                 )
+    if promised:
+        print(f"outputs by class: {dict(sorted(promised.items()))}")
     if failed:
         print(f"failed: seeds {', '.join(map(str, sorted(failed)))}")
     return bool(failed)

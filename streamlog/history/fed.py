@@ -1,0 +1,364 @@
+"""Fed: what rows of a history have in common with those of workers that were fed while they ran.
+
+A history, and workers that read what is in the log, take records in one order. Where a task reads
+several sources, workers that are fed take a record before another one with an earlier time that has
+not been written yet. What that changes depends on the operators behind it; it is derived here, node
+by node, from the topology alone, and named by `explain` for every output topic.
+
+Rule of the file: pure, and never too strong. A key is taken to lie in one partition of a topic, as
+partitioners put it there, and functions of users to depend on the order of what they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from streamlog.topology import (
+    Aggregate,
+    AsyncMapValues,
+    AtCommits,
+    Branch,
+    CountedAggregate,
+    Entry,
+    ExpiringAggregate,
+    ForeignKeyJoin,
+    ForeignKeyRows,
+    GlobalJoin,
+    Merge,
+    Node,
+    Port,
+    Process,
+    Refer,
+    Regroup,
+    RepartitionSink,
+    SessionAggregate,
+    Sink,
+    SlidingAggregate,
+    Split,
+    StreamJoin,
+    StreamTable,
+    Subtopology,
+    SuppressUntilClosed,
+    TableAggregate,
+    TableTableJoin,
+    WholeNumbers,
+    WindowedAggregate,
+)
+from streamlog.topology.nodes import (
+    Filter,
+    FilterNot,
+    FlatMap,
+    FlatMapValues,
+    Map,
+    MapValues,
+    Peek,
+    Rekey,
+    TableFilter,
+    TableMapValues,
+)
+from streamlog.topology.process import ExpiringProcessorStore
+from streamlog.topology.stream_joins import JoinSide
+from streamlog.topology.table_joins import TableSide
+from streamlog.topology.windowed import WindowedRows
+from streamlog.windows.emit import Emit
+
+FedEquality: TypeAlias = Literal["S", "K", "M", "T", "A"]
+FED_MEANINGS: Mapping[FedEquality, str] = {
+    "S": "the same records in the same order in every partition",
+    "K": "the same records in the same order for every key",
+    "M": "the same records, in the order of their arrival",
+    "T": "the same last value of every key; updates on the way may differ",
+    "A": "no promise: its rows depend on the order of arrival",
+}
+_VALUES_ONLY = MapValues | Peek | Port | TableMapValues | TableFilter | Split | TableSide
+_THINNING = Filter | FilterNot | FlatMapValues | Branch
+_REKEYING = Map | FlatMap | Rekey
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The records that a node hands on, in a run that is fed and in a history."""
+
+    equality: FedEquality = "S"
+    why: str = ""
+    """The node that weakened it, and how."""
+    keeps_keys: bool = True
+    """All records of a key come from one task, and from one source of it."""
+    is_additive: bool = False
+    """Changes of a table that are added to and taken out of a result."""
+
+
+def fed_equality(
+    subtopologies: Iterable[Subtopology], counts: Mapping[str, int]
+) -> dict[str, Flow]:
+    """What holds of each output topic, by its name.
+
+    Args:
+        subtopologies: those upstream first.
+        counts: partitions of every topic.
+    """
+    written: dict[str, list[Flow]] = {}
+    outputs: dict[str, list[Flow]] = {}
+    for sub in subtopologies:
+        flows = _flows(sub, counts, written)
+        for node in sub.nodes:
+            flow = flows[node.name]
+            if isinstance(node, RepartitionSink):
+                written.setdefault(node.topic.name, []).append(flow)
+            elif isinstance(node, Sink):
+                found = _in_partitions(flow, sub.tasks(counts), counts.get(node.topic.name))
+                outputs.setdefault(node.topic.name, []).append(found)
+            elif isinstance(node, WindowedRows) and node.writes:
+                above = _together(node, [flows[parent] for parent in node.parents], sub)
+                outputs.setdefault(node.writes[0].name, []).append(_late(above, node))
+    return {topic: _of_writers(topic, found) for topic, found in outputs.items()}
+
+
+def _flows(
+    sub: Subtopology, counts: Mapping[str, int], written: Mapping[str, Sequence[Flow]]
+) -> dict[str, Flow]:
+    flows: dict[str, Flow] = {}
+    for node in sub.nodes:
+        if isinstance(node, Entry):
+            flows[node.name] = _entry(node, sub, counts, written)
+            continue
+        parents = [flows[name] for name in node.parents]
+        tables = [flows[name] for name in node.looks_into if name in flows]
+        flows[node.name] = _behind(node, _together(node, parents, sub), parents, tables, sub)
+    return flows
+
+
+def _entry(
+    node: Entry, sub: Subtopology, counts: Mapping[str, int], written: Mapping[str, Sequence[Flow]]
+) -> Flow:
+    topic = node.topic
+    if not topic.internal:
+        return Flow()
+    found = list(written.get(topic.name, ()))
+    sources = sum(feeder.partitions(counts) for feeder in sub.feeders[topic.name])
+    if not found or any(flow.equality == "A" for flow in found):
+        return next((flow for flow in found if flow.equality == "A"), Flow("A", topic.name))
+    first = found[0]
+    if len(found) == 1 and (sources == 1 or first.is_additive):
+        return replace(first, keeps_keys=True) if sources == 1 else first
+    why = f"{topic.name} comes from {sources} sources"
+    if len(found) == 1 and first.keeps_keys:
+        return _weakened(first, "K", why)
+    if any(flow.equality == "T" for flow in found):
+        return Flow("A", f"{why}, which update the same keys")
+    return Flow("M", why, keeps_keys=False)
+
+
+def _together(node: Node, parents: Sequence[Flow], sub: Subtopology) -> Flow:
+    """What comes to a node from all of its parents."""
+    if not parents:
+        return Flow("A", f"{node.name} is not written from the log")
+    if len(parents) == 1:
+        return parents[0]
+    if _is_one_source(node, sub) and all(flow.equality == "S" for flow in parents):
+        return replace(parents[0], keeps_keys=all(flow.keeps_keys for flow in parents))
+    weakest = max(parents, key=_rank)
+    if weakest.equality in {"T", "A"}:
+        return Flow("A", weakest.why or f"{node.name} merges updates of tables")
+    return Flow("M", f"{node.name} reads several sources", keeps_keys=False)
+
+
+def _is_one_source(node: Node, sub: Subtopology) -> bool:
+    above = sub.origins(node)
+    tables = [sub.by_name[name] for name in node.looks_into]
+    above += [each for table in tables for each in (sub.origins(table) or [table])]
+    return len({each.topic.name if isinstance(each, Entry) else each.name for each in above}) == 1
+
+
+def _behind(
+    node: Node, flow: Flow, parents: Sequence[Flow], tables: Sequence[Flow], sub: Subtopology
+) -> Flow:
+    """What a node hands on."""
+    if flow.equality == "A":
+        return flow
+    one_way = _without_order(node, flow)
+    if one_way is not None:
+        return one_way
+    is_one = _is_one_source(node, sub)
+    if is_one and all(each.equality == "S" for each in (flow, *tables)):
+        return _in_order(node, flow)
+    found = _of_tables(node, parents) or _stateful(node, flow, tables)
+    return found or Flow("A", f"{node.name} depends on the order of its sources", keeps_keys=False)
+
+
+def _without_order(node: Node, flow: Flow) -> Flow | None:
+    """Of nodes that make of each record what they make, whatever came before."""
+    is_table = flow.equality == "T"
+    if isinstance(node, _VALUES_ONLY | Sink | RepartitionSink | JoinSide):
+        return flow
+    if isinstance(node, _THINNING):
+        why = f"{node.name} leaves out updates"
+        return Flow("A", why, keeps_keys=flow.keeps_keys) if is_table else flow
+    if isinstance(node, _REKEYING):
+        if is_table:
+            return Flow("A", f"{node.name} changes the keys of updates", keeps_keys=False)
+        weakened = (
+            _weakened(flow, "M", f"{node.name} changes keys") if flow.equality == "K" else flow
+        )
+        return replace(weakened, keeps_keys=False)
+    if isinstance(node, Merge):
+        return flow
+    return None
+
+
+def _in_order(node: Node, flow: Flow) -> Flow:
+    """Of nodes whose records come from one source, in the order of the log."""
+    if isinstance(node, Process):
+        return replace(flow, keeps_keys=False)
+    if isinstance(node, AsyncMapValues):
+        return _awaited(node, flow)
+    if isinstance(node, AtCommits) or getattr(node, "emit", None) == Emit.COMMIT:
+        return _weakened(flow, "T", f"{node.name} goes by commits")
+    if isinstance(node, GlobalJoin):
+        return Flow("A", f"{node.name} looks into a global table", keeps_keys=flow.keeps_keys)
+    emit = getattr(node, "emit", None)
+    if node.waits_idle_ms is not None or (isinstance(emit, Emit) and emit.clock == "wall"):
+        return _weakened(flow, "T", f"{node.name} goes by the clock on the wall")
+    return replace(flow, is_additive=isinstance(node, Regroup | Refer))
+
+
+def _of_tables(node: Node, parents: Sequence[Flow]) -> Flow | None:
+    """Of nodes that make a table of tables: the last rows follow from the last rows."""
+    weakest = max(parents, key=_rank, default=Flow())
+    is_table = isinstance(node, Regroup | Refer | ForeignKeyJoin | ForeignKeyRows | TableTableJoin)
+    if not is_table or weakest.equality not in {"S", "K", "T"}:
+        return None
+    why = weakest.why or f"{node.name} reads several sources"
+    additive = isinstance(node, Regroup | Refer | ForeignKeyJoin)
+    return Flow("T", why, is_additive=additive)
+
+
+def _stateful(node: Node, flow: Flow, tables: Sequence[Flow]) -> Flow | None:
+    """Of nodes that remember, where their records come from several sources."""
+    if tables:
+        return None
+    return next((found(node, flow) for kind, found in _KINDS if isinstance(node, kind)), None)
+
+
+def _summed(node: TableAggregate, flow: Flow) -> Flow | None:
+    return Flow("T", flow.why) if flow.is_additive and _adds_up(node) else None
+
+
+def _aggregated(node: Aggregate, flow: Flow) -> Flow | None:
+    if flow.equality in {"S", "K"}:
+        return flow
+    adds_up = flow.equality == "M" and _adds_up(node)
+    return Flow("T", f"{node.name} hands on updates") if adds_up else None
+
+
+def _final(_node: Node, flow: Flow) -> Flow | None:
+    return Flow("K", flow.why) if flow.equality in {"S", "K", "T"} else None
+
+
+def _kept(_node: Node, flow: Flow) -> Flow | None:
+    return flow if flow.equality in {"S", "K", "T"} else None
+
+
+def _counted(node: CountedAggregate, flow: Flow) -> Flow | None:
+    return flow if flow.equality in {"S", "K"} and node.windows.timeout_ms is None else None
+
+
+def _joined(node: Node, flow: Flow) -> Flow | None:
+    if flow.equality == "T":
+        return None
+    return Flow("M", flow.why or f"{node.name} joins several sources", keeps_keys=False)
+
+
+def _committed(node: Node, flow: Flow) -> Flow:
+    return _weakened(flow, "T", f"{node.name} goes by commits")
+
+
+def _windowed(node: WindowedRows, flow: Flow) -> Flow | None:
+    per_key = flow.equality in {"S", "K"}
+    sums = flow.equality == "M" and _adds_up(node) and not isinstance(node, SlidingAggregate)
+    if node.waits_idle_ms is not None or not (per_key or sums):
+        return None
+    if node.emit == Emit.CLOSE:
+        return Flow("S")
+    if per_key and node.emit == Emit.UPDATE:
+        return _weakened(flow, "K", flow.why)
+    return Flow("T", f"{node.name} hands on rows of open windows")
+
+
+def _processed(node: Process, flow: Flow) -> Flow | None:
+    if not node.stores and node.timers is None and not node.punctuations:
+        return (
+            replace(_weakened(flow, "M", flow.why), keeps_keys=False)
+            if flow.equality != "T"
+            else None
+        )
+    expires = any(isinstance(store, ExpiringProcessorStore) for store in node.stores)
+    if flow.equality not in {"S", "K"} or node.punctuations or expires or node.waits_idle_ms:
+        return None
+    return replace(_weakened(flow, "K", f"{node.name} sees each key in order"), keeps_keys=True)
+
+
+def _awaited(node: AsyncMapValues, flow: Flow) -> Flow:
+    by_key = node.ordered == "key" and flow.equality in {"S", "K"}
+    if flow.equality == "T":
+        return Flow("A", f"{node.name} calls the world outside")
+    return _weakened(flow, "K" if by_key else "M", f"{node.name} calls the world outside")
+
+
+def _adds_up(node: Aggregate | WindowedRows) -> bool:
+    """Whether the order of what is folded makes no difference, as far as is known."""
+    return isinstance(node.aggregation.numbers, WholeNumbers)
+
+
+def _late(flow: Flow, node: Node) -> Flow:
+    if flow.equality in {"T", "A"}:
+        return Flow("A", flow.why)
+    return _weakened(flow, "M", f"late records of {node.name}")
+
+
+def _in_partitions(flow: Flow, tasks: int, partitions: int | None) -> Flow:
+    """What holds of an output's partitions, to which several tasks may write."""
+    if tasks == 1 or flow.equality in {"M", "T", "A"}:
+        return flow
+    if not flow.keeps_keys:
+        return _weakened(flow, "M", f"{tasks} tasks write to each partition")
+    if tasks != partitions:
+        return _weakened(flow, "K", f"{tasks} tasks write to {partitions or 'its'} partitions")
+    return flow
+
+
+def _of_writers(topic: str, found: Sequence[Flow]) -> Flow:
+    if len(found) == 1:
+        return found[0]
+    weakest = max(found, key=_rank)
+    if weakest.equality in {"T", "A"}:
+        return Flow("A", weakest.why or f"several nodes write to {topic}")
+    return Flow("M", f"{len(found)} nodes write to {topic}")
+
+
+def _weakened(flow: Flow, equality: FedEquality, why: str) -> Flow:
+    if _rank(flow) >= list(FED_MEANINGS).index(equality):
+        return flow
+    return replace(flow, equality=equality, why=why)
+
+
+def _rank(flow: Flow) -> int:
+    return list(FED_MEANINGS).index(flow.equality)
+
+
+_KINDS: Sequence[tuple[Any, Callable[[Any, Flow], Flow | None]]] = (
+    (TableAggregate, _summed),
+    (ExpiringAggregate, lambda _node, _flow: None),
+    (Aggregate, _aggregated),
+    (WindowedAggregate | SessionAggregate | SlidingAggregate, _windowed),
+    (CountedAggregate, _counted),
+    (SuppressUntilClosed, _final),
+    (StreamTable, _kept),
+    (StreamJoin, _joined),
+    (AtCommits, _committed),
+    (AsyncMapValues, _awaited),
+    (Process, _processed),
+)
+"""The first one that fits; kinds that are not here depend on the order."""
