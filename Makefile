@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos procedures soak properties fuzz equality oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos procedures soak properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -80,6 +80,9 @@ fuzz: $(VENV)/.dev ## ten million spoilt requests, responses and record batches:
 
 equality: $(VENV)/.dev ## 500 random programs: the test driver, one worker, and three that are killed, paused, joined and left, write the same (ARGS='--seed n --runs 1' repeats one)
 	@$(BIN)/python -m tests.equality $(ARGS)
+
+equality-live: $(VENV)/.dev ## 200 random programs whose three workers are fed while they run: each output has what `explain` promises of it (ARGS='--seed n --runs 1')
+	@$(BIN)/python -m tests.equality --live --runs 200 $(ARGS)
 
 oracle: $(VENV)/.dev ## 2,000 random histories per kind of operator: the engine against its definition, written as loops over the whole input (EXAMPLES=n, ARGS='-k session')
 	STREAMLOG_ORACLE=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -n $(WORKERS) -q tests/oracle $(ARGS)

@@ -203,8 +203,8 @@ class Joining(Generic[K, V]):
         """Each record with a row of a global table, whatever its own key is, or with None.
 
         The row is the one that this worker has read when the record has its turn. Only the
-        stream triggers. A record for which `on` gives None is left out and counted, unless it has
-        no key itself and no row is required.
+        stream triggers. A record for which `on` gives None is joined with None (KIP-962); if a row
+        is required, it is left out and counted.
 
         Args:
             other: the table.

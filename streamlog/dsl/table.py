@@ -92,7 +92,12 @@ class Table(Generic[K, V]):
         name: str | None = None,
         on_error: ErrorPolicy | None = None,
     ) -> Table[K, V]:
-        """The rows for which the function is true; the others are not there."""
+        """The rows for which the function is true; the others are not there.
+
+        A row that passed before and does not pass any more is deleted. Changes of rows that pass
+        neither before nor after are not handed on; the function is called with the value before,
+        too, so it has to be deterministic.
+        """
         builder = self.side.place.builder
         node = TableFilter(
             name=_checked(name) or builder.unique_name("tablefilter"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any, Literal, TypeAlias
 
 from streamlog.topology import (
@@ -108,7 +109,7 @@ def fed_equality(
             if isinstance(node, RepartitionSink):
                 written.setdefault(node.topic.name, []).append(flow)
             elif isinstance(node, Sink):
-                found = _in_partitions(flow, sub.tasks(counts), counts.get(node.topic.name))
+                found = _in_partitions(flow, sub.tasks(counts))
                 outputs.setdefault(node.topic.name, []).append(found)
             elif isinstance(node, WindowedRows) and node.writes:
                 above = _together(node, [flows[parent] for parent in node.parents], sub)
@@ -140,12 +141,17 @@ def _entry(
     sources = sum(feeder.partitions(counts) for feeder in sub.feeders[topic.name])
     if not found or any(flow.equality == "A" for flow in found):
         return next((flow for flow in found if flow.equality == "A"), Flow("A", topic.name))
-    first = found[0]
-    if len(found) == 1 and (sources == 1 or first.is_additive):
-        return replace(first, keeps_keys=True) if sources == 1 else first
-    why = f"{topic.name} comes from {sources} sources"
-    if len(found) == 1 and first.keeps_keys:
-        return _weakened(first, "K", why)
+    if len(found) == 1 and sources == 1:
+        return replace(found[0], keeps_keys=True)
+    return _of_sources(found, f"{topic.name} comes from {sources} sources")
+
+
+def _of_sources(found: Sequence[Flow], why: str) -> Flow:
+    """What comes through a repartition topic that several sources write to."""
+    if len(found) == 1 and found[0].keeps_keys:
+        return _weakened(found[0], "K", why)
+    if all(flow.is_additive for flow in found):
+        return Flow("T", why, is_additive=True)
     if any(flow.equality == "T" for flow in found):
         return Flow("A", f"{why}, which update the same keys")
     return Flow("M", why, keeps_keys=False)
@@ -177,7 +183,7 @@ def _behind(
 ) -> Flow:
     """What a node hands on."""
     if flow.equality == "A":
-        return flow
+        return _of_tables(node, parents) or flow
     one_way = _without_order(node, flow)
     if one_way is not None:
         return one_way
@@ -210,8 +216,6 @@ def _without_order(node: Node, flow: Flow) -> Flow | None:
 
 def _in_order(node: Node, flow: Flow) -> Flow:
     """Of nodes whose records come from one source, in the order of the log."""
-    if isinstance(node, Process):
-        return replace(flow, keeps_keys=False)
     if isinstance(node, AsyncMapValues):
         return _awaited(node, flow)
     if isinstance(node, AtCommits) or getattr(node, "emit", None) == Emit.COMMIT:
@@ -221,7 +225,9 @@ def _in_order(node: Node, flow: Flow) -> Flow:
     emit = getattr(node, "emit", None)
     if node.waits_idle_ms is not None or (isinstance(emit, Emit) and emit.clock == "wall"):
         return _weakened(flow, "T", f"{node.name} goes by the clock on the wall")
-    return replace(flow, is_additive=isinstance(node, Regroup | Refer))
+    is_additive = isinstance(node, Regroup | Refer)
+    moves_keys = is_additive or isinstance(node, Process)
+    return replace(flow, is_additive=is_additive, keeps_keys=flow.keeps_keys and not moves_keys)
 
 
 def _of_tables(node: Node, parents: Sequence[Flow]) -> Flow | None:
@@ -297,7 +303,23 @@ def _processed(node: Process, flow: Flow) -> Flow | None:
     expires = any(isinstance(store, ExpiringProcessorStore) for store in node.stores)
     if flow.equality not in {"S", "K"} or node.punctuations or expires or node.waits_idle_ms:
         return None
+    if _reads_time(node.make):
+        return Flow("A", f"{node.name} reads ctx.stream_time, of all sources", keeps_keys=False)
     return replace(_weakened(flow, "K", f"{node.name} sees each key in order"), keeps_keys=True)
+
+
+def _reads_time(kind: object) -> bool:
+    """Whether the code of a processor's class names `stream_time`; a factory may make any."""
+    if not isinstance(kind, type):
+        return True
+    methods = [found for each in kind.__mro__ for found in vars(each).values()]
+    return any("stream_time" in _names(getattr(found, "__code__", None)) for found in methods)
+
+
+def _names(code: object) -> set[str]:
+    if not isinstance(code, CodeType):
+        return set()
+    return {*code.co_names}.union(*map(_names, code.co_consts))
 
 
 def _awaited(node: AsyncMapValues, flow: Flow) -> Flow:
@@ -318,15 +340,12 @@ def _late(flow: Flow, node: Node) -> Flow:
     return _weakened(flow, "M", f"late records of {node.name}")
 
 
-def _in_partitions(flow: Flow, tasks: int, partitions: int | None) -> Flow:
+def _in_partitions(flow: Flow, tasks: int) -> Flow:
     """What holds of an output's partitions, to which several tasks may write."""
     if tasks == 1 or flow.equality in {"M", "T", "A"}:
         return flow
-    if not flow.keeps_keys:
-        return _weakened(flow, "M", f"{tasks} tasks write to each partition")
-    if tasks != partitions:
-        return _weakened(flow, "K", f"{tasks} tasks write to {partitions or 'its'} partitions")
-    return flow
+    # Also where keys keep to their partitions: records without a key go to any of them.
+    return _weakened(flow, "K" if flow.keeps_keys else "M", f"{tasks} tasks write it")
 
 
 def _of_writers(topic: str, found: Sequence[Flow]) -> Flow:

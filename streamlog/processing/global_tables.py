@@ -177,19 +177,18 @@ class GlobalJoinStep(Step):
         self._collector = collector
 
     def process(self, batch: Batch) -> None:
-        """Ask each record for a key, look up its row, and call the joiner."""
+        """Ask each record for a key, look up its row, and call the joiner.
+
+        A left join joins a record whose lookup key is None with None (KIP-962).
+        """
         node, collector = self._node, self._collector
         if has_none(batch.values):
             kept = [value is not None for value in batch.values]
             collector.drop(self.name, "null value", kept.count(False))
             batch = batch.where(kept)
         batch, points = self.applied(batch, node.on, batch.keys, batch.values)
-        # As in Kafka Streams a record without any key may go on without a row.
-        pointing = [
-            point is not None or (node.left and key is None)
-            for point, key in zip(points, batch.keys, strict=True)
-        ]
-        if not all(pointing):
+        if not node.left and has_none(points):
+            pointing = [point is not None for point in points]
             collector.drop(self.name, "null key", pointing.count(False))
             batch = batch.where(pointing)
             points = [point for point, keep in zip(points, pointing, strict=True) if keep]

@@ -193,7 +193,11 @@ class TableMapValuesStep(Step):
 
 
 class TableFilterStep(Step):
-    """Changes that do not pass become deletions."""
+    """Rows that pass; a row that passed before and does not pass now is deleted.
+
+    Where the table above does not know what it replaces (early rows of open windows), every row
+    that does not pass is deleted, as it may have passed before.
+    """
 
     def __init__(self, name: str, fn: Callable[[Any, Any], bool]) -> None:
         super().__init__(name)
@@ -203,7 +207,9 @@ class TableFilterStep(Step):
         """Call the function with key and value, if there is one."""
         fn = self.fn
         if batch.old_values is not None:
-            self.forward(seen_through(self, batch, lambda k, v: v if fn(k, v) else None))
+            seen = seen_through(self, batch, lambda k, v: v if fn(k, v) else None)
+            columns = zip(seen.values, seen.old_values or (), strict=True)
+            self.forward(seen.where([new is not None or old is not None for new, old in columns]))
             return
         batch, values = self.applied(
             batch,

@@ -268,9 +268,14 @@ class TableMapValues(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFilter(Node):
-    """Changes of a table; a value that does not pass becomes a deletion."""
+    """Changes of a table; a row that passed before and does not pass now is deleted."""
 
     fn: Callable[[Any, Any], bool]
+
+    @property
+    def needs_old_values(self) -> bool:
+        """A row that never passed is not deleted."""
+        return True
 
     @property
     def old_values(self) -> OldValues:

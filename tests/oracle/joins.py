@@ -24,7 +24,8 @@ def stream_table(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]
         if event.port == RIGHT:
             continue
         rows = [each for each in before if each.port == RIGHT]
-        if None in (event.value, _sought(node, event)):
+        # A left join has a row for a record that seeks none (KIP-962).
+        if event.value is None or (_sought(node, event) is None and node["how"] != "left"):
             continue
         waiting.append(event)
         times.append(event.ts)
@@ -32,7 +33,9 @@ def stream_table(node: Spec, flows: list[Flow], join: Joiner) -> Iterator[Event]
         due = [each for each in waiting if grace is None or each.ts <= max(times) - grace]
         for each in sorted(due, key=lambda each: each.ts):
             waiting.remove(each)
-            found = looked_up(rows, _sought(node, each), each.ts, flows[RIGHT].history)
+            sought = _sought(node, each)
+            history = flows[RIGHT].history
+            found = None if sought is None else looked_up(rows, sought, each.ts, history)
             if found is not None or node["how"] == "left":
                 value = join(each.value, None if found is None else found.value)
                 yield Event(event.path, each.key, value, each.ts)

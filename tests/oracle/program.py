@@ -150,11 +150,11 @@ class Oracle:
 
     def op_table_filter(self, node: Spec, flow: Flow) -> Flow:
         keep = predicate(node["by"])
-        return self._table(flow, tables.viewed(flow.events, lambda k, v: v if keep(k, v) else None))
+        return self._table(flow, tables.filtered(flow.events, keep))
 
     def op_table_filter_not(self, node: Spec, flow: Flow) -> Flow:
         drop = predicate(node["by"])
-        return self._table(flow, tables.viewed(flow.events, lambda k, v: None if drop(k, v) else v))
+        return self._table(flow, tables.filtered(flow.events, lambda k, v: not drop(k, v)))
 
     def op_table_map_values(self, node: Spec, flow: Flow) -> Flow:
         return self._table(flow, tables.viewed(flow.events, value_mapper(node["by"])))

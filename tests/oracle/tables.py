@@ -56,6 +56,12 @@ def viewed(events: list[Event], fn: Callable[[Any, Any], Any]) -> Iterator[Event
         yield Event(e.path, e.key, new, e.ts, old, e.stale)
 
 
+def filtered(events: list[Event], keep: Callable[[Any, Any], bool]) -> Iterator[Event]:
+    """Rows that pass; changes of what is seen neither before nor after are none."""
+    seen = viewed(events, lambda k, v: v if keep(k, v) else None)
+    return (event for event in seen if event.value is not None or event.old is not None)
+
+
 def aggregated(node: Spec, by: Spec, events: list[Event]) -> Iterator[Event]:
     """The rows of a table by groups: an old row is taken out of its group, a new one put in."""
     place = mapper(by)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog import App, ProcessingError, Record, Stream
 from streamlog.processing.outbox import SinkBatch
@@ -131,3 +133,32 @@ def test_what_has_no_key_goes_by_time_and_value_whoever_sends_it() -> None:
     assert batch.partitions(1000) == partitions_of_keys(routes, 1000)
     keyed = batch._replace(keys=[b"a", b"b", b"", b"d"])
     assert keyed.partitions(1000) == partitions_of_keys([b"a", b"b", b"", b"d"], 1000)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 5)), max_size=30),
+    st.booleans(),
+)
+def test_a_filtered_table_tells_only_what_is_seen_through_the_filter(
+    changes: list[tuple[str, int | None]],
+    is_mapped: bool,
+) -> None:
+    def wanted(value: int | None) -> int | None:
+        return value if value is not None and value % 2 == 0 else None
+
+    app = App("filtered")
+    numbers = app.topic("numbers", key=str, value=int, compact=True)
+    out = app.topic("out", key=str, value=int)
+    table = app.table(numbers)
+    table = table.map_values(lambda v: v) if is_mapped else table
+    table.filter(lambda _, v: v % 2 == 0).changes().to(out)
+    rows: dict[str, int | None] = {}
+    expected = []
+    for key, value in changes:
+        before, rows[key] = wanted(rows.get(key)), value
+        if before is not None or wanted(value) is not None:
+            expected.append((key, wanted(value)))
+    with app.test() as t:
+        for key, value in changes:
+            t.input(numbers).send(cast("int", value), key=key)
+        assert [(r.key, r.value) for r in t.output(out).records] == expected

@@ -1,0 +1,44 @@
+"""A few of the programs that `make equality-live` feeds while they run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker.process import BrokerProcess
+from tests.equality.live import compare_live, difference_of
+
+SEEDS = range(30) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else [12, 27, 47]
+"""By default: windows behind a repartition, a join of tables, and one of streams with keyless
+records. `make equality-live` runs 200."""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with BrokerProcess(tmp_path_factory.mktemp("live") / "log", flush="os") as broker:
+        yield broker.address
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_workers_that_are_fed_while_they_run_keep_what_explain_promises(
+    address: str, tmp_path: Path, seed: int
+) -> None:
+    compare_live(seed, address, tmp_path)
+
+
+def test_each_class_is_compared_as_it_says() -> None:
+    a1, a2, b1 = ("a", 1, 10, ()), ("a", 2, 11, ()), ("b", 1, 12, ())
+    rows = [a1, b1, a2]
+    for equality, same, other in (
+        ("S", [a1, b1, a2], [b1, a1, a2]),
+        ("K", [b1, a1, a2], [a2, b1, a1]),
+        ("M", [a2, b1, a1], [a2, b1, a1, a1]),
+        ("T", [b1, a2], [a2, b1, a1]),
+        ("A", [], None),
+    ):
+        assert not difference_of(equality, {0: rows}, {0: same})  # type: ignore[arg-type]
+        if other is not None:
+            assert difference_of(equality, {0: rows}, {0: other})  # type: ignore[arg-type]

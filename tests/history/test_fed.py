@@ -1,0 +1,159 @@
+"""What `explain` promises of workers that are fed while they run, operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamlog import (
+    App,
+    Emit,
+    Processor,
+    Record,
+    Stream,
+    Windowed,
+    kv_store,
+    punctuate,
+    session,
+    tumbling,
+)
+from streamlog.history.fed import FedEquality
+from streamlog.history.plan import planned
+from streamlog.processing.cut_input import TimeSpan
+
+Numbers = Stream[str, int]
+Make = Callable[[App, Numbers], Any]
+
+
+class Keyed(Processor[str, int, str, int]):
+    seen = kv_store(str, int)
+
+    def process(self, record: Record[str, int]) -> None:
+        self.ctx.timers.set(record.key, record.timestamp)
+
+    def on_timer(self, key: str, at: object, tag: str) -> None:
+        self.ctx.forward(key, 1)
+
+
+class Reporting(Keyed):
+    @punctuate(every="1s")
+    def report(self, now: object) -> None:
+        self.ctx.forward("all", 1)
+
+
+class Dated(Keyed):
+    def process(self, record: Record[str, int]) -> None:
+        self.ctx.forward(record.key, max(self.ctx.stream_time.second for _ in range(1)))
+
+
+def added(a: int, b: int) -> int:
+    return a + b
+
+
+def key_of(key: str, value: int) -> str:
+    return f"{key}{value % 2}"
+
+
+def promised(make: Make, partitions: int, key: Any = str) -> tuple[FedEquality, str]:
+    app = App("fed")
+    numbers = app.topic("in", key=str, value=int, partitions=partitions)
+    made = make(app, app.stream(numbers))
+    stream = made if isinstance(made, Stream) else made.changes()
+    stream.to(app.topic("out", key=key, value=int))
+    counts = {name: spec.partitions or 1 for name, spec in app.topics.items()}
+    plan = planned(app.topology(), counts, span=TimeSpan())
+    flow = plan.fed["out"]
+    assert f"out equal to a live run that is fed while it runs: {flow.equality}," in plan.explain()
+    return flow.equality, flow.why
+
+
+def rekeyed(numbers: Numbers) -> Any:
+    return numbers.rekey(key_of, name="again").group_by_key()
+
+
+CASES: dict[str, tuple[Make, FedEquality]] = {
+    "passing": (lambda _, s: s.filter(lambda _, v: v > 0), "K"),
+    "a changed key": (lambda _, s: s.rekey(key_of, name="again"), "M"),
+    "counts of a key's own": (lambda _, s: s.group_by_key().count(name="n"), "K"),
+    "counts behind a changed key": (lambda _, s: rekeyed(s).count(name="n"), "T"),
+    "functions behind a changed key": (lambda _, s: rekeyed(s).reduce(added, name="n"), "A"),
+    "functions behind kept keys": (
+        lambda _, s: s.repartition(name="kept").group_by_key().reduce(added, name="n"),
+        "K",
+    ),
+    "session updates": (
+        lambda _, s: rekeyed(s).windowed(session("1s")).emit(Emit.UPDATE).count(name="n"),
+        "T",
+    ),
+    "timers of kept keys": (
+        lambda _, s: s.repartition(name="kept").process(Keyed, name="keyed"),
+        "K",
+    ),
+    "timers of changed keys": (
+        lambda _, s: s.rekey(key_of, name="again").process(Keyed, name="keyed"),
+        "A",
+    ),
+    "stream time": (lambda _, s: s.repartition(name="kept").process(Dated, name="keyed"), "A"),
+    "punctuations": (
+        lambda _, s: s.repartition(name="kept").process(Reporting, name="keyed"),
+        "A",
+    ),
+    "foreign keys": (
+        lambda app, _: app.table(app.topic("l", key=str, value=int, partitions=3)).join_on(
+            app.table(app.topic("r", key=str, value=int, partitions=3)), str, added, name="n"
+        ),
+        "T",
+    ),
+    "a table by another key": (
+        lambda app, _: (
+            app.table(app.topic("l", key=str, value=int, partitions=3))
+            .group_by(lambda k, v: (f"{v}", v), name="by")
+            .count(name="n")
+        ),
+        "T",
+    ),
+    "a table's rows": (
+        lambda app, s: s.join(
+            app.table(app.topic("r", key=str, value=int, partitions=3)), added, name="n"
+        ),
+        "A",
+    ),
+    "dedupe behind a changed key": (
+        lambda _, s: (
+            s.rekey(key_of, name="again")
+            .repartition(name="by-key")
+            .dedupe(lambda v: v, within="1s", name="once")
+        ),
+        "A",
+    ),
+}
+
+
+HAS_MORE_SOURCES = {"foreign keys", "a table's rows", "a table by another key"}
+
+
+def _key(name: str) -> Any:
+    return Windowed[str] if "session" in name else str
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_operator_has_its_class(name: str) -> None:
+    make, expected = CASES[name]
+    found, why = promised(make, 3, _key(name))
+    assert found == expected, why
+    assert why, "an output that is not S says why"
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in HAS_MORE_SOURCES])
+def test_one_source_keeps_everything(name: str) -> None:
+    assert promised(CASES[name][0], 1, _key(name)) == ("S", "")
+
+
+def test_final_counts_of_windows_are_the_same_in_one_task() -> None:
+    def windows(_: App, numbers: Numbers) -> Any:
+        kept = numbers.rekey(key_of, name="a").repartition(name="one", partitions=1)
+        return kept.group_by_key().windowed(tumbling("1s")).count(name="n")
+
+    assert promised(windows, 3, Windowed[str])[0] == "S"
