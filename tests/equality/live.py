@@ -37,7 +37,8 @@ from tests.equality.runs import Fleet, Unequal, text, whole
 
 MARK_QUIET_MS = 200
 """A partition that has been quiet for so long may be marked."""
-PATIENCE_S = 40
+SESSION_MS = 10_000
+PATIENCE_S = 60
 """Workers have done all that the log makes them do after this."""
 Row: TypeAlias = tuple[Any, ...]
 """Key, value, timestamp and headers."""
@@ -66,7 +67,9 @@ def compare_live(
     fed = _live_order(rng, program, history(seed, program))
     flows = _flows(program)
     asyncio.run(_create(url, program))
-    fleet = Fleet(seed, LIVE, url, directory / LIVE, commit_interval="50ms")
+    # No worker is killed here; one that a busy machine starves is not to be given up.
+    settings = {"session_ms": str(SESSION_MS * patience), "commit_interval": "50ms"}
+    fleet = Fleet(seed, LIVE, url, directory / LIVE, **settings)
     try:
         for _ in range(3):
             fleet.start()

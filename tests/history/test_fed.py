@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Make, FedEquality]] = {
             .group_by(lambda k, v: (f"{v}", v), name="by")
             .count(name="n")
         ),
-        "T",
+        "A",
     ),
     "a table's rows": (
         lambda app, s: s.join(
