@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -220,3 +220,40 @@ def test_a_stream_becomes_a_table_of_its_latest_values() -> None:
         t.input(words).send("nobody")
         assert t.table(table) == {}
         assert t.drops["latest", "null key"] == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("tu"), st.sampled_from("ab"), st.none() | st.integers(0, 9)),
+        max_size=20,
+    ),
+    st.sampled_from(["join", "left_join", "outer_join"]),
+)
+def test_a_row_that_mixes_two_versions_of_a_table_is_never_the_last(
+    changes: list[tuple[str, str, int | None]], kind: str
+) -> None:
+    """A table is joined along two paths: straight, and through a join with another table."""
+    app = App("paths")
+    inputs = {name: app.topic(name, key=str, value=int, compact=True) for name in "tu"}
+    out = app.topic("out", key=str, value=str)
+    t, u = (app.table(topic) for topic in inputs.values())
+
+    def pair(a: object, b: object) -> str:
+        return f"({a},{b})"
+
+    inner = getattr(t.map_values(lambda v: v * 10), kind)(u, pair, name="inner")
+    getattr(t, kind)(inner, pair, name="outer").changes().to(out)
+
+    def joined(a: object, b: object) -> str | None:
+        enough = {"join": a is not None and b is not None, "left_join": a is not None}
+        return pair(a, b) if enough.get(kind, a is not None or b is not None) else None
+
+    rows: dict[tuple[str, str], int | None] = {}
+    with app.test() as test:
+        for name, key, value in changes:
+            rows[name, key] = value
+            test.input(inputs[name]).send(cast("int", value), key=key)
+            found = {r.key: r.value for r in test.output(out).records}
+            left = rows.get(("t", key))
+            inner_row = joined(None if left is None else left * 10, rows.get(("u", key)))
+            assert found.get(key) == joined(left, inner_row)
