@@ -141,6 +141,7 @@ class _Watching(OsFiles):
     """The disk, and which logs were read."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.read: set[str] = set()
 
     def open(self, path: str, *, writable: bool = False) -> OsFile:

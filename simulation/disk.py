@@ -19,7 +19,10 @@ from typing import Final
 from simulation.disk_entries import Directory, Regular
 from simulation.process import ProcessEnded
 from streamlog.broker.storage.files import Content, Mapping
+from streamlog.broker.storage.open_files import OpenFiles
 
+OPEN_LOGS_MAX: Final = 2
+"""Logs that keep their files open: so few that every life closes some and opens them again."""
 SHORT_WRITES: Final = 0.02
 """Of all writes, where they are to be short."""
 
@@ -83,6 +86,10 @@ class SimulatedFile:
         """See the port."""
         return self._alive().links > 0
 
+    def shared(self) -> SimulatedFile:
+        """See the port."""
+        return SimulatedFile(self._disk, self._alive(), writable=self._writable)
+
     def range(self, size_bytes: int, position: int) -> bytes:
         """See the port."""
         return self.read(size_bytes, position)
@@ -134,6 +141,7 @@ class SimulatedDisk:
         """When it is full: the write that passes it is short, the next one refused."""
         self.life = 0
         """Counts the processes that have had it."""
+        self.held = OpenFiles(OPEN_LOGS_MAX)
         self.steps = 0
         """Calls that have changed something."""
         self.short_writes = 0.0

@@ -28,6 +28,7 @@ StreamlogError                  every error of ours; catch this one
 │  ├─ LogDirectoryLocked        another process holds it
 │  ├─ LogDirectoryLost          it vanished or belongs to another log
 │  └─ LogDirectoryFailed        the disk refused a write or an fsync: the log is read-only
+│     └─ LogDirectoryFull       it has no room; TooManyOpenFiles: no descriptor was left
 ├─ ListenError                  the address to listen on is taken or not ours
 ├─ RunsDiffer                   a simulation has written something else than the test driver
 ├─ WorkerFailed                 a worker process of a supervisor has ended with an error
@@ -339,6 +340,10 @@ class LogDirectoryFailed(LogDirectoryError):
 
 class LogDirectoryFull(LogDirectoryFailed):
     """The disk has no room: what was acknowledged is there, and more is taken once it has."""
+
+
+class TooManyOpenFiles(LogDirectoryFull):
+    """The process has no file descriptor left: the disk is sound, and a later attempt can work."""
 
 
 class ListenError(StreamlogError):

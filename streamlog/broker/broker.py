@@ -52,6 +52,7 @@ from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.broker.storage.aside import Threads, os_thread
+from streamlog.broker.storage.descriptors import shares_now
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.os_files import OsFiles
 from streamlog.broker.tasks import Tasks
@@ -132,6 +133,8 @@ class Broker:
         )
         self._admin = self._administration()
         config = directory.config
+        self.shares = shares_now()
+        """What connections and files may hold of the process's descriptors."""
         self._users = UserRequests(metadata, peer_credentials(config))
         self._acls = AclRequests(metadata, config.security, peers=peer_principals(config))
         self._authorized = Authorized(self._acls, self._partitions)
@@ -246,7 +249,8 @@ class Broker:
         """
         config = config or BrokerConfig()
         clock = clock or SystemClock()
-        files = files or OsFiles()
+        allowed = shares_now()
+        files = files or OsFiles(allowed)
         opened = LogDirectory.open(directory, files=files, config=config, wall_ms=clock.wall_ms())
         with ExitStack() as if_it_fails:
             if_it_fails.callback(opened.close)
@@ -255,6 +259,7 @@ class Broker:
             )
             if_it_fails.callback(member.close)
             broker = cls(opened, member, clock=clock, threads=threads)
+            broker.shares = allowed
             broker._begin()
             if_it_fails.pop_all()
         return broker

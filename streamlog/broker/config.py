@@ -9,6 +9,7 @@ topic that does not say otherwise. docs/configuration.md lists them, and a test 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -223,11 +224,20 @@ class BrokerConfig:
             ConfigError: a name is unknown, or a value malformed or out of range.
         """
         sections: dict[str, dict[str, str]] = {name: {} for name in ("", *_SECTIONS, "topic")}
+        bounds: list[str] = []
         for name, value in configs.items():
+            listener = _LISTENER_BOUND.fullmatch(name)
+            if listener is not None:
+                bounds.append(f"{listener[1]}:{value}")
+                continue
             place = _PLACES.get(name)
             if place is None:
                 raise unknown("broker", name, _PLACES)
             sections[place.section][place.name] = value
+        if bounds:
+            given = sections["connections"].get(_LISTENER_BOUNDS)
+            bounds = [*bounds, *([given] if given else ())]
+            sections["connections"][_LISTENER_BOUNDS] = ",".join(bounds)
         parts = {name: replaced(getattr(self, name), sections[name]) for name in _SECTIONS}
         topic = self.topic.overridden(sections["topic"])
         return replaced(self, sections[""], topic=topic, **parts)
@@ -246,6 +256,9 @@ class _Place(NamedTuple):
     name: str
 
 
+_LISTENER_BOUNDS = "max.connections.per.listener"
+_LISTENER_BOUND = re.compile(r"listener\.name\.([A-Za-z0-9_]+)\.max\.connections")
+"""Kafka's spelling of one of them."""
 _SECTIONS: Mapping[str, type[Any]] = {
     "cluster": ClusterConfig,
     "quorum": QuorumConfig,

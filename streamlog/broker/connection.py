@@ -114,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = False
         self._peer = "?"
         self._principal = ANONYMOUS
+        self._is_stranger = gate is not None
+        """Whether the client still has to prove who it is."""
 
     # ---- asyncio ----
 
@@ -133,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reached is None:
             host, port = transport.get_extra_info("sockname")[:2]
             self._reached = Reached(self._listener, host.removeprefix("::ffff:"), port)
-        if not self._connections.admit(self, self._peer):
+        if not self._connections.admit(self, self._peer, self._listener):
             self._ended = True
             self._transport.abort()
 
@@ -142,6 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = True
         self._connections.leave(self)
         self._connections.memory.leave(self)
+        self._connections.strangers_memory.leave(self)
         for slot in self._queue:
             if slot.answer is not None:
                 slot.answer.cancel()
@@ -184,6 +187,16 @@ class Connection(asyncio.BufferedProtocol):
         _log.info("closed the connection of %s: it was idle for %d ms", self._peer, idle_ms)
         self.abort()
 
+    @property
+    def is_half_open(self) -> bool:
+        """See `Member`."""
+        return self._is_stranger or not self._contexts
+
+    def end_half_open(self) -> None:
+        """See `Member`."""
+        self._ended = True
+        self.abort()
+
     def end_slow(self) -> None:
         """See `Member`."""
         _log.warning(
@@ -211,7 +224,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _has_memory(self) -> bool:
         """Whether there is memory for the request that is being received; if not, it waits."""
-        memory, reader = self._connections.memory, self._reader
+        connections, reader = self._connections, self._reader
+        memory = connections.strangers_memory if self._is_stranger else connections.memory
         if self._is_checked:
             return False  # What is being checked holds the memory that it came with.
         if reader.due_bytes == self._granted_bytes == 0:
@@ -421,6 +435,9 @@ class Connection(asyncio.BufferedProtocol):
     def _on_open(self) -> None:
         self._principal = self._gate.principal if self._gate is not None else ANONYMOUS
         self._contexts.clear()
+        self._is_stranger = False
+        self._connections.strangers_memory.leave(self)
+        self._granted_bytes = 0
         self._reader.size_bytes_max = self._connections.limits.request_bytes_max
 
     def _on_stranger(self) -> None:

@@ -6,9 +6,23 @@ Kafka's on the wire; what a field of a table can be is `settings`'.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from streamlog.broker.settings import INT_MAX, LONG_MAX, Named, check_table, whole
+from streamlog.broker.settings import (
+    INT_MAX,
+    LONG_MAX,
+    Form,
+    Named,
+    check_table,
+    items,
+    whole,
+)
+
+_COUNTED = Form(
+    r"(\s*[^,\s]+:[1-9][0-9]{0,8}\s*(,|$))*", "NAME:COUNT, with commas between several of them"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +47,24 @@ class ConnectionConfig:
     # Kafka has no bounds. Each connection is two descriptors here, and a system gives so many.
     max_connections: int = whole(
         4096,
-        Named("max.connections", "Connections at a time; one more is refused."),
+        Named(
+            "max.connections",
+            "Connections at a time. When one more comes, the oldest one that has sent no request,"
+            " or has not proven who it is, is closed in its favor; if there is none, the new one is"
+            " refused. The limit of open files may allow fewer; `streamlog doctor` says how many.",
+        ),
         least=1,
         most=INT_MAX,
+    )
+    max_connections_of_listeners: str = items(
+        "",
+        Named(
+            "max.connections.per.listener",
+            "Connections at a time by listener, such as `CLIENTS:500,BROKERS:50`; a listener that"
+            " is not named has no bound of its own. In a file, Kafka's spelling works, too:"
+            " `listener.name.clients.max.connections=500`.",
+        ),
+        _COUNTED,
     )
     max_connections_per_address: int = whole(
         2048,
@@ -45,6 +74,14 @@ class ConnectionConfig:
         ),
         least=1,
         most=INT_MAX,
+    )
+    max_connections_of_addresses: str = items(
+        "",
+        Named(
+            "max.connections.per.ip.overrides",
+            "The same for single addresses, such as `10.0.0.7:50,::1:1000`.",
+        ),
+        _COUNTED,
     )
     idle_ms: int = whole(
         600_000,
@@ -119,3 +156,18 @@ class ConnectionConfig:
 
     def __post_init__(self) -> None:
         check_table(self)
+
+    def max_connections_of(self, listener: str) -> int | None:
+        """How many connections a listener may have at a time; None: no bound of its own."""
+        return _counts(self.max_connections_of_listeners.upper()).get(listener.upper())
+
+    def max_connections_from(self, address: str) -> int:
+        """How many connections one address may have at a time."""
+        named = _counts(self.max_connections_of_addresses)
+        return named.get(address.removeprefix("::ffff:"), self.max_connections_per_address)
+
+
+@lru_cache(maxsize=16)
+def _counts(text: str) -> Mapping[str, int]:
+    pairs = (each.strip().rpartition(":") for each in text.split(",") if each.strip())
+    return {name.strip("[]"): int(count) for name, _, count in pairs}

@@ -9,9 +9,9 @@ only grow, from the start of the process.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamlog.broker.quorum.broker_lifecycle import State
 from streamlog.broker.quorum.metadata import ClusterMetadata
@@ -48,6 +48,16 @@ class ElectionTimes:
         self.sum_ms += took_ms
 
 
+class ConnectionCounts(NamedTuple):
+    """The connections of one broker."""
+
+    open: int = 0
+    refused: int = 0
+    """Since the start, as one too many."""
+    evicted: int = 0
+    """Half-open ones that gave way to others, since the start."""
+
+
 class ClusterFigures:
     """What has happened since the start of this process, as far as it was committed here."""
 
@@ -57,6 +67,8 @@ class ClusterFigures:
         self.elections = ElectionTimes()
         """Of partitions, while this node was the active controller: from the moment that it took
         up what led to them until they were committed."""
+        self.connections: Callable[[], ConnectionCounts] = ConnectionCounts
+        """Those of this broker."""
         self.unclean_elections = 0
         """Those of them whose leader may lack acknowledged records."""
         self._node_id = node_id

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from streamlog.broker.broker import Broker
     from streamlog.broker.config import BrokerConfig
+    from streamlog.broker.connection_config import ConnectionConfig
+    from streamlog.broker.storage.descriptors import Shares
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +61,11 @@ class Listening:
         connections: Connections[Client] = Connections(
             lambda: broker.directory.config.connections,
             quota_table=lambda: broker.directory.altered.quotas,
+            most=broker.shares.connections,
+            preferred=broker.directory.config.peers.listener.upper() if len(listeners) > 1 else "",
         )
+        broker.figures.connections = connections.counts
+        _tell_bound(broker.shares, broker.directory.config.connections)
         has_tls = any(each.has_tls for each in listeners)
         tls = Certificates(config, broker.clock) if has_tls else None
         if broker.directory.config.quorum.voters:
@@ -147,6 +153,17 @@ def _check_peers(
             f"controller.quorum.voters says that node {config.node_id} is reached at port"
             f" {voter[1]}, but its listener for that, {own.name}, is at port {own.port}: give both"
             " the same port, or say in controller.listener.names which listener is meant"
+        )
+
+
+def _tell_bound(allowed: Shares, limits: ConnectionConfig) -> None:
+    if allowed.connections < limits.max_connections:
+        _log.warning(
+            "%d open files allow %d connections, fewer than max.connections=%d: raise the limit"
+            " (ulimit -n, LimitNOFILE=)",
+            allowed.limit,
+            allowed.connections,
+            limits.max_connections,
         )
 
 

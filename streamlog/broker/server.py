@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT_MS = 2_000
 """How long stopping waits for clients to take what was written for them."""
-BACKLOG = 512
-"""Connections that the kernel holds until they are accepted."""
 WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 - named here to tell them from real addresses
 
 
@@ -62,6 +60,7 @@ class BrokerServer:
         self._connections: Connections[Client] = connections or Connections(
             lambda: broker.directory.config.connections,
             quota_table=lambda: broker.directory.altered.quotas,
+            most=broker.shares.connections,
         )
 
     @property
@@ -105,7 +104,9 @@ class BrokerServer:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         try:
-            server = await loop.create_server(self._connection, address, self.port, backlog=BACKLOG)
+            server = await loop.create_server(
+                self._connection, address, self.port, backlog=self._broker.shares.backlog
+            )
         except OSError as error:
             if self._servers and error.errno == errno.EADDRNOTAVAIL:
                 return  # Another address of the same name is served: there is no IPv6 here.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from streamlog.broker.connections import Connections
 
 HANDSHAKE_TIMEOUT_MS = 10_000
-READ_BYTES = 64 * 1024
-"""One read from the socket."""
 CHUNK_BYTES = 256 * 1024
 """Encrypted at a time; more waits for the client to take it."""
 TURN_BYTES_MAX = 4 * 1024 * 1024
@@ -64,7 +62,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         context = certificates.context()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._principal: str | None = None
-        self._scratch = memoryview(bytearray(READ_BYTES))
+        self._scratch = connections.scratch
         self._has_begun = False
         self._is_paused = False
         self._is_told = False
@@ -82,7 +80,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._raw = Outlet(self._transport, on_room=self._on_room, on_failure=self._on_failure)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(HANDSHAKE_TIMEOUT_MS / 1000, self._on_timeout)
-        if not self._connections.admit(self, self._peer):
+        if not self._connections.admit(self, self._peer, self._listener.name):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -163,6 +161,16 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def end_idle(self, idle_ms: int) -> None:  # noqa: ARG002 - see above
         """See `Member`."""
+        self.abort()
+
+    @property
+    def is_half_open(self) -> bool:
+        """See `Member`."""
+        return True
+
+    def end_half_open(self) -> None:
+        """See `Member`."""
+        self._is_told = True
         self.abort()
 
     def stop(self) -> None:

@@ -25,6 +25,7 @@ from streamlog.broker.figures import (
     ELECTION_BOUNDS_MS,
     BrokerStanding,
     ClusterFigures,
+    ConnectionCounts,
 )
 from streamlog.worker.health import Report
 from streamlog.worker.web.pages import pages
@@ -123,6 +124,7 @@ class _BrokerCollector(Collector):
         yield from _of_the_controller(standing)
         yield from _of_the_quorum(standing)
         yield from _counters(self._broker.figures)
+        yield from _of_connections(self._broker.figures.connections())
 
 
 def _of_replicas(standing: BrokerStanding) -> Iterator[Metric]:
@@ -245,6 +247,17 @@ def _counters(figures: ClusterFigures) -> Iterator[Metric]:
         buckets.append((end, float(below)))
     elections.add_metric([], buckets, figures.elections.sum_ms / 1000)
     yield elections
+
+
+def _of_connections(counts: ConnectionCounts) -> Iterator[Metric]:
+    yield _gauge("streamlog_connections", "Connections to this broker.", counts.open)
+    for name, text, value in (
+        ("refused", "Connections that were one too many.", counts.refused),
+        ("evicted", "Half-open connections that were closed to make room.", counts.evicted),
+    ):
+        counter = CounterMetricFamily(f"streamlog_connections_{name}", text)
+        counter.add_metric([], value)
+        yield counter
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from rich.table import Table as Grid
 
+from streamlog.broker.config import BrokerConfig
+from streamlog.broker.storage.descriptors import hard_limit, shares, soft_limit
 from streamlog.cli.terminal import PACKAGE, out
 
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
@@ -36,7 +38,7 @@ HOT_MODULES = (
 
 
 def doctor() -> None:
-    """What is installed: versions, compiled modules, Java."""
+    """What is installed: versions, compiled modules, Java; and what the limits allow."""
     grid = Grid("what", "found", box=None, show_header=False)
     grid.add_row("python", f"{sys.version.split()[0]} ({sys.executable})")
     grid.add_row("streamlog", f"{_version('streamlog') or 'not installed'} ({PACKAGE})")
@@ -47,7 +49,22 @@ def doctor() -> None:
     for name in HOT_MODULES:
         grid.add_row(name, "compiled" if _is_compiled(name) else "interpreted (make compile)")
     grid.add_row("java", _java())
+    grid.add_row("open files", open_files(soft_limit(), hard_limit()))
     out().print(grid)
+
+
+def open_files(soft: int, hard: int) -> str:
+    """What the limits of open files allow a broker, which raises the soft one to the hard one."""
+    allowed = shares(hard)
+    lacks = (
+        ""
+        if allowed.connections >= BrokerConfig().connections.max_connections
+        else "; fewer than max.connections: raise the hard limit (ulimit -Hn, LimitNOFILE=)"
+    )
+    return (
+        f"{soft} (hard limit {hard}): a broker serves {allowed.connections} connections and keeps"
+        f" {allowed.open_logs} logs open, opening others on demand{lacks}"
+    )
 
 
 def _version(distribution: str) -> str | None:

@@ -92,6 +92,11 @@ def serve(
         on_stop: what it does then, for the user; nothing is printed if it is empty.
         at_once: called before the second signal ends the process.
     """
+    from streamlog.broker.storage.descriptors import (  # noqa: PLC0415 - other commands start faster
+        raise_limit,
+    )
+
+    raise_limit()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # What agents print is to be seen at once.
 

@@ -17,6 +17,7 @@ from streamlog.broker.connection_config import ConnectionConfig
 from streamlog.broker.connections import Connections
 from streamlog.broker.server import BrokerServer
 from streamlog.broker.storage.memory_files import MemoryFiles
+from streamlog.errors import ConfigError
 from streamlog.protocol.messages.cluster import ApiVersionsRequest, MetadataRequest
 from streamlog.protocol.messages.data import FetchRequest
 from tests.broker.node import at, batch, create, fetch_request, produce_request
@@ -214,3 +215,82 @@ def test_a_sweep_looks_at_everyone_and_goes_on() -> None:
         assert list(connections) == [due]
 
     asyncio.run(main())
+
+
+def test_a_half_open_connection_gives_way_to_a_new_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamlog.broker.connections.HALF_OPEN_MS", 0)
+
+    async def story(_: Broker, server: BrokerServer) -> None:
+        async with (
+            peer(server) as known,
+            peer(server) as oldest,
+            peer(server) as younger,
+            AsyncExitStack() as stack,
+        ):
+            await is_served(known)
+            for victim in (oldest, younger):
+                await is_served(await stack.enter_async_context(peer(server)))
+                assert await victim.hung_up()
+            async with peer(server) as refused:
+                assert await refused.hung_up()  # All of them have sent a request.
+            await is_served(known)
+            assert server._connections.counts() == (3, 1, 2)
+
+    serve(story, max_connections=3)
+
+
+def test_one_that_was_half_open_gives_way_no_more() -> None:
+    async def story(_: Broker, server: BrokerServer) -> None:
+        async with peer(server) as one, peer(server) as other:
+            await is_served(one)
+            await is_served(other)
+            async with peer(server) as refused:
+                assert await refused.hung_up()
+            await is_served(one)
+            assert server._connections.counts() == (2, 1, 0)
+
+    serve(story, max_connections=2)
+
+
+def test_addresses_and_listeners_have_bounds_of_their_own() -> None:
+    limits = BrokerConfig().overridden(
+        {
+            "max.connections.per.ip": "9",
+            "max.connections.per.ip.overrides": "10.0.0.7:2, ::1:3",
+            "listener.name.clients.max.connections": "5",
+            "max.connections.per.listener": "brokers:4",
+        }
+    )
+    found = limits.connections
+    addresses = ("10.0.0.7", "::ffff:10.0.0.7", "::1", "10.0.0.8")
+    assert [found.max_connections_from(each) for each in addresses] == [2, 2, 3, 9]
+    listeners = ("CLIENTS", "BROKERS", "OTHERS")
+    assert [found.max_connections_of(each) for each in listeners] == [5, 4, None]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"max.connections.per.ip.overrides": "10.0.0.7"},
+        {"max.connections.per.ip.overrides": "10.0.0.7:0"},
+        {"listener.name.clients.max.connections": "many"},
+    ],
+)
+def test_a_bound_that_is_no_number_is_refused(setting: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="NAME:COUNT"):
+        BrokerConfig().overridden(setting)
+
+
+def test_a_listener_that_is_full_leaves_the_others_room() -> None:
+    async def story(_: Broker, server: BrokerServer) -> None:
+        limits = ConnectionConfig(max_connections_of_listeners=f"{server.listener.name}:2")
+        server._connections._config = lambda: limits
+        async with peer(server) as one, peer(server) as other:
+            await is_served(one)
+            await is_served(other)
+            async with peer(server) as refused:
+                assert await refused.hung_up()
+
+    serve(story)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.storage.aside import Threads, os_thread
-from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError
+from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.log_directory import LogDirectory
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 Callback = Callable[[StreamlogError | None], None]
 """What is called when the bytes are on disk, or with the reason why they may not be."""
+
+ROUND_FILES_MAX = 128
+"""Files of one round, each of which may take a descriptor; the others follow in the next one."""
+SHORT_RETRY_S = 0.1
+"""After how long a round is tried again for which there were no descriptors."""
+SHORT_TOLD_S = 10.0
+"""Between two lines in the log that say so."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +56,8 @@ class _Round:
 
     syncs: list[tuple[Flushed, PendingSync]]
     waiting: list[Callback]
+    rest: dict[Flushed, bool]
+    """What has to be on disk, too, before those who wait may be told."""
 
     def run(self) -> OSError | None:
         """In the worker thread: everything, or up to the first error, which is returned."""
@@ -71,6 +80,7 @@ class GroupFlush:
         self._directory = directory
         self._thread = threads("streamlog-sync")
         self._due: dict[Flushed, bool] = {}
+        self._told_short_s: float | None = None
         self._later: list[tuple[int, int, Flushed]] = []
         self._numbers = itertools.count()
         self._waiting: list[Callback] = []
@@ -124,41 +134,77 @@ class GroupFlush:
 
     def _start(self) -> None:
         self._scheduled = False
-        begun = _Round(self._begin_syncs(), self._waiting)
-        self._waiting = []
-        if self._failure is not None or not begun.syncs:
+        due, self._due = self._due, {}
+        waiting, self._waiting = self._waiting, []
+        self._begin(due, waiting)
+
+    def _begin(self, due: dict[Flushed, bool], waiting: list[Callback]) -> None:
+        begun = _Round(self._begin_syncs(due), waiting, due)
+        if self._failure is not None or not (begun.syncs or begun.rest):
             _tell(begun.waiting, self._failure)
+            return
+        if not begun.syncs:
+            self._begin_later(begun)
             return
         self._running = begun
         done = asyncio.get_running_loop().run_in_executor(self._thread, begun.run)
         done.add_done_callback(self._on_done)
 
-    def _begin_syncs(self) -> list[tuple[Flushed, PendingSync]]:
-        due, self._due = self._due, {}
-        if self._failure is not None:
-            return []
+    def _begin_syncs(self, due: dict[Flushed, bool]) -> list[tuple[Flushed, PendingSync]]:
+        """Take up as many of those that are due as one round may; the others stay in `due`."""
         syncs: list[tuple[Flushed, PendingSync]] = []
+        files = 0
+        if self._failure is not None:
+            return syncs
         try:
-            for partition, sealed_only in due.items():
-                sync = partition.begin_sync(sealed_only=sealed_only)
+            while due and files < ROUND_FILES_MAX:
+                partition = next(iter(due))
+                sync = partition.begin_sync(sealed_only=due[partition])
+                del due[partition]
                 if sync is not None:
+                    files += len(sync.files)
                     syncs.append((partition, sync))
+        except TooManyOpenFiles as error:
+            self._tell_short(error)
         except LogDirectoryError as error:
             for _, begun in syncs:
                 begun.close()
             self._fail(error)
         return syncs
 
+    def _begin_later(self, begun: _Round) -> None:
+        """Nothing has failed: bring the round to disk when there are descriptors again."""
+        self._scheduled = True
+        self._due = begun.rest | self._due
+        self._waiting = begun.waiting + self._waiting
+        asyncio.get_running_loop().call_later(SHORT_RETRY_S, self._start)
+
+    def _tell_short(self, error: TooManyOpenFiles) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._told_short_s is None or now_s - self._told_short_s >= SHORT_TOLD_S:
+            self._told_short_s = now_s
+            _log.warning("a sync waits for file descriptors: %s", error)
+
     def _on_done(self, done: asyncio.Future[OSError | None]) -> None:
         finished, self._running = self._running, None
         if finished is None or done.cancelled():
             return  # closed meanwhile
         error = done.result()
-        if error is not None:
-            self._fail(self._directory.failure_of(error))
+        failure = None if error is None else self._directory.failure_of(error)
+        if isinstance(failure, TooManyOpenFiles):
+            # The files are synced, or were not touched: only opening the directory was refused.
+            self._tell_short(failure)
+            finished.rest.update((partition, False) for partition, _ in finished.syncs)
+            self._begin_later(finished)
+            return
+        if failure is not None:
+            self._fail(failure)
         else:
             for partition, sync in finished.syncs:
                 partition.on_synced(sync)
+            if finished.rest:
+                self._begin(finished.rest, finished.waiting)
+                return
         _tell(finished.waiting, self._failure)
         if self._due or self._waiting:
             self._start_soon()

@@ -9,12 +9,17 @@ import os
 class Descriptor:
     """An open file of the kernel; closed when nobody refers to it any more."""
 
-    __slots__ = ("number",)
+    __slots__ = ("_among", "number")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, among: set[int]) -> None:
+        """`among` are the numbers of all open files; this one is in it until it is closed."""
         self.number = number
+        self._among = among
+        among.add(number)
 
     def __del__(self) -> None:
+        # The number may belong to another file as soon as this one is closed.
+        self._among.discard(self.number)
         os.close(self.number)
 
 

@@ -13,12 +13,15 @@ import errno
 import mmap
 from typing import Protocol
 
+from streamlog.broker.storage.descriptors import SHORT
 from streamlog.broker.storage.file_range import FileRange
+from streamlog.broker.storage.open_files import OpenFiles
 from streamlog.errors import (
     LogDirectoryError,
     LogDirectoryFailed,
     LogDirectoryFull,
     LogDirectoryLost,
+    TooManyOpenFiles,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -63,6 +66,10 @@ class File(Protocol):
         """Whether some directory still has the file."""
         ...
 
+    def shared(self) -> File:
+        """The same open file, under a handle of its own; each is closed by itself."""
+        ...
+
     def range(self, size_bytes: int, position: int) -> Buffer | FileRange:
         """Bytes that are in the file, for whoever sends them on; closing it takes none away."""
         ...
@@ -97,6 +104,11 @@ class Files(Protocol):
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Open a file; a writable one is made if it is not there."""
+        ...
+
+    @property
+    def held(self) -> OpenFiles:
+        """Those who keep a file open between two uses."""
         ...
 
     def map(self, path: str) -> Mapping:
@@ -213,6 +225,12 @@ def directory_error(error: OSError, path: str) -> LogDirectoryError:
         return LogDirectoryFull(
             f"{path} can't be written ({reason}): what was acknowledged is there; free some"
             " space, then write again"
+        )
+    if error.errno in SHORT:
+        return TooManyOpenFiles(
+            f"{path} can't be opened ({reason}): nothing is wrong with the disk, and the request"
+            " can be repeated; raise the limit of open files (ulimit -n, LimitNOFILE=), or lower"
+            " max.connections"
         )
     return LogDirectoryFailed(
         f"{path} can't be written ({reason}): what was acknowledged before is there; look at"

@@ -20,6 +20,7 @@ from streamlog.errors import (
     LogDirectoryFailed,
     LogDirectoryLost,
     OffsetOutOfRange,
+    TooManyOpenFiles,
 )
 
 if TYPE_CHECKING:
@@ -67,9 +68,11 @@ class LogDisk:
             raise self.noted(error) from error
 
     def failed(self, error: OSError) -> LogDirectoryError:
-        """It is not to be trusted any more."""
-        self.failure = directory_error(error, self._directory)
-        return self.failure
+        """It is not to be trusted any more; a lack of descriptors says nothing about it."""
+        failure = directory_error(error, self._directory)
+        if not isinstance(failure, TooManyOpenFiles):
+            self.failure = failure
+        return failure
 
     def noted(self, error: OSError) -> LogDirectoryError:
         """It has refused; only what has vanished stays so."""

@@ -13,6 +13,10 @@ from collections.abc import Callable
 from functools import partial
 
 from streamlog.broker.storage.files import Content
+from streamlog.broker.storage.open_files import OpenFiles
+
+OPEN_LOGS_MAX = 1_000
+"""Of the logs that keep their files open; no system has to give descriptors for them."""
 
 Tear = Callable[[bytes, bytes], bytes]
 """What a power cut leaves of a file, from what was synced and what was written."""
@@ -87,6 +91,10 @@ class MemoryFile:
     def linked(self) -> bool:
         return self._alive().links > 0
 
+    def shared(self) -> MemoryFile:
+        self._alive()
+        return type(self)(self._files, self._content, writable=self._writable)
+
     def range(self, size_bytes: int, position: int) -> bytes:
         return self.read(size_bytes, position)
 
@@ -129,8 +137,11 @@ class MemoryFiles:
     refused. `crash` is a power cut or a kill; whoever had files open has to open them again.
     """
 
-    def __init__(self, *, capacity_bytes: int | None = None) -> None:
+    def __init__(
+        self, *, capacity_bytes: int | None = None, open_logs: int = OPEN_LOGS_MAX
+    ) -> None:
         self.capacity_bytes = capacity_bytes
+        self.held = OpenFiles(open_logs)
         self.life = 0
         self._root = _Names()
         self._short_bytes: int | None = None
@@ -157,6 +168,7 @@ class MemoryFiles:
         `torn` decides by itself what is left of a file, from what was synced and what was written.
         """
         self.life += 1
+        self.held = OpenFiles(self.held.most)
         self._short_bytes = self._write_failure = self._sync_failure = None
         if keep_bytes is None:
             self._revert(self._root, None)

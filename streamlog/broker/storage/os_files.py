@@ -11,17 +11,23 @@ import errno
 import fcntl
 import mmap
 import os
+import time
 
+from streamlog.broker.storage.descriptors import SHORT, Shares, shares_now
 from streamlog.broker.storage.file_range import Descriptor, FileRange, read_at
 from streamlog.broker.storage.files import PIECES_MAX, Content, write_whole
+from streamlog.broker.storage.open_files import OpenFiles
 
-MAPPINGS_MAX = 256
-"""Each has a descriptor, too."""
 MAPPED_BYTES_MAX = 64 * 1024 * 1024
 """At most so much of this process's resident memory are pages of mapped files."""
 OWNER_ONLY = 0o600
 """Who may read a log may read everything in it, keys made of passwords included."""
 OWNER_ONLY_DIRECTORY = 0o700
+
+SHORT_TRIES = 10
+"""How often an open is repeated while the process has no descriptor left."""
+SHORT_WAIT_S = 0.02
+"""Between two of those tries; others close files meanwhile."""
 
 # macOS has no fdatasync.
 _sync_data = getattr(os, "fdatasync", os.fsync)
@@ -34,11 +40,12 @@ _ZEROS_BYTES = 64 * 1024
 class OsFile:
     """An open file of the operating system."""
 
-    __slots__ = ("_descriptor", "_held")
+    __slots__ = ("_descriptor", "_files", "_held")
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._held: Descriptor | None = Descriptor(descriptor)
+    def __init__(self, files: OsFiles, held: Descriptor) -> None:
+        self._files = files
+        self._descriptor = held.number
+        self._held: Descriptor | None = held
 
     def read(self, size_bytes: int, position: int) -> bytes:
         return read_at(self._descriptor, size_bytes, position)
@@ -81,10 +88,19 @@ class OsFile:
     def linked(self) -> bool:
         return os.fstat(self._descriptor).st_nlink > 0
 
-    def range(self, size_bytes: int, position: int) -> FileRange:
+    def shared(self) -> OsFile:
+        return OsFile(self._files, self._open_descriptor())
+
+    def range(self, size_bytes: int, position: int) -> FileRange | bytes:
+        held = self._open_descriptor()
+        if self._files.is_short:
+            return self.read(size_bytes, position)
+        return FileRange(held, size_bytes, position)
+
+    def _open_descriptor(self) -> Descriptor:
         if self._held is None:
             raise OSError(errno.EBADF, "the file is closed")
-        return FileRange(self._held, size_bytes, position)
+        return self._held
 
     def close(self) -> None:
         # The number may belong to another file from now on.
@@ -126,24 +142,38 @@ class OsMapping:
 class OsFiles:
     """The files of the operating system."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: Shares | None = None) -> None:
+        """`shares` is what files may hold of the process's descriptors; by default, as of now."""
+        self.shares = shares_now() if shares is None else shares
+        self._held = OpenFiles(self.shares.open_logs)
+        self._numbers: set[int] = set()
+        """The descriptors of all open files; mappings have others."""
         self._mapped: dict[OsMapping, None] = {}
         """Those that are open, the oldest first."""
         self._mapped_bytes = 0
 
     def open(self, path: str, *, writable: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
-        return OsFile(os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY))
+        return self._file(self._descriptor(path, flags))
+
+    @property
+    def held(self) -> OpenFiles:
+        return self._held
+
+    @property
+    def is_short(self) -> bool:
+        """Whether so many files are open that none should stay open for a slow reader."""
+        return len(self._numbers) > self.shares.open_logs + self.shares.reads
 
     def map(self, path: str) -> OsMapping:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._descriptor(path, os.O_RDONLY)
         try:
             mapping = OsMapping(self, descriptor)
         finally:
             os.close(descriptor)
         self._mapped[mapping] = None
         self._mapped_bytes += mapping.size_bytes
-        while len(self._mapped) > MAPPINGS_MAX or self._mapped_bytes > MAPPED_BYTES_MAX:
+        while len(self._mapped) > self.shares.mappings or self._mapped_bytes > MAPPED_BYTES_MAX:
             oldest = next(iter(self._mapped))
             if oldest is mapping:
                 break
@@ -156,7 +186,7 @@ class OsFiles:
         self._mapped_bytes -= mapping.size_bytes
 
     def lock(self, path: str) -> OsFile | None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
+        descriptor = self._descriptor(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -164,7 +194,7 @@ class OsFiles:
             if error.errno in {errno.EAGAIN, errno.EACCES}:
                 return None
             raise
-        return OsFile(descriptor)
+        return self._file(descriptor)
 
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
@@ -182,11 +212,30 @@ class OsFiles:
             os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._descriptor(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def _file(self, descriptor: int) -> OsFile:
+        return OsFile(self, Descriptor(descriptor, self._numbers))
+
+    def _descriptor(self, path: str, flags: int) -> int:
+        """Open `path`; while there is no descriptor left, have others give theirs back.
+
+        Raises:
+            OSError: it can't be opened.
+        """
+        for _ in range(SHORT_TRIES):
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY)
+            except OSError as error:
+                if error.errno not in SHORT:
+                    raise
+            if not self._held.release_all():
+                time.sleep(SHORT_WAIT_S)
+        return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY)
 
 
 def file_stamp(path: str) -> tuple[int, int, int] | None:

@@ -532,7 +532,6 @@ class PartitionLog:
             for segment in segments:
                 files += segment.files_to_sync()
         names = self._segments.sync_names if self._segments.names_are_due else None
-        self._segments.names_are_due = False
         sealed, generation = tuple(self._segments.unsynced), self.truncation.generation
         return PendingSync(end, sealed, tuple(files), names, generation)
 
@@ -540,6 +539,7 @@ class PartitionLog:
         """A sync has succeeded: everything up to its end is on disk."""
         unsynced = self._segments.unsynced
         self._segments.unsynced = [each for each in unsynced if each not in pending.sealed]
+        self._segments.note_named(pending.names is not None, pending.end.base_offset)
         if pending.generation == self.truncation.generation:
             self.synced = max(self.synced, pending.end)
 

@@ -2,8 +2,8 @@
 
 Named by the offset of its first batch in 20 digits. Its batches follow each other without
 gaps up to `size_bytes`; bytes behind that are not part of the log. The last segment of a
-partition keeps its file open for writing; sealed ones are opened for each read, so that a
-thousand segments cost no descriptors.
+partition keeps its file open for writing, until other partitions need the descriptor more
+(`appended_file`); sealed ones are opened for each read, so that a thousand segments cost none.
 Rule of the file: it reads and reports, whether something is torn or damaged is decided in
 `recovery`. A place that is known to be damaged is refused, what surrounds it is served. An
 index entry that disagrees with the log is answered by scanning the file, once, and rebuilding
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from streamlog.broker.config import TopicConfig
 from streamlog.broker.storage.aborted import ABORTED_SUFFIX, AbortedIndex
+from streamlog.broker.storage.appended_file import AppendedFile
 from streamlog.broker.storage.damage import Damage
 from streamlog.broker.storage.file_range import FileRange
 from streamlog.broker.storage.files import Buffer, Content, File, Files, write_whole
@@ -109,7 +110,7 @@ class Segment:
         self._flush_due = False
         self._files, self._partition, self._on_damage = files, partition, on_damage
         self._interval_bytes = index_interval_bytes
-        self._file: File | None = None
+        self._appended = AppendedFile(files)
         self._sealed = True
         self._rescanned = False
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
@@ -126,7 +127,7 @@ class Segment:
         self._indexes.create()
         self.aborted.remove()
         self.unseal()
-        self._file = self._files.open(self.path, writable=True)
+        self._appended.open(self.path)
         self.loaded = True
 
     def unseal(self) -> None:
@@ -151,17 +152,21 @@ class Segment:
 
     def sync(self) -> None:
         """Return when what was appended is on disk; of a closed log the indexes too."""
-        if self._file is not None:
-            self._file.sync()
+        file = self._appended.file
+        if file is not None:
+            file.sync()
             return
         with closing(self._files.open(self.path, writable=True)) as file:
             file.sync()
-        if self.loaded:
+        if self.loaded and self._appended.is_closed:
             self.keep_indexes()
 
     def files_to_sync(self) -> list[File]:
-        """The files of which something may not be on disk, opened once more; to be closed."""
-        sealed = self._file is None
+        """The files of which something may not be on disk, under own handles; to be closed."""
+        file = self._appended.file
+        if file is not None:
+            return [file.shared()]
+        sealed = self._appended.is_closed
         paths = [self.path, *(self._indexes.paths if sealed else ())]
         if sealed and len(self.aborted):
             paths.append(self.aborted.path)
@@ -171,9 +176,7 @@ class Segment:
         """Close the log; a read opens it again for itself."""
         self._sealed = True
         self._indexes.unmap()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._appended.close()
 
     def remove(self) -> None:
         """Delete the files."""
@@ -225,13 +228,10 @@ class Segment:
 
     def linked(self) -> bool:
         """Whether the log that is appended to still is in a directory."""
-        if self._file is None and not self._sealed:
-            file = self._files.open(self.path, writable=True)
-            if file.size() < self.size_bytes:
-                file.close()  # Not the one that was there.
-                return False
-            self._file = file
-        return self._file is not None and self._file.linked()
+        file = self._appended.file
+        if file is None and not self._sealed:
+            file = self._appended.open(self.path, self.size_bytes)
+        return file is not None and file.linked()
 
     @property
     def end(self) -> SegmentEnd:
@@ -365,9 +365,7 @@ class Segment:
         Raises:
             OSError: it can't be written; the file ends with the last whole batch, as before.
         """
-        file = self._file
-        if file is None:
-            raise ValueError(f"{self.path} is sealed")
+        file = self._appended.to_append(self.path, self.size_bytes)
         if self._flush_due:
             # Before the data: if there is no space even for this, nothing has happened yet.
             self._flush_indexes()
@@ -466,8 +464,10 @@ class Segment:
 
     @contextmanager
     def _reading(self) -> Iterator[File]:
-        if self._file is not None:
-            yield self._file
+        file = self._appended.file
+        if file is not None:
+            self._appended.was_used = True
+            yield file
             return
         with closing(self._files.open(self.path)) as file:
             yield file

@@ -156,6 +156,11 @@ class Segments:
         """Bring the names of all of them to disk; callable from any thread."""
         self._files.sync_directory(self._directory)
 
+    def note_named(self, synced: bool, base_offset: int) -> None:  # noqa: FBT001 - a state, not a switch
+        """The names of all segments up to the one at `base_offset` are on disk, if `synced`."""
+        if synced and base_offset == self.active.base_offset:
+            self.names_are_due = False
+
     def epochs(self) -> Iterator[tuple[int, int]]:
         """Leader epoch and base offset of every batch, as far as headers are sound."""
         for segment in self:

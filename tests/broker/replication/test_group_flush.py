@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
@@ -14,6 +16,7 @@ from streamlog.broker.config import BrokerConfig
 from streamlog.broker.group_config import GroupConfig
 from streamlog.broker.storage.memory_files import MemoryFile, MemoryFiles
 from streamlog.broker.storage.partition_log import PartitionLog
+from streamlog.broker.storage.syncing import PendingSync
 from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.coordination import (
@@ -352,3 +355,58 @@ def test_relaxed_brings_a_sealed_segment_to_disk(files: SlowFiles) -> None:
         await synced(log, 2)
 
     run_relaxed(files, story)
+
+
+def test_a_round_opens_a_bounded_number_of_files_and_still_covers_all(
+    files: SlowFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamlog.broker.replication.group_flush.ROUND_FILES_MAX", 2)
+
+    async def story(broker: Broker) -> None:
+        create(broker, partitions=7)
+        files.hold()
+        written = [
+            later(broker, produce_request(batch(b"%d" % number), index=number))
+            for number in range(7)
+        ]
+        await syncing(files)
+        files.go_on.set()
+        for each in written:
+            assert told(await each)[0] == 0
+        logs = broker.directory.topics["t"].partitions.values()
+        assert [log.recovery_point for log in logs] == [1] * 7
+
+    run(files, story)
+
+
+def test_a_round_that_finds_no_descriptor_is_tried_again(
+    files: SlowFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streamlog.broker.replication.group_flush.SHORT_RETRY_S", 0.001)
+    refusals = [3]
+    opened = files.open
+
+    def short(path: str, *, writable: bool = False) -> MemoryFile:
+        if path.endswith(".log") and writable and refusals[0]:
+            refusals[0] -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(path, writable=writable)
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        log = broker.directory.topics["t"].partitions[0]
+        begun = log.begin_sync
+
+        def released(*, sealed_only: bool = False) -> PendingSync | None:
+            files.held.release_all()
+            return begun(sealed_only=sealed_only)
+
+        monkeypatch.setattr(log, "begin_sync", released)
+        monkeypatch.setattr(files, "open", short)
+        answer = told(await later(broker, produce_request(batch(b"a"))))
+        assert answer == (0, 0)
+        assert not refusals[0]
+        assert log.recovery_point == 1
+
+    run(files, story)
+    assert caplog.text.count("a sync waits for file descriptors") == 1

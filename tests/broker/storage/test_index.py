@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.broker.storage.descriptors import shares
 from streamlog.broker.storage.files import Files, read_file
 from streamlog.broker.storage.index import PENDING_MAX, ROOM_ENTRIES, OffsetIndex, TimeIndex
 from streamlog.broker.storage.memory_files import MemoryFiles
@@ -236,10 +237,9 @@ def test_an_index_that_is_built_anew_over_a_sound_one_writes_nothing() -> None:
 
 
 def test_only_so_many_indexes_are_mapped_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("streamlog.broker.storage.os_files.MAPPINGS_MAX", 3)
-    files = OsFiles()
+    files = OsFiles(shares(1024)._replace(mappings=3))
     indexes = [filled(files, f"{tmp_path}/{number}", 1000) for number in range(8)]
     for _ in range(3):
         for index in indexes:

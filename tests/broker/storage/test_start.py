@@ -120,4 +120,4 @@ def test_partitions_that_nobody_writes_to_hold_no_file_open() -> None:
     files, directory = filled()
     directory.close()
     logs = reopened(files).topics["t"].partitions.values()
-    assert all(log._segments.active._file is None for log in logs)
+    assert all(log._segments.active._appended.file is None for log in logs)
