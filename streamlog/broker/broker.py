@@ -52,9 +52,8 @@ from streamlog.broker.security.principals import ANONYMOUS
 from streamlog.broker.security.users import Users
 from streamlog.broker.security_config import PLAINTEXT
 from streamlog.broker.storage.aside import Threads, os_thread
-from streamlog.broker.storage.descriptors import shares_now
 from streamlog.broker.storage.log_directory import LogDirectory
-from streamlog.broker.storage.os_files import OsFiles
+from streamlog.broker.storage.os_files import OsFiles, shares_now
 from streamlog.broker.tasks import Tasks
 from streamlog.broker.upkeep import Upkeep
 from streamlog.broker.user_requests import UserRequests

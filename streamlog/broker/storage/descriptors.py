@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import resource
-from pathlib import Path
 from typing import NamedTuple
 
 RAISED_MAX = 1024 * 1024
@@ -29,7 +28,6 @@ DESCRIPTORS_PER_CONNECTION = 2
 """One for the transport, one for its outlet."""
 SHORT = frozenset({errno.EMFILE, errno.ENFILE})
 """The process, or the system, has no descriptor left. Says nothing about a disk."""
-_OPEN_NOW = "/proc/self/fd"
 
 
 class Shares(NamedTuple):
@@ -89,12 +87,3 @@ def hard_limit() -> int:
     """How many descriptors this process may be allowed at most."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return RAISED_MAX if hard == resource.RLIM_INFINITY else min(hard, RAISED_MAX)
-
-
-def shares_now() -> Shares:
-    """The shares under the limit of this process, less what it has open already."""
-    try:
-        taken = RESERVED + sum(1 for _ in Path(_OPEN_NOW).iterdir())
-    except OSError:
-        taken = RESERVED  # macOS has no such directory.
-    return shares(soft_limit(), taken)

@@ -13,7 +13,7 @@ import mmap
 import os
 import time
 
-from streamlog.broker.storage.descriptors import SHORT, Shares, shares_now
+from streamlog.broker.storage.descriptors import RESERVED, SHORT, Shares, shares, soft_limit
 from streamlog.broker.storage.file_range import Descriptor, FileRange, read_at
 from streamlog.broker.storage.files import PIECES_MAX, Content, write_whole
 from streamlog.broker.storage.open_files import OpenFiles
@@ -35,6 +35,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 _allocate = getattr(os, "posix_fallocate", None)
 _NO_ALLOCATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV}
 _ZEROS_BYTES = 64 * 1024
+_OPEN_NOW = "/proc/self/fd"
 
 
 class OsFile:
@@ -236,6 +237,15 @@ class OsFiles:
             if not self._held.release_all():
                 time.sleep(SHORT_WAIT_S)
         return os.open(path, flags | os.O_CLOEXEC, OWNER_ONLY)
+
+
+def shares_now() -> Shares:
+    """The shares under the limit of this process, less what it has open already."""
+    try:
+        taken = RESERVED + len(os.listdir(_OPEN_NOW))
+    except OSError:
+        taken = RESERVED  # macOS has no such directory.
+    return shares(soft_limit(), taken)
 
 
 def file_stamp(path: str) -> tuple[int, int, int] | None:
