@@ -142,6 +142,7 @@ def test_tests_mirror_the_package() -> None:
     for test in ROOT.glob("tests/**/test_*.py"):
         room = name(test.parent).removeprefix("tests").strip("/")
         apart = {
+            "attack",
             "builds",
             "chaos",
             "cluster",
