@@ -8,7 +8,7 @@ HOT := $(TYPES) $(TYPES:.pxd=.py)
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos procedures soak properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
+.PHONY: help demo demo-spark spark questions test lint bench simulate simulate-coverage chaos procedures soak attack properties fuzz equality equality-live oracle oracle-kafka conformance conformance-cluster conformance-kafka compile clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -66,6 +66,10 @@ chaos: $(VENV)/.dev ## three brokers as processes under load, and what goes wron
 
 procedures: $(VENV)/.dev ## the commands of docs/operations.md as they stand there, under a load: disks replaced, rolling restart, one broker to three, moves, draining (ARGS="replace-disks grow" for some, ARGS=--quick)
 	@$(BIN)/python -m chaos.procedures $(ARGS)
+
+attack: $(VENV)/.dev ## hostile clients on the loopback: descriptors, half-open connections, slowloris, garbage, bombs, names, terminals, timing, memory before login (ATTACKS="names timing", SIZE=n times the tests' size); JSON in build/attack.json
+	@mkdir -p build
+	@$(BIN)/python -m tests.attack $(ATTACKS) $(if $(SIZE),--size $(SIZE)) --report build/attack.json $(ARGS)
 
 soak: $(VENV)/.dev ## three brokers that live through HOURS=2 of trouble, and must not grow by it; JSON in build/soak.json
 	@mkdir -p build

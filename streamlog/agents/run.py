@@ -31,6 +31,7 @@ from streamlog.agents.slices import Part, Slice
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
+from streamlog.processing.exits import EXITS, exit_failure
 from streamlog.processing.outbox import Drop
 from streamlog.records.batch import Record as RawRecord
 from streamlog.tables.at_hand import AT_HAND
@@ -294,6 +295,10 @@ class AgentRun:
                 # It stays busy, so that nobody takes this for rest before `run` has ended.
                 if not await self._goes_on(call, error):
                     raise call.failed(error) from error
+            except EXITS as stop:
+                failure = exit_failure(stop)
+                if not await self._goes_on(call, failure):
+                    raise call.failed(failure) from failure
         if not self.is_ending:
             raise ProcessingError(
                 f"agent {name!r} returned while its topic {self.agent.topic.name!r} goes on: "

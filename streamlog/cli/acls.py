@@ -16,7 +16,7 @@ from rich.table import Table as Grid
 
 from streamlog.broker.config import BrokerConfig
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import out
+from streamlog.cli.terminal import out, say
 from streamlog.client.acl_admin import Acl, AclFilter, word
 from streamlog.client.admin import Admin
 from streamlog.errors import UsageError
@@ -175,7 +175,7 @@ def acls_add(
     session: Session = context.obj
     ask(session, log, lambda admin: admin.create_acls(wanted), create=True, config=_config())
     for acl in wanted:
-        typer.echo(f"added: {acl}")
+        say(f"added: {acl}")
 
 
 @acls.command("remove")
@@ -222,9 +222,9 @@ def acls_remove(
     session: Session = context.obj
     gone = ask(session, log, lambda admin: admin.delete_acls(filters), config=_config())
     for acl in gone:
-        typer.echo(f"removed: {acl}")
+        say(f"removed: {acl}")
     if not gone:
-        typer.echo("there was no such ACL")
+        say("there was no such ACL")
 
 
 def _config() -> BrokerConfig:

@@ -17,7 +17,7 @@ from streamlog.cli.cluster_grow import cluster_grow
 from streamlog.cli.cluster_init import cluster_init
 from streamlog.cli.cluster_status import cluster_status, numbers_of
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import out
+from streamlog.cli.terminal import out, say
 from streamlog.client.cluster_descriptions import PartitionDescription
 from streamlog.errors import LogError, UsageError
 from streamlog.protocol.error_codes import ErrorCode
@@ -61,12 +61,12 @@ def cluster_elect(
     done = ask(session, log, lambda admin: admin.elect_leaders(wanted or None, unclean=unclean))
     elected = [where for where, error in done.items() if error is None]
     for where in sorted(elected):
-        typer.echo(f"{where.topic}-{where.partition}: its leader is elected")
+        say(f"{where.topic}-{where.partition}: its leader is elected")
     refused = _first_other(done.values(), ErrorCode.ELECTION_NOT_NEEDED)
     if refused is not None:
         raise refused
     if not elected:
-        typer.echo("nothing to do: all are led by their preferred replicas")
+        say("nothing to do: all are led by their preferred replicas")
 
 
 @cluster.command("reassign")
@@ -114,7 +114,7 @@ def cluster_reassign(
             raise typer.Exit(1)
         if verify:
             for topic in ask(session, log, lambda admin: admin.remove_throttles()):
-                typer.echo(f"{topic} is not throttled any more")
+                say(f"{topic} is not throttled any more")
         return
     _move(session, log, wanted)
 
@@ -126,7 +126,7 @@ def _move(
     for where, error in done.items():
         if error is None:
             what = "is on its way" if wanted[where] else "stays"
-            typer.echo(f"{where.topic}-{where.partition} {what}")
+            say(f"{where.topic}-{where.partition} {what}")
     refused = next((error for error in done.values() if error is not None), None)
     if refused is not None:
         raise refused
@@ -140,12 +140,12 @@ def _throttle(
 ) -> None:
     brokers = ask(session, log, lambda admin: admin.throttle_moves(bytes_per_s, moves))
     if brokers:
-        typer.echo(
+        say(
             f"brokers {numbers_of(brokers)} copy {bytes_per_s} bytes a second at most, until"
             " `streamlog cluster reassign --verify` finds nothing on its way"
         )
     else:
-        typer.echo("nothing is copied, so nothing is throttled")
+        say("nothing is copied, so nothing is throttled")
 
 
 def _show_moves(session: Session, log: str | None) -> bool:

@@ -17,7 +17,7 @@ import typer
 from streamlog.broker.config import BrokerConfig
 from streamlog.broker.quorum_config import QuorumConfig
 from streamlog.cli.broker import LISTEN_DEFAULT, parse_address
-from streamlog.cli.terminal import named_values
+from streamlog.cli.terminal import named_values, say
 from streamlog.errors import UsageError
 
 VOTERS_USUAL = 3
@@ -118,11 +118,11 @@ def cluster_init(
             "--rejoin needs the --cluster-id of the cluster; `cluster status` tells it"
         )
     made = make(seats, cluster_id, rejoins=rejoin)
-    typer.echo(f"cluster {made}")
+    say(f"cluster {made}")
     for each in seats:
-        typer.echo(f"node {each.number}, {each.listeners}: streamlog broker --config {each.config}")
+        say(f"node {each.number}, {each.listeners}: streamlog broker --config {each.config}")
     if node is not None and cluster_id is None and voters:
-        typer.echo(
+        say(
             "for each other node, on its machine: streamlog cluster init --node ID --data DIR"
             f" --cluster-id {made} --voters {voters}"
         )

@@ -17,7 +17,7 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import out
+from streamlog.cli.terminal import out, say
 from streamlog.client.admin import Admin
 from streamlog.client.cluster_descriptions import (
     ClusterDescription,
@@ -124,7 +124,7 @@ def cluster_status(
     status = ask(session, log, look) if wait is None else wait_for(session, log, wait)
     show(status)
     if wait is not None and not status.is_well:
-        typer.echo(f"not well after {wait:g} s", err=True)
+        say(f"not well after {wait:g} s", err=True)
         raise typer.Exit(EXIT_NOT_WELL)
 
 
@@ -203,7 +203,7 @@ async def look_until(admin: Admin, seconds: float) -> Status:
 
 def show(status: Status) -> None:
     """Print it."""
-    typer.echo(f"cluster {status.cluster.cluster_id}")
+    say(f"cluster {status.cluster.cluster_id}")
     if status.quorum is not None:
         _show_quorum(status.quorum)
     grid = Grid("broker", "address", "rack", "leads", "holds", "in sync")
@@ -213,7 +213,7 @@ def show(status: Status) -> None:
     for number in status.missing:
         grid.add_row(str(number), "not there", "", *_shares(status, number))
     out().print(grid)
-    typer.echo(
+    say(
         f"{len(status.partitions)} partitions, {len(status.lacking)} with replicas that are not in"
         f" sync, {len(status.under_min_isr)} of them with fewer than {MIN_INSYNC},"
         f" {len(status.offline)} without a leader"
@@ -221,11 +221,11 @@ def show(status: Status) -> None:
     if status.lacking:
         out().print(_partitions(status.lacking[:PARTITIONS_SHOWN]))
     if len(status.lacking) > PARTITIONS_SHOWN:
-        typer.echo(f"and {len(status.lacking) - PARTITIONS_SHOWN} more")
+        say(f"and {len(status.lacking) - PARTITIONS_SHOWN} more")
     for doubt in status.doubts[:DOUBTS_SHOWN]:
-        typer.echo(f"not proved: {doubt}")
+        say(f"not proved: {doubt}")
     if len(status.doubts) > DOUBTS_SHOWN:
-        typer.echo(f"and {len(status.doubts) - DOUBTS_SHOWN} more")
+        say(f"and {len(status.doubts) - DOUBTS_SHOWN} more")
 
 
 def numbers_of(numbers: Iterable[int]) -> str:
@@ -234,7 +234,7 @@ def numbers_of(numbers: Iterable[int]) -> str:
 
 
 def _show_quorum(quorum: QuorumDescription) -> None:
-    typer.echo(
+    say(
         f"quorum: node {quorum.leader} leads epoch {quorum.epoch},"
         f" committed up to {quorum.high_watermark}"
     )

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import named_values, out
+from streamlog.cli.terminal import named_values, out, say
 from streamlog.client.config_admin import ALL_BROKERS, Append, Change, ConfigEntry, Subtract
 from streamlog.errors import UsageError
 
@@ -72,7 +72,7 @@ def configs_describe(
     for each in sorted(shown, key=lambda each: each.name):
         meaning = [escape(each.documentation or "")] if everything else []
         grid.add_row(each.name, escape(_value(each)), each.source, *meaning)
-    out().print(grid)
+    out(markup=True).print(grid)
 
 
 @configs.command("alter")
@@ -105,7 +105,7 @@ def configs_alter(
     )
     whose = f"topic {topic}" if topic is not None else f"broker {broker}"
     done = "would be changed" if check else "changed"
-    typer.echo(f"{done} for {whose}: {', '.join(changes)}")
+    say(f"{done} for {whose}: {', '.join(changes)}")
 
 
 def _changes(

@@ -21,7 +21,7 @@ from rich.table import Table as Grid
 
 from streamlog.assignors import TopicPartition
 from streamlog.cli.session import LogOption, Session, with_log
-from streamlog.cli.terminal import out, text_of
+from streamlog.cli.terminal import out, say, text_of
 from streamlog.cli.topics import partitions_of
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
@@ -88,7 +88,7 @@ def dlq_list(
     grid = Grid("letter", "time", "from", "operator", "error", "attempts", "key", "value")
     for letter in found:
         grid.add_row(*map(escape, _row(letter)))
-    console = out()
+    console = out(markup=True)
     console.print(grid)
     console.print(f"{len(found)} letters in {name}{' at least' if len(found) == limit else ''}")
 
@@ -120,10 +120,10 @@ def dlq_replay(
 
     letters = with_log(context.obj, log, replay)
     passed = [letter for letter in letters if letter.is_internal]
-    typer.echo(f"sent {len(letters) - len(passed)} records again")
+    say(f"sent {len(letters) - len(passed)} records again")
     if passed:
         places = ", ".join(_place(letter) for letter in passed)
-        typer.echo(
+        say(
             f"passed over {len(passed)} that only the app itself writes (behind a repartition or "
             f"an aggregation): {places}; correct the app, and send what they came from again"
         )
@@ -169,7 +169,7 @@ def dlq_drop(
         await opened.admin().delete_records(wanted)
         return sum(max(offset - begins.get(part, offset), 0) for part, offset in wanted.items())
 
-    typer.echo(f"removed {with_log(context.obj, log, drop)} offsets of {name}")
+    say(f"removed {with_log(context.obj, log, drop)} offsets of {name}")
 
 
 def _topic(session: Session, given: str | None) -> str:

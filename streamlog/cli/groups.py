@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 
 from streamlog.assignors import TopicPartition
 from streamlog.cli.session import LogOption, ask, with_log
-from streamlog.cli.terminal import out
+from streamlog.cli.terminal import out, say
 from streamlog.client.consumer import Consumer
 from streamlog.client.group_admin import GroupDescription
 from streamlog.errors import UnknownTopicOrPartition, UsageError
@@ -76,7 +76,7 @@ def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -
         return described, committed, ends
 
     described, committed, ends = with_log(context.obj, log, look)
-    typer.echo(
+    say(
         f"group {name}: {described.state}, {described.kind}, assignor "
         f"{described.assignor or '-'}, {len(described.members)} members"
     )
@@ -103,7 +103,7 @@ def groups_describe(context: typer.Context, name: Name, log: LogOption = None) -
 def groups_delete(context: typer.Context, name: Name, log: LogOption = None) -> None:
     """Delete a group that has no members, with all that it has committed."""
     ask(context.obj, log, lambda admin: admin.delete_groups([name]))
-    typer.echo(f"deleted group {name}")
+    say(f"deleted group {name}")
 
 
 @groups.command("reset-offsets")
@@ -148,7 +148,7 @@ def groups_reset_offsets(
 
     before, after = with_log(context.obj, log, reset)
     _show_moves(before, after)
-    typer.echo(
+    say(
         f"group {name} reads on from there" if execute else "nothing was changed: --execute does it"
     )
 
@@ -189,7 +189,7 @@ async def _of_those_there(
         try:
             found |= await look_up([part for part in sorted(parts) if part.topic == topic])
         except UnknownTopicOrPartition as error:
-            typer.echo(f"topic {topic}: {error}", err=True)
+            say(f"topic {topic}: {error}", err=True)
     return found
 
 

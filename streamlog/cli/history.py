@@ -10,7 +10,7 @@ import typer
 
 from streamlog.cli.running import run
 from streamlog.cli.session import LogOption, Session
-from streamlog.cli.terminal import warnings_logged
+from streamlog.cli.terminal import say, warnings_logged
 from streamlog.durations import duration_ms, moment
 from streamlog.errors import TopologyError, UsageError
 
@@ -114,12 +114,12 @@ def backfill(
             directory=directory,
             lower="auto" if lower is Lower.AUTO else "off",
         )
-    typer.echo(job.explain())
+    say(job.explain())
     if explain:
         return
     snapshot = job.run()
     manifest = snapshot.manifest
-    typer.echo(
+    say(
         f"snapshot {snapshot.id}: {len(manifest.tasks)} tasks, {manifest.rows} rows of state, "
         f"{sum(staged.records for staged in manifest.staged)} staged rows in {snapshot.url}"
     )
@@ -176,7 +176,7 @@ def compare(
         found = _topic(app, spec)
         with warnings_logged():
             comparison = app.compare(found, version=version, since=since, patience=patience)
-    typer.echo(str(comparison))
+    say(str(comparison))
     if not comparison:
         raise typer.Exit(EXIT_DIFFERENT)
 
@@ -207,7 +207,7 @@ def _inputs_of(app: App, snapshot: Snapshot, topic: TopicSpec, reader: LogReader
     try:
         plan = planned_again(program.topology, reader.partitions(), snapshot.manifest)
     except TopologyError as error:
-        typer.echo(f"the records that led to rows are not shown: {error}")
+        say(f"the records that led to rows are not shown: {error}")
         return None
     if plan is None:
         return None
@@ -241,14 +241,14 @@ def hand_over(
             rewind=rewind,
         )
     if done.is_repeated:
-        typer.echo(f"{done.app_id} was given snapshot {done.snapshot} before: nothing was changed")
+        say(f"{done.app_id} was given snapshot {done.snapshot} before: nothing was changed")
         return
-    typer.echo(
+    say(
         f"{done.app_id} goes on from snapshot {done.snapshot}, with {done.rows} rows of state; "
         f"start its workers{'' if version is None else f': worker --version {version}'}"
     )
     for (topic, partition), offset in sorted(done.offsets.items()):
-        typer.echo(f"  {topic}-{partition} from offset {offset}")
+        say(f"  {topic}-{partition} from offset {offset}")
 
 
 def _session(app: App, master: str) -> object:
@@ -325,22 +325,22 @@ async def _promoted(
             place=place,
             security=app.security,
             patience_ms=patience_ms,
-            on_step=typer.echo,
+            on_step=say,
         )
         if is_cancelled:
             was_there = await promotion.cancel(program, stage)
-            typer.echo("workers go on" if was_there else "no promotion is under way")
+            say("workers go on" if was_there else "no promotion is under way")
             return
         if version is None:
             done = await promotion.take_back(program, stage)
         else:
             done = await promotion.promote(program, version, stage)
-    typer.echo(
+    say(
         f"version {done.version!r} is app {done.app_id!r} from {moment(done.cut_ms).isoformat()} "
         f"on, with {done.rows} rows of state: end the workers of the program before, and start "
         "those of this one"
     )
-    typer.echo(f"the way back, with the program before: promote --undo (it needs {done.before})")
+    say(f"the way back, with the program before: promote --undo (it needs {done.before})")
 
 
 def _app_of(context: typer.Context, log: str | None) -> App:

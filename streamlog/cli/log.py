@@ -19,7 +19,7 @@ from streamlog.broker.storage.findings import Finding, Kind, Report
 from streamlog.broker.storage.inspection import Inspection
 from streamlog.broker.storage.mending import ADVICE, MENDED, mend
 from streamlog.broker.storage.stored import Placed
-from streamlog.cli.terminal import out, text_of
+from streamlog.cli.terminal import out, say, text_of
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch
 from streamlog.records.control import ABORT, COMMIT, marker_of, time_mark_of
@@ -68,7 +68,7 @@ def dump(
         _tell_holder(inspection)
         stored = inspection.partition(topic, partition)
         for line in islice(_dumped(inspection.batches(stored, offset), records=records), limit):
-            typer.echo(line)
+            say(line)
 
 
 @log_commands.command()
@@ -88,15 +88,15 @@ def repair(
         mendable = [finding for finding in report.findings if finding.kind in MENDED]
         if not mendable:
             _advise(report)
-            typer.echo("nothing to mend" if report.is_sound else "nothing that can be mended")
+            say("nothing to mend" if report.is_sound else "nothing that can be mended")
             raise typer.Exit(0 if report.is_sound else EXIT_DAMAGED)
-        typer.echo(_price(mendable))
+        say(_price(mendable))
         if not yes:
             typer.confirm("mend?", abort=True)
         for done in mend(inspection, report):
-            typer.echo(f"{done.path}: {done.what}")
+            say(f"{done.path}: {done.what}")
         left = inspection.verify()
-    typer.echo("everything else is readable" if left.is_sound else "some of it is still there:")
+    say("everything else is readable" if left.is_sound else "some of it is still there:")
     if not left.is_sound:
         _show(left)
         _advise(left)
@@ -105,7 +105,7 @@ def repair(
 
 def _tell_holder(inspection: Inspection) -> None:
     if inspection.holder is not None:
-        typer.echo(
+        say(
             f"{inspection.holder}; reading beside it: the end of each partition is not judged",
             err=True,
         )
@@ -126,8 +126,8 @@ def _show(report: Report) -> None:
                 each.reason,
             )
             grid.add_row(*map(escape, cells))
-        out().print(grid)
-    typer.echo(
+        out(markup=True).print(grid)
+    say(
         f"{counts.partitions} partitions, {counts.segments} segments, {counts.batches} batches, "
         f"{counts.records} records, {counts.size_bytes} bytes: {_verdict(report)}"
     )
@@ -135,7 +135,7 @@ def _show(report: Report) -> None:
 
 def _advise(report: Report) -> None:
     for kind in sorted({finding.kind for finding in report.findings} & ADVICE.keys()):
-        typer.echo(f"{kind}: {ADVICE[kind]}")
+        say(f"{kind}: {ADVICE[kind]}")
 
 
 def _verdict(report: Report) -> str:

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import out
+from streamlog.cli.terminal import out, say
 from streamlog.client.quota_admin import shown
 from streamlog.errors import UsageError
 
@@ -80,7 +80,7 @@ def quotas_set(
     session: Session = context.obj
     ask(session, log, lambda admin: admin.alter_client_quotas(entity, rates), create=True)
     for name, rate in rates.items():
-        typer.echo(f"{shown(entity)}: {name} is {rate}")
+        say(f"{shown(entity)}: {name} is {rate}")
 
 
 @quotas.command("remove")
@@ -101,7 +101,7 @@ def quotas_remove(
     rates: dict[str, float | None] = dict.fromkeys(names or (PRODUCER, CONSUMER))
     session: Session = context.obj
     ask(session, log, lambda admin: admin.alter_client_quotas(entity, rates))
-    typer.echo(f"{shown(entity)}: {' and '.join(rates)} removed")
+    say(f"{shown(entity)}: {' and '.join(rates)} removed")
 
 
 def _entity(

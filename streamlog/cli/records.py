@@ -11,7 +11,7 @@ import typer
 from streamlog.assignors import TopicPartition
 from streamlog.cli.running import run, serve
 from streamlog.cli.session import LogOption, Session
-from streamlog.cli.terminal import text_of
+from streamlog.cli.terminal import say, text_of
 from streamlog.cli.topics import partitions_of
 from streamlog.errors import UnknownTopicOrPartition
 from streamlog.log import Log
@@ -52,7 +52,7 @@ def send(
                     topic, value_bytes, key=key_bytes, partition=partition
                 )
                 sent = await sending
-        typer.echo(f"sent to {sent.topic}, partition {sent.partition}, offset {sent.offset}")
+        say(f"sent to {sent.topic}, partition {sent.partition}, offset {sent.offset}")
 
     run(main())
 
@@ -106,7 +106,7 @@ def encode(serde: Serde[Any], text: str) -> bytes:
 def _show(polled: Mapping[TopicPartition, Sequence[Record]], spec: TopicSpec | None) -> None:
     for records in polled.values():
         for record in records:
-            typer.echo(shown(record, spec))
+            say(shown(record, spec))
 
 
 def shown(record: Record, spec: TopicSpec | None) -> str:

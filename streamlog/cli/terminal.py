@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from streamlog.cli.plain_text import OneLineFormatter, several_lines
 from streamlog.errors import ProcessingError, StreamlogError, UsageError
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ def set_up_logging(*, verbose: bool) -> None:
         from rich.logging import RichHandler  # noqa: PLC0415 - the same
 
         handler = RichHandler(console=Console(stderr=True), show_path=False)
-        handler.setFormatter(logging.Formatter("%(message)s", datefmt="[%X]"))
+        handler.setFormatter(OneLineFormatter("%(message)s", datefmt="[%X]"))
     else:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     package = logging.getLogger("streamlog")
     package.handlers = [handler]
     package.setLevel(logging.DEBUG if verbose else logging.INFO)
@@ -59,12 +60,22 @@ def warnings_logged() -> Iterator[None]:
         logger.warning("%s", warning.message)
 
 
-def out() -> Console:
-    """Standard output; tables are as wide as they need to be if it is not a terminal."""
-    from rich.console import Console  # noqa: PLC0415 - a broker starts faster without
+def out(*, markup: bool = False) -> Console:
+    """Standard output; tables are as wide as they need to be if it is not a terminal.
+
+    With `markup`, tags in texts are styles, so what comes from others has to be escaped.
+    """
+    from streamlog.cli.plain_console import (  # noqa: PLC0415 - a broker starts faster without
+        PlainConsole,
+    )
 
     width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
-    return Console(highlight=False, width=width)
+    return PlainConsole(highlight=False, width=width, markup=markup, emoji=False)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a text; what a terminal would obey in names and errors of others is escaped."""
+    typer.echo(several_lines(text), err=err)
 
 
 def fail(error: BaseException) -> NoReturn:
@@ -74,7 +85,7 @@ def fail(error: BaseException) -> NoReturn:
     cause = error.__cause__
     if isinstance(error, ProcessingError) and not isinstance(cause, StreamlogError | None):
         _print_traceback(cause)
-    typer.echo(f"error: {error}", err=True)
+    say(f"error: {error}", err=True)
     sys.exit(error.exit_code)
 
 
@@ -83,7 +94,8 @@ def _print_traceback(error: BaseException) -> None:
     ours, place = str(PACKAGE), error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename.startswith(ours):
         place = place.tb_next
-    traceback.print_exception(type(error), error, place or error.__traceback__)
+    lines = traceback.format_exception(type(error), error, place or error.__traceback__)
+    say("".join(lines).rstrip("\n"), err=True)
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

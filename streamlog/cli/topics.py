@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 from streamlog.assignors import TopicPartition
 from streamlog.cli.running import run
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import named_values, out
+from streamlog.cli.terminal import named_values, out, say
 from streamlog.client.consumer import Consumer
 from streamlog.client.topic_admin import PARTITIONS_DEFAULT, REPLICAS_DEFAULT, NewTopic
 from streamlog.log import Log
@@ -64,7 +64,7 @@ def topics_create(
     configs = named_values("--config", config or [])
     new = NewTopic(name, partitions=partitions, replication_factor=replicas, configs=configs)
     ask(context.obj, log, lambda admin: admin.create_topics([new]), create=True)
-    typer.echo(f"created {name}")
+    say(f"created {name}")
 
 
 @topics.command("alter")
@@ -76,7 +76,7 @@ def topics_alter(
 ) -> None:
     """Give a topic more partitions. Records with keys may go elsewhere from then on."""
     ask(context.obj, log, lambda admin: admin.create_partitions(name, partitions))
-    typer.echo(f"{name} has {partitions} partitions")
+    say(f"{name} has {partitions} partitions")
 
 
 @topics.command("delete")
@@ -87,7 +87,7 @@ def topics_delete(
 ) -> None:
     """Delete a topic with all its records."""
     ask(context.obj, log, lambda admin: admin.delete_topics([name]))
-    typer.echo(f"deleted {name}")
+    say(f"deleted {name}")
 
 
 @topics.command("describe")

@@ -54,7 +54,7 @@ def topology(
     elif change is None:
         typer.echo(built.describe())
     else:
-        out().print(f"topology {built.app_id}: {version(change)}")
+        out(markup=True).print(f"topology {built.app_id}: {version(change)}")
         print_difference(change)
 
 
@@ -96,7 +96,7 @@ def version(change: Change) -> str:
 
 def print_difference(change: Change) -> None:
     """A line each, signed and in colour."""
-    console = out()
+    console = out(markup=True)
     for line in change.difference.lines():
         style = STYLES[line[0]]
         console.print(f"  [{style}]{escape(line)}[/{style}]", soft_wrap=True)

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import out
+from streamlog.cli.terminal import out, say
 from streamlog.errors import UsageError
 from streamlog.protocol.scram import ITERATIONS_DEFAULT, ITERATIONS_MIN
 
@@ -42,7 +42,7 @@ def add(
         lambda admin: admin.set_password(user, password, iterations=iterations),
         create=True,
     )
-    typer.echo(f"{user} has a password")
+    say(f"{user} has a password")
 
 
 @users.command()
@@ -50,7 +50,7 @@ def remove(context: typer.Context, user: User, log: LogOption = None) -> None:
     """Take a user's password away. Who has come in stays until the connection or session ends."""
     session: Session = context.obj
     ask(session, log, lambda admin: admin.remove_user(user))
-    typer.echo(f"removed {user}")
+    say(f"removed {user}")
 
 
 @users.command("list")

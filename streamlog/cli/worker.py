@@ -86,7 +86,7 @@ def _banner(start: Start) -> None:
         "once": ", ".join(service.name for service in program.tasks),
         "web": "" if start.web is None else f"http://{start.web}",
     }
-    console = out()
+    console = out(markup=True)
     for what, text in rows.items():
         if text:
             console.print(f"[bold]{what:<10}[/bold]{escape(text)}", soft_wrap=True)

@@ -28,6 +28,7 @@ from typing import Any
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch, Feed, Origin
+from streamlog.processing.exits import EXITS, exit_failure
 from streamlog.processing.node_time import NodeTime
 from streamlog.processing.processor_context import Forwarded, TaskContext, TaskTimers
 from streamlog.processing.processor_store import BoundStore, ExpiringBoundStore
@@ -205,6 +206,8 @@ class ProcessorStep(Step):
             self._processor.process(self._context.take(batch, at, index=self._index))
         except Exception as error:
             raise batch.failure(self.name, at, error) from error
+        except EXITS as stop:
+            raise batch.failure(self.name, at, exit_failure(stop)) from stop
 
     def _try(self, batch: Batch, at: int) -> None:
         """Process a record so that nothing is left of it if that fails."""
@@ -218,7 +221,7 @@ class ProcessorStep(Step):
             self._rows.begin()
         try:
             self._processor.process(self._context.take(batch, at, index=self._index))
-        except Exception:
+        except BaseException:  # sys.exit, too: nothing may be left of the record
             forwarded.cut(length)
             if undo is not None:
                 undo.undo()
@@ -391,6 +394,9 @@ class ProcessorStep(Step):
         except Exception as error:
             call = f"on_timer({key!r}, {at.isoformat()}, {alarm.tag!r})"
             raise self._failure(call, error) from error
+        except EXITS as stop:
+            call = f"on_timer({key!r}, {at.isoformat()}, {alarm.tag!r})"
+            raise self._failure(call, exit_failure(stop)) from stop
 
     def _hand_on(self, origin: Origin) -> None:
         self.clock.time_ms = self._context.time_ms
@@ -405,6 +411,8 @@ class ProcessorStep(Step):
             method()
         except Exception as error:
             raise self._failure(call, error) from error
+        except EXITS as stop:
+            raise self._failure(call, exit_failure(stop)) from stop
 
     def _failure(self, call: str, error: Exception) -> ProcessingError:
         text = f"{self.name!r} failed in {call}: {type(error).__name__}: {error}"

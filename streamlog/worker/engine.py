@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from streamlog.clock import Clock
+from streamlog.processing.exits import EXITS, exit_failure
 from streamlog.processing.task import TaskId
 
 T = TypeVar("T")
@@ -119,7 +120,8 @@ class EngineThread:
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 - at the edge of a thread: raised in `call`
-                future.set_exception(error)
+                is_exit = isinstance(error, EXITS)
+                future.set_exception(exit_failure(error) if is_exit else error)
             else:
                 future.set_result(result)
 

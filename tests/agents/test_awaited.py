@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 
 from streamlog.agents.awaited import awaited
@@ -40,6 +41,20 @@ def test_an_error_of_its_own_is_told_from_being_late() -> None:
     assert "no result within 1 ms" in str(late)
     assert "cancelled: enough" in str(result(gives_up).error)
     assert isinstance(result(wrong).error, ValueError)
+
+
+def test_an_exit_is_the_failure_of_the_call() -> None:
+    async def leaves() -> None:
+        sys.exit(3)
+
+    async def stops() -> None:
+        raise KeyboardInterrupt
+
+    for fn, told in ((leaves, "SystemExit(3)"), (stops, "KeyboardInterrupt()")):
+        error = result(fn).error
+        assert error is not None
+        assert f"{fn.__name__} (" in str(error)
+        assert f"raised {told}" in str(error)
 
 
 def test_whoever_awaits_it_may_be_cancelled() -> None:

@@ -37,9 +37,13 @@ class Total:
     sum: int
 
 
+RAISED: dict[str, BaseException] = {"on a bad record": ValueError("unlucky")}
+"""What a function raises on a bad record."""
+
+
 def check(value: int) -> int:
     if value == BAD:
-        raise ValueError("unlucky")
+        raise RAISED["on a bad record"]
     return value
 
 
@@ -128,6 +132,26 @@ def test_the_others_are_as_if_the_bad_ones_had_never_been(
     seen, left_out = outputs(NODES[node], rows, policy)
     assert seen == outputs(NODES[node], good, on_error.FAIL)[0]
     assert left_out == len(rows) - len(good)
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_an_exit_is_the_failure_of_the_record_it_was_called_for(
+    node: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("a", 1, 0), ("b", BAD, 300), ("a", 4, 600), ("a", 5, 1_000_000)]
+    good = [row for row in rows if row[1] != BAD]
+    wanted = outputs(NODES[node], good, on_error.FAIL)[0]
+    monkeypatch.setitem(RAISED, "on a bad record", SystemExit(3))
+    assert outputs(NODES[node], rows, on_error.skip())[0] == wanted
+    with pytest.raises(ProcessingError, match=r"check \(.*\) raised SystemExit\(3\)") as caught:
+        outputs(NODES[node], rows, on_error.FAIL)
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("in", 0, 1)
+
+
+def test_ctrl_c_is_no_failure_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RAISED, "on a bad record", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        outputs(NODES["map"], [("a", BAD, 0)], on_error.skip())
 
 
 def test_a_dead_letter_is_the_record_with_what_failed() -> None:
