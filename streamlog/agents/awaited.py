@@ -10,7 +10,7 @@ import asyncio
 
 from streamlog.errors import RequestTimedOut
 from streamlog.processing.calls import Call, CallResult
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 
 
 async def awaited(call: Call) -> CallResult:
@@ -32,5 +32,5 @@ async def awaited(call: Call) -> CallResult:
             late.__cause__ = error
             return CallResult(call.node, call.number, error=late)
         return CallResult(call.node, call.number, error=error)
-    except EXITS as stop:
+    except (SystemExit, KeyboardInterrupt) as stop:
         return CallResult(call.node, call.number, error=exit_failure(stop))

@@ -31,7 +31,7 @@ from streamlog.agents.slices import Part, Slice
 from streamlog.assignors import TopicPartition
 from streamlog.dsl.agent import Agent
 from streamlog.errors import ProcessingError
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.outbox import Drop
 from streamlog.records.batch import Record as RawRecord
 from streamlog.tables.at_hand import AT_HAND
@@ -295,7 +295,7 @@ class AgentRun:
                 # It stays busy, so that nobody takes this for rest before `run` has ended.
                 if not await self._goes_on(call, error):
                     raise call.failed(error) from error
-            except EXITS as stop:
+            except (SystemExit, KeyboardInterrupt) as stop:
                 failure = exit_failure(stop)
                 if not await self._goes_on(call, failure):
                     raise call.failed(failure) from failure

@@ -19,7 +19,7 @@ from typing import Any
 
 from streamlog.processing.columns import Batch
 from streamlog.processing.dead_letters import Letter
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.failures import LeftOut, letter_of
 from streamlog.processing.step import Step
 
@@ -55,7 +55,7 @@ def result_of(step: Step, batch: Batch, at: int, fn: Callable[..., Any], *argume
         return fn(*arguments)
     except Exception as error:  # noqa: BLE001 - the user's code: the policy decides
         caught = error
-    except EXITS as stop:
+    except SystemExit as stop:
         caught = exit_failure(stop)
     if step.failures is None:
         raise batch.failure(step.name, at, caught) from caught
@@ -75,7 +75,7 @@ def result_before(
         return fn(*arguments)
     except Exception as error:  # noqa: BLE001 - the user's code: the policy decides
         caught = error
-    except EXITS as stop:
+    except SystemExit as stop:
         caught = exit_failure(stop)
     if step.failures is None:
         raise batch.failure(step.name, at, caught) from caught

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError, StreamlogError
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.provenance import identity
 from streamlog.processing.serialized import dumps_all, loads_all
 from streamlog.record import Headers, Record, Windowed
@@ -452,7 +452,7 @@ def until_error(fn: Callable[..., T], *columns: Sequence[Any]) -> tuple[list[T],
         results.extend(map(fn, *columns))
     except Exception as error:  # noqa: BLE001 - the user's code: the caller adds coordinates
         return results, error
-    except EXITS as stop:
+    except SystemExit as stop:
         return results, exit_failure(stop)
     if len(results) < len(columns[0]):
         # Only a StopIteration out of the function ends `map` early.

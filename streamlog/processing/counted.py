@@ -18,7 +18,7 @@ import msgspec
 from streamlog.durations import moment
 from streamlog.processing.aggregate import ROW_BYTES, ROWS_BYTES_MAX, guarded, without_nulls
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.input_clock import InputClock
 from streamlog.processing.last_records import LastRecords
@@ -231,7 +231,7 @@ class CountedStep(Step):
                 found = work()
             except Exception as error:
                 raise batch.failure(self.name, at, error) from error
-            except EXITS as stop:
+            except SystemExit as stop:
                 raise batch.failure(self.name, at, exit_failure(stop)) from stop
         if not isinstance(found, LeftOut):
             for window, value in found:

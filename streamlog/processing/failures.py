@@ -25,7 +25,7 @@ import msgspec
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch, failed
 from streamlog.processing.dead_letters import Letter
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.outbox import Reason, SinkBatch
 from streamlog.serdes import shown_json
 from streamlog.topology import ErrorPolicy
@@ -189,7 +189,7 @@ def _error_of(again: Callable[[], T], found: list[T]) -> Exception | None:
         raise
     except Exception as error:  # noqa: BLE001 - the user's code: that is what policies are for
         return error
-    except EXITS as stop:
+    except SystemExit as stop:
         return exit_failure(stop)
     return None
 

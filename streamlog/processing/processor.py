@@ -28,7 +28,7 @@ from typing import Any
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError
 from streamlog.processing.columns import Batch, Feed, Origin
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.node_time import NodeTime
 from streamlog.processing.processor_context import Forwarded, TaskContext, TaskTimers
 from streamlog.processing.processor_store import BoundStore, ExpiringBoundStore
@@ -206,7 +206,7 @@ class ProcessorStep(Step):
             self._processor.process(self._context.take(batch, at, index=self._index))
         except Exception as error:
             raise batch.failure(self.name, at, error) from error
-        except EXITS as stop:
+        except SystemExit as stop:
             raise batch.failure(self.name, at, exit_failure(stop)) from stop
 
     def _try(self, batch: Batch, at: int) -> None:
@@ -394,7 +394,7 @@ class ProcessorStep(Step):
         except Exception as error:
             call = f"on_timer({key!r}, {at.isoformat()}, {alarm.tag!r})"
             raise self._failure(call, error) from error
-        except EXITS as stop:
+        except SystemExit as stop:
             call = f"on_timer({key!r}, {at.isoformat()}, {alarm.tag!r})"
             raise self._failure(call, exit_failure(stop)) from stop
 
@@ -411,7 +411,7 @@ class ProcessorStep(Step):
             method()
         except Exception as error:
             raise self._failure(call, error) from error
-        except EXITS as stop:
+        except SystemExit as stop:
             raise self._failure(call, exit_failure(stop)) from stop
 
     def _failure(self, call: str, error: Exception) -> ProcessingError:

@@ -23,7 +23,7 @@ from streamlog.errors import UsageError
 from streamlog.processing.aggregate import RowFormat, guarded, without_nulls
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.early_changes import EarlyChanges
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.late_records import LateRecords
 from streamlog.processing.node_time import NodeTime
@@ -266,7 +266,7 @@ class RecordWindowsStep(Step):
             return work()
         except Exception as error:  # noqa: BLE001 - the user's code
             caught = error
-        except EXITS as stop:
+        except SystemExit as stop:
             caught = exit_failure(stop)
         raise batch.failure(self.name, at, caught) from caught
 

@@ -35,7 +35,7 @@ from streamlog.processing.aggregate import (
 )
 from streamlog.processing.columns import Batch, Feed, Origin, WindowedKeys
 from streamlog.processing.early import EarlyRows
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.failures import LeftOut
 from streamlog.processing.input_clock import InputClock
 from streamlog.processing.late_records import LateRecords
@@ -409,7 +409,7 @@ class WindowedAggregateStep(Step):
                 if fold.at > start:
                     stream.advance(source, times[fold.at - 1])
                 why = self._again(batch, arrived, updates, error)
-            except EXITS as stop:
+            except SystemExit as stop:
                 if fold.at > start:
                     stream.advance(source, times[fold.at - 1])
                 why = self._again(batch, arrived, updates, exit_failure(stop))
@@ -474,7 +474,7 @@ class WindowedAggregateStep(Step):
                 return work()
         except Exception as caught:  # noqa: BLE001 - the user's code
             error = caught
-        except EXITS as stop:
+        except SystemExit as stop:
             error = exit_failure(stop)
         raise batch.failure(self.name, at, error) from error
 

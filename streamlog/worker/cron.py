@@ -22,7 +22,7 @@ from uuid import uuid4
 from streamlog.clock import Clock, SteadyWall
 from streamlog.dsl.due import CronTimes, Interval, Schedule, cron_times, missed
 from streamlog.dsl.schedule import Crontab, Misfire, On, Timer
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.worker.run_log import RunLog
 from streamlog.worker.runs import Runs
 
@@ -205,7 +205,7 @@ class CronScheduler:
             await job.run(due_ms)
         except Exception as error:  # noqa: BLE001 - the user's function: logged below
             failure = error
-        except EXITS as stop:
+        except (SystemExit, KeyboardInterrupt) as stop:
             failure = exit_failure(stop)
         if failure is not None:
             logger.error("%s failed; it runs again next time", job.name, exc_info=failure)

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from streamlog.clock import Clock
-from streamlog.processing.exits import EXITS, exit_failure
+from streamlog.processing.exits import exit_failure
 from streamlog.processing.task import TaskId
 
 T = TypeVar("T")
@@ -120,7 +120,8 @@ class EngineThread:
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 - at the edge of a thread: raised in `call`
-                is_exit = isinstance(error, EXITS)
+                # Ctrl-C comes to the main thread alone.
+                is_exit = isinstance(error, SystemExit | KeyboardInterrupt)
                 future.set_exception(exit_failure(error) if is_exit else error)
             else:
                 future.set_result(result)
