@@ -251,13 +251,14 @@ def hostile_terminals(directory: Path, size: int) -> Finding:
             create(client, "t", 1)
             data = encode_batch([(1, raw, raw, ((HOSTILE, raw),))])
             found.hold("the record is written", produced(client, "t", 0, data) == ErrorCode.NONE)
-        for command in (
+        commands = [
             ["consume", "t", "--from-beginning"],
-            ["topics", "list"],
-            ["topics", "describe", HOSTILE],
-            ["groups", "list"],
             ["groups", "describe", HOSTILE],
-        ):
+            ["topics", "describe", HOSTILE],
+            ["topics", "list"],
+            ["groups", "list"],
+        ]
+        for command in commands[: 2 * size]:
             text = shown(target, command)
             escapes = [each for each in CONTROLS if each in text]
             found.hold(f"{command[:2]} shows no control characters: {escapes}", not escapes)
