@@ -66,6 +66,10 @@ class Place(Protocol):
         """The first offset that there is in each partition asked for."""
         ...
 
+    def ids(self) -> dict[str, str]:
+        """The ids of all topics, as hexadecimal text; empty where the log tells none."""
+        ...
+
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
         """The ranges as far as all transactions in them are decided, with those to leave out."""
         ...
@@ -167,6 +171,11 @@ class Directory:
                 for topic, numbers in wanted_partitions(self._options, stored.topics()).items()
                 for number in numbers
             }
+
+    def ids(self) -> dict[str, str]:
+        """See `Place.ids`."""
+        with StoredLog(self._path) as stored:
+            return {name: each.hex() for name, each in stored.topic_ids().items()}
 
     def _check_ends(self, stored: StoredLog, ranges: list[OffsetRange]) -> None:
         """Check the partitions that are read up to their end."""
@@ -295,6 +304,16 @@ class Broker:
     def firsts(self) -> dict[TopicPartition, int]:
         """See `Place.firsts`."""
         return {place: first for place, (first, _) in self.bounds().items()}
+
+    def ids(self) -> dict[str, str]:
+        """See `Place.ids`."""
+
+        async def ask() -> dict[str, str]:
+            async with opened_log(self._options) as log:
+                topics = await log.admin().list_topics()
+            return {each.name: each.topic_id.hex() if any(each.topic_id) else "" for each in topics}
+
+        return asyncio.run(ask())
 
     def visible(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
         """As they are: the broker's end is where transactions are decided."""

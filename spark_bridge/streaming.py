@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -27,12 +27,16 @@ from spark_bridge.options import ByPartition as Offsets
 from spark_bridge.options import ReadOptions
 from spark_bridge.places import opened_log, place_of
 from spark_bridge.shares import RangePartition, parts
+from spark_bridge.stream_offsets import StreamOffset, restarts_of
 from streamlog.assignors import TopicPartition
 from streamlog.clock import SystemClock
 from streamlog.errors import StreamlogError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Data: TypeAlias = dict[str, Any]
+"""A `StreamOffset` as Spark keeps it."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,15 +47,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, value_type: Any) -> None:  # noqa: ANN401 - Arrow's, untyped
         self._options = options
         self._value_type = value_type
-        self._target: Offsets | None = None
+        self._target: Mapping[TopicPartition, tuple[int, int]] | None = None
         self._is_bounded = False
         self._waiting_since_ms: int | None = None
-        self._told: Offsets | None = None
+        self._told: Data | None = None
 
     @plainly()
-    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> Data:  # noqa: N802 - Spark's name
         """Where a new query starts."""
-        return place_of(self._options).starts()
+        place = place_of(self._options)
+        # The ids first: a topic that is created again after this is noticed.
+        ids = place.ids()
+        return StreamOffset(place.starts(), ids).to_data()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxOffsetsPerTrigger`."""
@@ -63,31 +70,34 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_bounded = True
 
     @plainly()
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
-        """Where the next batch ends. That it is asked for says that those before are finished."""
-        self.commit(start)
-        ends = self._ends(start)
-        known = _with_new(start, ends)
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        if not self._is_bounded and self._waits(known, ends):
-            return start
-        return limited(known, ends, most)
+    def latestOffset(self, start: Data, limit: ReadLimit) -> Data:  # noqa: N802 - Spark's name
+        """Where the next batch ends. That it is asked for says that those before are finished.
 
-    def _ends(self, start: Offsets) -> Offsets:
-        if self._target is not None:
-            return self._target
-        begun = {
-            TopicPartition(topic, int(number)): offset
-            for topic, numbers in start.items()
-            for number, offset in numbers.items()
-        }
-        bounds = place_of(self._options).bounds(begun)
+        Raises:
+            SourceLost: a log is not the one that was read, and `failOnDataLoss` is set.
+        """
+        self.commit(start)
+        before, ids = StreamOffset.of_data(start), place_of(self._options).ids()
+        bounds = self._bounds(before.begun(ids))
+        restarts = restarts_of(before, ids, bounds, fail=self._fails)
         ends: Offsets = {}
         for (topic, number), (_, end) in bounds.items():
             ends.setdefault(topic, {})[str(number)] = end
+        known = _with_new(before.restarted(restarts), ends)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if not self._is_bounded and self._waits(known, ends):
+            return start
+        return StreamOffset(limited(known, ends, most), ids, restarts).to_data()
+
+    def _bounds(
+        self, begun: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        if self._target is not None:
+            return self._target
+        bounds = place_of(self._options).bounds(begun)
         if self._is_bounded:
-            self._target = ends
-        return ends
+            self._target = bounds
+        return bounds
 
     def _waits(self, start: Offsets, ends: Offsets) -> bool:
         """Whether there is less than `minOffsetsPerTrigger`, and not for `maxTriggerDelay` yet."""
@@ -106,17 +116,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     @plainly()
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+    def partitions(self, start: Data, end: Data) -> Sequence[InputPartition]:
         """The ranges between two places, those deleted meanwhile told of or left out."""
-        place = place_of(self._options)
-        first = place.firsts()
-        known = _with_new(start, end)
+        place, until = place_of(self._options), StreamOffset.of_data(end)
+        first, ids = place.firsts(), place.ids()
+        # A batch that was planned, or is repeated, in a log that is gone.
+        gone = restarts_of(StreamOffset(until.offsets, until.ids), ids, {}, fail=self._fails)
+        known = _with_new(StreamOffset.of_data(start).restarted(until.restarts), until.offsets)
         ranges = []
-        for topic, numbers in end.items():
+        for topic, numbers in until.offsets.items():
             for number, stop in numbers.items():
+                if number in gone.get(topic, {}):
+                    continue
                 oldest = first.get(TopicPartition(topic, int(number)), 0)
                 partition = Partition(topic, int(number), (min(oldest, stop), stop))
-                begin = partition.within(known[topic][number], fail=self._options.fail_on_data_loss)
+                begin = partition.within(known[topic][number], fail=self._fails)
                 if begin < stop:
                     ranges.append(OffsetRange(topic, int(number), begin, stop))
         return parts(self._options, place.visible(ranges))
@@ -127,12 +141,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with plainly():
                 yield from place_of(self._options).read(partition.offsets, self._value_type)
 
-    def commit(self, end: Offsets) -> None:
+    @property
+    def _fails(self) -> bool:
+        return self._options.fail_on_data_loss
+
+    def commit(self, end: Data) -> None:
         """Tell the group how far the query is; that nobody is there to be told ends nothing."""
         if end == self._told:
             return
         try:
-            asyncio.run(self._tell(end))
+            asyncio.run(self._tell(StreamOffset.of_data(end).offsets))
             self._told = end
         except StreamlogError as error:
             _log.warning("group %s is not told of %s: %s", self._options.group_id, end, error)

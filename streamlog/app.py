@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from streamlog.app_settings import (
     Guarantee,
+    SourceLost,
     checked_guarantee,
+    checked_source_lost,
     interval_ms,
     memory_bytes,
     policy_of,
@@ -73,6 +75,7 @@ class App(Declarations):
         watchdog: Dur = "30s",
         watchdog_exit: Dur | None = None,
         guarantee: Guarantee = "exactly_once",
+        source_lost: SourceLost | None = None,
         web: str | None = None,
         **unknown: object,
     ) -> None:
@@ -100,6 +103,10 @@ class App(Declarations):
             guarantee: "exactly_once": what tasks write, their state and how far they have read
                 count together or not at all. "at_least_once": rows are written at once, and again
                 after a crash.
+            source_lost: what a worker does if a topic that it reads was deleted and created again,
+                or its log truncated: "fail" ends it (code 5), "earliest" reads every record that
+                is there and was not read, "latest" reads on at the end. By default it fails where
+                state is made of the topic's records, and reads from the earliest elsewhere.
             on_error: what becomes of records that can't be read, on which a function fails or that
                 can't be written, where operator or agent say nothing of their own.
             timestamp_ahead_max: records whose event time is further ahead of the clock are refused
@@ -130,6 +137,7 @@ class App(Declarations):
         self.watchdog_ms = interval_ms("watchdog", watchdog)
         self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
         self.guarantee = checked_guarantee(guarantee)
+        self.source_lost = checked_source_lost(source_lost)
         self.web = web
         self._warned: set[str] = set()
 
@@ -388,6 +396,7 @@ class App(Declarations):
             limits=Limits(self.watchdog_ms, self.watchdog_exit_ms),
             policy=self.policy,
             guarantee=self.guarantee,
+            source_lost=self.source_lost,
             web=self.web,
             bind=self._bind,
             bind_tables=self._bind_tables,

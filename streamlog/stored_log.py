@@ -65,6 +65,10 @@ class StoredLog:
         """Topics and how many partitions they have."""
         return {name: len(topic.partitions) for name, topic in self._directory.topics.items()}
 
+    def topic_ids(self) -> dict[str, bytes]:
+        """The ids of all topics: one that is created again under its name has another."""
+        return {name: topic.topic_id for name, topic in self._directory.topics.items()}
+
     def offsets(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset, and the one after the last.
 

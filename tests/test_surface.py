@@ -80,9 +80,10 @@ METHODS = {
     Consumer: [
         "assign", "assignment", "begin_offsets", "close", "commit", "commit_soon", "committed",
         "committed_metadata", "end_offsets", "enforce_rebalance", "group_metadata",
-        "high_watermark", "is_leader", "is_member", "lag", "offsets_for_times", "partitions",
-        "pause", "paused", "place", "poll", "poll_batches", "poll_columns", "position", "positions",
-        "resume", "seek", "seek_to_beginning", "seek_to_end", "staying", "subscribe",
+        "high_watermark", "is_leader", "is_member", "lag", "offsets_for_times", "outdated",
+        "partitions", "pause", "paused", "place", "poll", "poll_batches", "poll_columns",
+        "position", "positions", "resume", "seek", "seek_to_beginning", "seek_to_end", "staying",
+        "subscribe",
         "subscription", "time_marks", "topic_id", "unsubscribe", "wakeup", "want_mark",
     ],
     agg: [

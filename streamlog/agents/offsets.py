@@ -6,24 +6,29 @@ so that a restart does not repeat it. Rule of the file: pure; what is told is tr
 less than all: it is bounded, and whoever sets the group's offsets by other means leaves no
 metadata, so that everything behind them is read again. The text, for offset 100:
 
-    streamlog:1;charge:0,3,7,1,2;:0@1700000000000
+    streamlog:2:6f1c0a52b1f84f1c9d0f8f6a5f0f3b11:0;charge:0,3,7,1,2;:0@1700000000000
 
-The agent `charge` has handled 0 records from there on, not the next 3, then 7, not 1, then 2.
-The task has handled none, and event time has come to 1,700,000,000,000 ms before the offset: a
-task without state has no other place to keep it.
+The offset belongs to the topic with this id, whose log was truncated 0 times below what was read:
+OffsetCommit carries the name of the topic alone, and a topic that is deleted and created again has
+the same name. The agent `charge` has handled 0 records from there on, not the next 3, then 7, not
+1, then 2. The task has handled none, and event time has come to 1,700,000,000,000 ms before the
+offset: a task without state has no other place to keep it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from streamlog.agents.progress import Range
+from streamlog.tables.changelog import SourceLog
 
 METADATA_BYTES_MAX = 4_096
 """Kafka's own default bound (`offset.metadata.max.bytes`)."""
-_MAGIC = "streamlog:1"
+_MAGIC = "streamlog:2"
+_MAGIC_BYTES_MAX = len(_MAGIC) + 48
+"""With a topic id and a count."""
 TASK = ""
 """The reader that is no agent: no agent has this name."""
 
@@ -45,17 +50,31 @@ def offset_of(places: Mapping[str, Place]) -> int:
     return min(place.position for place in places.values())
 
 
-def metadata_of(offset: int, places: Mapping[str, Place]) -> str:
-    """What of it was handled behind this offset by each of the readers, by name."""
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What the metadata of a committed offset says."""
+
+    log: SourceLog = SourceLog()  # noqa: RUF009 - a named tuple is immutable
+    """Which log the offset belongs to; its leader epoch is not in the metadata."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """The readers that have handled something behind the offset, by name."""
+
+
+def metadata_of(offset: int, places: Mapping[str, Place], log: SourceLog | None = None) -> str:
+    """What of it was handled behind this offset by each of the readers, by name.
+
+    `log` is the one that the offset belongs to.
+    """
+    log = log or SourceLog()
     told = {
         name: place
         for name, place in places.items()
         if place.position > offset or place.ranges or place.time_ms is not None
     }
-    if not told:
+    if not told and not log.topic_id and not log.cuts:
         return ""
-    budget = (METADATA_BYTES_MAX - len(_MAGIC)) // len(told)
-    text = _MAGIC
+    text = f"{_MAGIC}:{log.topic_id.hex()}:{log.cuts}"
+    budget = (METADATA_BYTES_MAX - _MAGIC_BYTES_MAX) // max(len(told), 1)
     for name, place in told.items():
         time = "" if place.time_ms is None else f"@{place.time_ms}"
         left = budget - len(name) - len(time) - 2
@@ -64,18 +83,25 @@ def metadata_of(offset: int, places: Mapping[str, Place]) -> str:
     return text
 
 
-def places_of(offset: int, metadata: str) -> dict[str, Place]:
-    """The readers that have handled something behind this offset, by name.
+def places_of(offset: int, metadata: str) -> Mapping[str, Place]:
+    """The readers that have handled something behind this offset, by name; see `noted_of`."""
+    return noted_of(offset, metadata).places
 
-    What is not written as here tells nothing.
-    """
-    magic, *entries = metadata.split(";")
-    if magic != _MAGIC:
-        return {}
+
+def noted_of(offset: int, metadata: str) -> Noted:
+    """What the metadata of an offset says. What is not written as here tells nothing."""
+    head, *entries = metadata.split(";")
+    magic, colon, log = head.partition(f"{_MAGIC}:")
+    if magic or not colon:
+        return Noted()
+    topic_id, _, cuts = log.partition(":")
     try:
-        return {name: _place(offset, steps) for name, _, steps in map(_parted, entries)}
+        return Noted(
+            SourceLog(bytes.fromhex(topic_id), cuts=int(cuts)),
+            {name: _place(offset, steps) for name, _, steps in map(_parted, entries)},
+        )
     except ValueError:
-        return {}
+        return Noted()
 
 
 def _parted(entry: str) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -25,6 +25,14 @@ def worker(
             help="Go on though the app has changed so that it can't use some of its state.",
         ),
     ] = False,
+    source_lost: Annotated[
+        Literal["fail", "earliest", "latest"] | None,
+        typer.Option(
+            "--source-lost",
+            help="What to do if a topic was created again, or its log truncated, since it was read"
+            " (instead of the app's own setting).",
+        ),
+    ] = None,
     log: LogOption = None,
     web: WebOption = None,
     version_name: Annotated[
@@ -51,6 +59,8 @@ def worker(
     app = session.the_app()
     with warnings_logged():
         program = replace(app.program(), accept_state_loss=accept_state_loss)
+    if source_lost is not None:
+        program = replace(program, source_lost=source_lost)
     if version_name is not None:
         program = program.beside(version_name)
     if web is not None:

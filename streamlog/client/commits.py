@@ -18,12 +18,8 @@ from streamlog.assignors import TopicPartition
 from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
 from streamlog.client.consumer_settings import ConsumerSettings
 from streamlog.client.group import GroupSession
-from streamlog.client.offset_metadata import (
-    OffsetAndMetadata,
-    Offsets,
-    outdated,
-    with_metadata,
-)
+from streamlog.client.offset_metadata import OffsetAndMetadata, Offsets, with_metadata
+from streamlog.client.outdated import outdated
 from streamlog.client.positions import Positions
 from streamlog.errors import StreamlogError, UsageError
 
@@ -159,7 +155,7 @@ class Commits:
         async def attempt() -> None:
             if order.done.cancelled():
                 return  # Who ordered it does not want it any more.
-            current = self._of_present_topics(order.offsets)
+            current = await self._of_present_topics(order.offsets)
             if current or not order.offsets:
                 await self._group.commit(current, order.generation)
             for partition, place in current.items():
@@ -172,11 +168,11 @@ class Commits:
         if not order.done.done():
             order.done.set_result(None)
 
-    def _of_present_topics(
+    async def _of_present_topics(
         self, offsets: dict[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Without offsets of topics that others of the same name have replaced."""
-        stale = outdated(offsets, self._cluster.topic_id)
+        stale = await outdated(self._cluster, offsets)
         if stale:
             log.warning(
                 "not committed, as the topic was deleted and created again: %s",

@@ -32,6 +32,7 @@ from streamlog.client.offsets import (
     OffsetAndTimestamp,
     list_offsets,
 )
+from streamlog.client.outdated import outdated
 from streamlog.client.positions import NO_MARK, NOT_TOLD, Positions, Start, known_id
 from streamlog.client.rebalance import OnRebalance, Rebalance
 from streamlog.client.subscription import Subscription, Topics
@@ -388,6 +389,15 @@ class Consumer:
         truncated meanwhile.
         """
         return self._positions.state(partition).place(offset)
+
+    async def outdated(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> frozenset[TopicPartition]:
+        """Those of these offsets that belong to topics that were deleted since, as far as known.
+
+        `commit` leaves them out; for a transaction that is to be done by its owner.
+        """
+        return await self._cluster.retrying(lambda: outdated(self._cluster, offsets))
 
     async def topic_id(self, topic: str) -> bytes:
         """The id of a topic, asked anew; zero if brokers tell none.

@@ -6,7 +6,7 @@ A value, on its way to the group's coordinator or back.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from streamlog.assignors import TopicPartition
@@ -36,18 +36,6 @@ Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 def id_text(topic_id: bytes) -> str:
     """A topic id as Kafka's tools print it."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
-
-
-def outdated(
-    offsets: Mapping[TopicPartition, OffsetAndMetadata], topic_id_of: Callable[[str], bytes]
-) -> frozenset[TopicPartition]:
-    """Those that belong to another topic than the present one of the same name."""
-    return frozenset(
-        partition
-        for partition, place in offsets.items()
-        if ZERO_UUID not in (place.topic_id, present := topic_id_of(partition.topic))
-        and place.topic_id != present
-    )
 
 
 def with_metadata(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -42,6 +42,8 @@ class Feed:
         """`key` and `value` are what its raw bytes were read with, if it has any."""
         self.source = source
         self.identity = identity(source)
+        self.provenance = self.identity
+        """What goes into the headers of records that a repartition topic gets of it."""
         self.key = key
         self.value = value
         self.time_ms = UNKNOWN_MS

@@ -77,7 +77,8 @@ def _kept(progress: Progress, foreign: set[str], lost: set[str]) -> Progress:
         if isinstance(section, Mapping):
             sections[name] = {key: data for key, data in section.items() if key not in gone}
     offsets = {at: next_ for at, next_ in progress.offsets.items() if at[0] not in foreign}
-    return Progress(offsets=offsets, sections=sections)
+    logs = {at: log for at, log in progress.logs.items() if at in offsets}
+    return Progress(offsets=offsets, logs=logs, sections=sections)
 
 
 def _refuse_foreign(foreign: set[str], sub: Subtopology) -> None:

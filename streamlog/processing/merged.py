@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 from streamlog.processing.chunk import Chunk
 from streamlog.processing.columns import Batch, Origin
 from streamlog.processing.doubts import LAST_RANK, Doubt, Doubting, End, Turn
+from streamlog.processing.incarnations import Incarnations
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.provenance import (
     BUSY_MS,
@@ -160,6 +161,9 @@ class MergedInput(Input):
         super().__init__(topic, partition, rank)
         self._sources = [_Source(source, at) for at, source in enumerate(sources)]
         self._by_identity = {identity(each.source): each for each in self._sources}
+        self._incarnations = Incarnations(
+            {each.source: each for each in self._sources}, lambda each: each.heard[0]
+        )
         self._collector = collector
         self._idle_after_ms = idle_after_ms
         self._buffer_bytes = buffer_bytes
@@ -352,7 +356,8 @@ class MergedInput(Input):
             "reached_ms": self._reached_ms,
         }
         marked = [[*each.source, each.marked_ms] for each in self._sources]
-        return {**times, "sources": rows, "marked": marked, "sequence": self._sequence}
+        own = {"sources": rows, "marked": marked, "tags": self._incarnations.to_data()}
+        return {**times, **own, "sequence": self._sequence}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Take over what `to_data` gave, or what `RepartitionInput` did."""
@@ -377,6 +382,7 @@ class MergedInput(Input):
             each = self._by_identity.get(identity((name, partition)))
             if each is not None:
                 each.marked_ms = marked_ms
+        self._incarnations.load(data.get("tags", ()))
         self.marked_ms = min(each.marked_ms for each in self._sources)
 
     def _hear(self, chunk: Chunk, at: int, headers: Headers) -> None:
@@ -392,7 +398,11 @@ class MergedInput(Input):
                 self.marked_ms = min(source.marked_ms for source in self._sources)
             return
         turn_ms, time_ms, position, index = unpack_record(data)
-        each = self._by_identity.get(data[RECORD_BYTES:]) or self._source(data[RECORD_BYTES:])
+        found = self._incarnations.get(data[RECORD_BYTES:])
+        if found is None:
+            raise no_such_source(self.topic.name, self.partition, data[RECORD_BYTES:])
+        each, base = found
+        position += base
         if (position, index) <= each.heard or offset < each.resume:
             self._collector.drop(self.topic.name, "duplicate")
             return

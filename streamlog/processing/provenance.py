@@ -38,6 +38,10 @@ _RECORD = struct.Struct(">qqqI")
 _MARK = struct.Struct(">qqq")
 _PASSED = struct.Struct(">q")
 _PARTITION = struct.Struct(">I")
+_TAG_SEPARATOR = b"\0"
+_TAG_ID_BYTES = 8
+"""Of a topic id: enough to tell the topics of one name apart."""
+_CUTS = struct.Struct(">I")
 
 pack_record = _RECORD.pack
 """Turn, time, position and index; the identity of the source follows."""
@@ -90,6 +94,23 @@ def identity(source: Source) -> bytes:
     return _PARTITION.pack(partition) + name.encode()
 
 
+def tagged(source: bytes, topic_id: bytes, cuts: int) -> bytes:
+    """The identity of a source together with the log that positions of it belong to.
+
+    Positions start again in a topic that was deleted and created again, and in a log that was
+    truncated, so they are compared only under the same tag.
+    """
+    if not topic_id and not cuts:
+        return source
+    return source + _TAG_SEPARATOR + topic_id[:_TAG_ID_BYTES] + (_CUTS.pack(cuts) if cuts else b"")
+
+
+def untagged(source: bytes) -> bytes:
+    """The identity of a source without the tag."""
+    end = source.find(_TAG_SEPARATOR, _PARTITION.size)
+    return source if end < 0 else source[:end]
+
+
 def source_of(data: bytes) -> Source:
     """The source that these bytes stand for.
 
@@ -97,7 +118,8 @@ def source_of(data: bytes) -> Source:
         CorruptData: they stand for none.
     """
     try:
-        return data[_PARTITION.size :].decode(), _PARTITION.unpack_from(data)[0]
+        name = untagged(data)[_PARTITION.size :].decode()
+        return name, _PARTITION.unpack_from(data)[0]
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptData(f"not the source of a record: {data!r}") from error
 

@@ -16,6 +16,7 @@ from typing import Any
 from streamlog.errors import CorruptData, ProcessingError
 from streamlog.processing.chunk import Chunk
 from streamlog.processing.columns import Batch, Origin, failed
+from streamlog.processing.incarnations import Incarnations
 from streamlog.processing.provenance import (
     MARK,
     PROVENANCE,
@@ -26,6 +27,7 @@ from streamlog.processing.provenance import (
     source_of,
     unpack_mark,
     unpack_record,
+    untagged,
 )
 from streamlog.processing.record_queue import Input, Records
 from streamlog.processing.step import Collector
@@ -69,6 +71,7 @@ class RepartitionInput(Input):
         super().__init__(topic, partition, rank)
         states = [SourceState(source) for source in sources]
         self._states = {identity(state.source): state for state in states}
+        self._incarnations = Incarnations({s.source: s for s in states}, lambda s: s.position)
         self._stream = StreamTime(state.source for state in states)
         self._idle_after_ms = idle_after_ms
         self._collector = collector
@@ -147,7 +150,11 @@ class RepartitionInput(Input):
                 self._stream.set_idle(state.source)
             return None
         _, time_ms, position, index = unpack_record(data)
-        state = self._states.get(data[RECORD_BYTES:]) or self._state(data[RECORD_BYTES:])
+        found = self._incarnations.get(data[RECORD_BYTES:])
+        if found is None:
+            raise no_such_source(self.topic.name, self.partition, data[RECORD_BYTES:])
+        state, base = found
+        position += base
         if position < state.position or (position == state.position and index <= state.index):
             self._collector.drop(self.topic.name, "duplicate")
             return None
@@ -189,6 +196,7 @@ class RepartitionInput(Input):
         ]
         marked = [[*state.source, state.marked_ms] for state in self._states.values()]
         own = {"time_ms": self.time_ms, "sources": rows, "marked": marked}
+        own["tags"] = self._incarnations.to_data()
         return {**own, "stream": self._stream.to_data()}
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -204,6 +212,7 @@ class RepartitionInput(Input):
             state = self._states.get(identity((name, partition)))
             if state is not None:
                 state.marked_ms = marked_ms
+        self._incarnations.load(data.get("tags", ()))
         self.marked_ms = min((s.marked_ms for s in self._states.values()), default=UNKNOWN_MS)
         self.time_ms = self._stream.now_ms
         self.quiet_ms = min((s.quiet_ms for s in self._states.values()), default=0)
@@ -212,7 +221,7 @@ class RepartitionInput(Input):
 def stamp_of(headers: Sequence[Headers] | None, at: int) -> bytes:
     """Where a record came from: position, index and source, but not when it was sent."""
     data = headers[at][-1][1] if headers is not None else None
-    return (data or b"")[TIME_BYTES:]
+    return ((data or b"")[TIME_BYTES:RECORD_BYTES]) + untagged((data or b"")[RECORD_BYTES:])
 
 
 def own_header(topic: str, partition: int, offset: int, headers: Headers) -> tuple[str, bytes]:

@@ -401,4 +401,4 @@ class RepartitionStep(Step):
         if indexes:
             self._last[origin.feed.identity] = (positions[-1], indexes[-1])
         turns, times = batch.of_origin(origin.turns), batch.of_origin(origin.watermarks)
-        return Stamps(origin.feed.identity, turns, times, positions, indexes)
+        return Stamps(origin.feed.provenance, turns, times, positions, indexes)

@@ -31,6 +31,7 @@ from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.merged import BUFFER_BYTES, MergedInput
 from streamlog.processing.node_time import ReachedFeed
 from streamlog.processing.outbox import Outbox
+from streamlog.processing.provenance import tagged
 from streamlog.processing.record_queue import Input, RecordQueue, Records, TopicPartition
 from streamlog.processing.repartitioned import RepartitionInput
 from streamlog.processing.rows import PAGE_ROWS_MAX, Page, Span, page_of, prefix_of
@@ -45,6 +46,7 @@ from streamlog.tables.changelog import (
     PROGRESS_KEY,
     Offsets,
     Progress,
+    SourceLog,
     changelog_offset,
     checkpoint,
     stored_progress,
@@ -152,6 +154,7 @@ class Task:
         self._pause = pause
         self._doubting = Doubting(is_on=doubts_ends)
         self._queue = self._new_queue()
+        self._logs: dict[TopicPartition, SourceLog] = {}
         self.doubts: list[Doubt] = []
         """What has to be known before it can go on, as of the last `process`."""
         self._steps: dict[str, Step] = {}
@@ -166,10 +169,9 @@ class Task:
         self._following = [step for step in self._waiting if not self._is_patient(step)]
         self._owners = {f: s for s in self._steps.values() for f in (*s.own_feeds, *s.clocks)}
         """Of feeds that are no inputs."""
-        self._has_news = False
-        self._era = era or Era()
-        if subtopology.changelog_topic is not None:
-            self._load(progress or (None if store is None else stored_progress(store)))
+        self._has_news, self._era = False, era or Era()
+        if store is not None and subtopology.changelog_topic is not None:
+            self._begin(progress, stored_progress(store))
         for step in self._steps.values():
             step.init()
 
@@ -318,6 +320,22 @@ class Task:
         if times and self.subtopology.changelog_topic is None:
             for node_time in self._node_times.values():
                 node_time.start()
+
+    @property
+    def logs(self) -> dict[TopicPartition, SourceLog]:
+        """Which log the positions belong to, as far as the task was told."""
+        return dict(self._logs)
+
+    def belong_to(self, logs: Mapping[TopicPartition, SourceLog]) -> None:
+        """The positions in these inputs belong to these logs; it is in the next checkpoint.
+
+        Of an input from which records were taken only the leader epoch may change.
+        """
+        for place, log in logs.items():
+            entry = self._queue.inputs.get(place)
+            if entry is not None:
+                self._logs[place] = log
+                entry.provenance = tagged(entry.identity, log.topic_id, log.cuts)
 
     def process(
         self,
@@ -486,7 +504,7 @@ class Task:
     @property
     def progress(self) -> Progress:
         """What its state has taken in, as of the last checkpoint if nothing came since."""
-        return Progress(offsets=self.positions, sections=self._sections())
+        return Progress(offsets=self.positions, logs=self._logs, sections=self._sections())
 
     def committed(self, records: Changes, *, next_offset: int) -> None:
         """The changelog has taken the `records` of a checkpoint: bring them into the store.
@@ -673,6 +691,12 @@ class Task:
         }
         return {**sections, SECTION: self._era.number}
 
+    def _begin(self, given: Progress | None, stored: Progress | None) -> None:
+        """Go on from the progress that is given, else from that of the store."""
+        self._load(given or stored)
+        # A runner that has moved an input wants that in the next checkpoint.
+        self._has_news = None not in (given, stored) and given != stored
+
     def _load(self, progress: Progress | None) -> None:
         if progress is None:
             return
@@ -680,6 +704,7 @@ class Task:
         inheritance.clear(self._store)
         progress = inheritance.progress
         self.start_at(progress.offsets)
+        self.belong_to(progress.logs)
         sections: Any = progress.sections
         try:
             for section, parts in self._parts().items():

@@ -67,7 +67,14 @@ class Landing:
             if here in self.positions and here[0] in inputs:
                 moved = self.positions[here] - before
                 inputs[here[0]] = self._input(inputs[here[0]], self.positions[here], moved)
-        return Progress(offsets=offsets, sections={**sections, INPUTS: inputs, ERA: self.era})
+        logs = {
+            here: log
+            for (topic, number), log in progress.logs.items()
+            # Of a repartition topic it is another one here.
+            if (here := (self.name(topic), number)) not in self.positions
+        }
+        sections = {**sections, INPUTS: inputs, ERA: self.era}
+        return Progress(offsets=offsets, logs=logs, sections=sections)
 
     def _input(self, data: Mapping[str, Any], position: int, moved: int) -> dict[str, Any]:
         """What is known of the sources of a repartition topic's partition."""
@@ -84,7 +91,8 @@ class Landing:
             sources.append([name, number, at, index, time_ms, BUSY_MS, *after])
         if self.merges:
             return {**data, "sources": sources}
-        return {"time_ms": data["time_ms"], "sources": sources, "stream": _stream(sources)}
+        own = {"time_ms": data["time_ms"], "sources": sources, "stream": _stream(sources)}
+        return {**own, "tags": data.get("tags", [])}
 
     def _named(self, data: Any) -> Any:  # noqa: ANN401 - JSON
         """The same data with the names of repartition topics as they are there."""
@@ -121,7 +129,8 @@ def renumbered(progress: Progress, tails: Mapping[tuple[str, int], Sequence[int]
             [*row[:6], position + bisect_left(offsets, row[6]), *row[7:]] for row in data["sources"]
         ]
         inputs[topic] = {**data, "sources": sources}
-    return Progress(offsets=progress.offsets, sections={**sections, INPUTS: inputs})
+    sections = {**sections, INPUTS: inputs}
+    return Progress(offsets=progress.offsets, logs=progress.logs, sections=sections)
 
 
 def _stream(sources: list[list[Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -41,17 +41,35 @@ ROWS_FROM, ROWS_TO = b"\x01", b"\xff\xff"
 WRITE_KEYS_MAX = 1_000
 """Keys per write: one write holds the interpreter's lock for as long as it takes (5 ms)."""
 
-FORMAT_VERSION = 1
+NO_EPOCH = -1
+"""An unknown leader epoch."""
+
+FORMAT_VERSION = 2
 """Of the encoded Progress. A reader refuses what it does not know: see `Progress.decode`."""
 
 _OFFSET = struct.Struct(">q")
+
+
+class SourceLog(NamedTuple):
+    """Which log an input offset belongs to.
+
+    A topic that is deleted and created again under its name is another log, and so is, from some
+    offset on, a log that was truncated.
+    """
+
+    topic_id: bytes = b""
+    """Empty if the broker tells none."""
+    leader_epoch: int = NO_EPOCH
+    """Of the record before the offset."""
+    cuts: int = 0
+    """How many times the log was found truncated below what the task had read."""
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
     """Progress as JSON; rows instead of a mapping, as JSON's keys are text."""
 
     version: int
-    offsets: list[tuple[str, int, int]]
+    offsets: list[tuple[str, int, int, str, int, int]]
     sections: dict[str, object]
 
 
@@ -63,17 +81,22 @@ _decode = msgspec.json.Decoder(_Wire).decode
 class Progress:
     """What a state has taken in.
 
-    `offsets` is the next offset to read per input partition. `sections` belong to the parts
+    `offsets` is the next offset to read per input partition, and `logs` tells which log it belongs
+    to, as far as that is known. `sections` belong to the parts
     of the engine, each under its own name (stream time, provenance, ...): plain data, that
     is None, bool, int, float, str, and lists and dicts (with str keys) of these.
     """
 
     offsets: Offsets = field(default_factory=dict)
+    logs: Mapping[tuple[str, int], SourceLog] = field(default_factory=dict)
     sections: Mapping[str, object] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """As bytes; equal progress gives equal bytes."""
-        rows = [(topic, partition, at) for (topic, partition), at in sorted(self.offsets.items())]
+        rows: list[tuple[str, int, int, str, int, int]] = []
+        for place, offset in sorted(self.offsets.items()):
+            log = self.logs.get(place, SourceLog())
+            rows.append((*place, offset, log.topic_id.hex(), log.leader_epoch, log.cuts))
         return _encode(_Wire(FORMAT_VERSION, rows, dict(self.sections)))
 
     @classmethod
@@ -92,8 +115,16 @@ class Progress:
                 f"the progress of a task has format {wire.version}, this streamlog reads "
                 f"{FORMAT_VERSION}: a newer one has written it; use that one, or reset the app"
             )
-        offsets = {(topic, partition): at for topic, partition, at in wire.offsets}
-        return cls(offsets=offsets, sections=wire.sections)
+        offsets = {(topic, partition): at for topic, partition, at, *_ in wire.offsets}
+        try:
+            found = {
+                (topic, partition): SourceLog(bytes.fromhex(topic_id), epoch, cuts)
+                for topic, partition, _, topic_id, epoch, cuts in wire.offsets
+            }
+        except ValueError as error:
+            raise CorruptData(f"the progress of a task is not readable: {error}") from error
+        logs = {place: log for place, log in found.items() if log != SourceLog()}
+        return cls(offsets=offsets, logs=logs, sections=wire.sections)
 
 
 def checkpoint(changes: Changes, progress: Progress) -> Changes:

@@ -282,6 +282,8 @@ class Checkpoints:
         (records,) = made.packs
         sent = await self._producer.send_atomic(*state.changelog, records)
         first_offset = sent.offset - len(changes) + 1
+        if first_offset < state.next_offset:
+            raise state.lost(sent.offset + 1)
         if first_offset != state.next_offset:
             late = await self._late_keys(state, first_offset)
             late -= {*changes.row_keys}

@@ -28,6 +28,7 @@ from streamlog.errors import (
     StreamlogError,
     TransactionAborted,
     UnknownMember,
+    UnknownTopicOrPartition,
 )
 from streamlog.log import Log
 from streamlog.records.packed import PackedRecords
@@ -129,7 +130,11 @@ class Transactor:
             self._on_step("changelogs written")
             await writer.flush()
             self._on_step("sinks written")
-            await transaction.send_offsets(offsets, consumer.group_metadata())
+            try:
+                await transaction.send_offsets(offsets, consumer.group_metadata())
+            except UnknownTopicOrPartition as error:
+                # A source was deleted just now; what becomes of that, the next poll tells.
+                raise Undone(str(error)) from error
             self._on_step("offsets sent")
         self._on_step("committed")
         return [each.offset + 1 for each in sent]

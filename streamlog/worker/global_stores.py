@@ -33,6 +33,8 @@ class _Reached(msgspec.Struct, array_like=True):
     cluster: str
     wall_ms: int
     offsets: dict[int, int]
+    topic_id: str = ""
+    """As hexadecimal text; empty if the broker tells none."""
 
 
 class GlobalStores:
@@ -49,6 +51,7 @@ class GlobalStores:
         self.rocksdb = rocksdb
         self._directories = directories or {}
         self._cluster = cluster
+        self._ids: dict[str, str] = {}
 
     @classmethod
     def opened(
@@ -79,8 +82,13 @@ class GlobalStores:
         begins: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         wall_ms: int,
+        ids: Mapping[str, bytes],
     ) -> dict[TopicPartition, int]:
-        """Where to read on, so that every table has all of its topic; `tables` are by topic."""
+        """Where to read on, so that every table has all of its topic; `tables` are by topic.
+
+        `ids` are those of the topics.
+        """
+        self._ids = {topic: topic_id.hex() for topic, topic_id in ids.items()}
         starts = dict(ends)
         for topic, names in tables.items():
             mine = {part.partition: part for part in begins if part.topic == topic}
@@ -99,7 +107,8 @@ class GlobalStores:
         """All records before these positions are in the stores."""
         for topic, names in tables.items():
             offsets = {p.partition: at for p, at in positions.items() if p.topic == topic}
-            data = msgspec.json.encode(_Reached(self._cluster, wall_ms, offsets))
+            found = _Reached(self._cluster, wall_ms, offsets, self._ids.get(topic, ""))
+            data = msgspec.json.encode(found)
             for name in names:
                 if name in self.rocksdb:
                     self.rocksdb[name].put(_REACHED, data)
@@ -127,8 +136,12 @@ class GlobalStores:
             known = [(mine[n], at) for n, at in reached.offsets.items() if n in mine]
             is_whole = all(begins[part] <= at <= ends[part] for part, at in known)
             is_recent = wall_ms - reached.wall_ms <= AWAY_MS_MAX
-            if reached.cluster == self._cluster and is_whole and is_recent:
+            topics = {part.topic for part in mine.values()}
+            is_same = all(reached.topic_id == self._ids.get(topic, "") for topic in topics)
+            if reached.cluster == self._cluster and is_same and is_whole and is_recent:
                 return reached.offsets
-            logger.info("global table %s is read anew: what is on disk can't be gone on with", name)
+            logger.warning(
+                "global table %s is read anew: what is on disk can't be gone on with", name
+            )
         store.delete_range(b"")
         return {}

@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Self
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.clock import Clock
-from streamlog.errors import RequestTimedOut
+from streamlog.errors import RequestTimedOut, SourceLost
 from streamlog.log import Log
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.records.columns import RecordColumns
@@ -64,7 +65,7 @@ class GlobalReader:
         self._clock = clock
         self._told_ms = 0
         self._consumer = log.consumer(
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",
             isolation_level="read_committed",
             max_partition_fetch_bytes=FETCH_BYTES,
         )
@@ -98,14 +99,15 @@ class GlobalReader:
         if not self._partitions:
             return
         consumer = self._consumer
-        consumer.assign(self._partitions)
+        ids = {topic: await consumer.topic_id(topic) for topic in self.tables.topics}
         begins = await consumer.begin_offsets(self._partitions)
         ends = await consumer.end_offsets(self._partitions)
         starts = await asyncio.to_thread(
-            self._stores.starts, self.tables.of_topics, begins, ends, self._clock.wall_ms()
+            self._stores.starts, self.tables.of_topics, begins, ends, self._clock.wall_ms(), ids
         )
+        consumer.assign(self._partitions)
         for partition, offset in starts.items():
-            consumer.seek(partition, offset)
+            consumer.seek(partition, OffsetAndMetadata(offset, topic_id=ids[partition.topic]))
         begun_ms = moved_ms = self._clock.now_ms()
         before = self._count(ends)
         while before and not stop.is_set():
@@ -124,9 +126,24 @@ class GlobalReader:
         logger.info("global tables of %s read in %d ms", ", ".join(self.tables.topics), took_ms)
 
     async def follow(self) -> None:
-        """Take in what comes, for ever."""
+        """Take in what comes, for ever.
+
+        Raises:
+            SourceLost: a topic was created again, or truncated: tasks would see rows of both.
+        """
         while self._partitions:
-            await self._step()
+            try:
+                await self._step()
+            except SourceLost as error:
+                raise SourceLost(
+                    f"{error}. It is the topic of a global table, whose rows in this worker are of"
+                    " the old one: start the worker again, and the table is read anew",
+                    topic=error.topic,
+                    partition=error.partition,
+                    position=error.position,
+                    ids=(error.old_id, error.new_id),
+                    resume=(error.resume_at, error.resume_epoch),
+                ) from error
 
     async def _step(self) -> None:
         polled = await self._consumer.poll_columns(timeout_ms=POLL_MS, max_records=SLICE_RECORDS)

@@ -23,7 +23,9 @@ from streamlog.topology.beside import beside
 from streamlog.worker.abandoned import STATE_CLEANUP_DELAY_MS
 from streamlog.worker.commit import OnStep, unheard
 from streamlog.worker.hand_overs import HandOver
+from streamlog.worker.lost_sources import SourceLostPolicy, policy_of
 from streamlog.worker.moves import Policy
+from streamlog.worker.own_topics import OwnTopics
 from streamlog.worker.placement import Placement, together
 from streamlog.worker.versions import Change
 from streamlog.worker.watching import Limits
@@ -63,6 +65,8 @@ class Program:
     """HOST:PORT of the worker's HTTP server, if it is to have one."""
     limits: Limits = field(default_factory=Limits)
     """Of the watchdog."""
+    source_lost: SourceLostPolicy | None = None
+    """What to do if a source is not the log that was read (see `lost_sources`)."""
     accept_state_loss: bool = False
     """Go on without state that this program can't use (see `versions`)."""
     bind: Callable[[Producer], None] = field(default=lambda _producer: None)
@@ -111,6 +115,15 @@ class Program:
         """Whether commits are transactions: agents alone have nothing to write in one."""
         return self.guarantee == EXACTLY_ONCE and bool(self.topology.subtopologies)
 
+    def source_policy(self, topic: str) -> SourceLostPolicy:
+        """What to do if a topic that is read is not the log that was read."""
+        return policy_of(self.source_lost, has_state=self.has_state(topic))
+
+    def has_state(self, topic: str) -> bool:
+        """Whether state is made of the records of a topic: by a task, or by agents with tables."""
+        subs = self.topology.subtopologies_of(topic)
+        return any(sub.changelog_topic is not None for sub in subs)
+
     @property
     def global_memory_bytes(self) -> int:
         """What global tables on disk take of the memory for state: a quarter, if there are any."""
@@ -152,5 +165,7 @@ class Start:
     """HOST:PORT at which this worker answers, if it does."""
     change: Change
     """Of the topology, since the version that ran before."""
+    own_topics: OwnTopics = field(default_factory=OwnTopics)
+    """The app's own topics, by id."""
     hand_over: HandOver | None = None
     """The last one, if the app's state has begun with a snapshot."""

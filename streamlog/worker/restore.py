@@ -23,9 +23,10 @@ from itertools import chain
 from typing import TypeAlias, cast
 
 from streamlog.assignors import TopicPartition
+from streamlog.client.offset_metadata import id_text
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
-from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost
+from streamlog.errors import CorruptData, LogDirectoryLocked, LogDirectoryLost, SourceLost
 from streamlog.log import Log
 from streamlog.records.batch import Record
 from streamlog.records.columns import RecordColumns
@@ -35,6 +36,7 @@ from streamlog.tables.rocksdb import RocksBudget, RocksStore
 from streamlog.tables.store import Change, Changes, KeyValueStore
 from streamlog.worker.following import Follower, aside
 from streamlog.worker.hand_overs import Base
+from streamlog.worker.own_topics import OwnTopics
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ LATE_KEY = b"\x00late"
 """Reserved, in a store only: keys that a former owner wrote late, still to be written again."""
 CLUSTER_KEY = b"\x00cluster"
 """Reserved, in a store only: the log that its changelog is in."""
+CHANGELOG_KEY = b"\x00changelog"
+"""Reserved, in a store only: the topic id of its changelog."""
 EPOCH_HEADER = "epoch"
 """On every record of a checkpoint: the offset of its writer's fence."""
 LOCK_WAIT_MS = 5_000
@@ -71,6 +75,29 @@ class TaskState:
     """The offset of our fence."""
     next_offset: int
     """Where our next checkpoint lands if nobody else writes."""
+
+    def reach(self, next_offset: int) -> None:
+        """A checkpoint was written up to here.
+
+        Raises:
+            SourceLost: that is not behind the ones before: the changelog is another one by now.
+        """
+        if next_offset <= self.next_offset:
+            raise self.lost(next_offset)
+        self.next_offset = next_offset
+
+    def lost(self, next_offset: int) -> SourceLost:
+        """The error of a checkpoint that was written before `next_offset`, and not at the end."""
+        topic, partition = self.changelog
+        return SourceLost(
+            f"changelog {topic}-{partition} was deleted and created again, or truncated, while a"
+            f" task was writing to it: offset {self.next_offset} was next, and a checkpoint landed"
+            f" before {next_offset}. The state in the old one is gone. Restore the topic from a"
+            " backup, or go on without that state: worker --accept-state-loss",
+            topic=topic,
+            partition=partition,
+            position=self.next_offset,
+        )
 
 
 def epoch_headers(epoch: int) -> Headers:
@@ -153,9 +180,19 @@ class Restorer:
         budget: RocksBudget,
         clock: Clock,
         base: Base | None = None,
+        own_topics: OwnTopics | None = None,
+        accept_state_loss: bool = False,
     ) -> None:
-        """`base` is what the state began with, if it was handed over (see `hand_overs`)."""
+        """`base` is what the state began with, if it was handed over (see `hand_overs`).
+
+        State on disk that is of another changelog than the one in `own_topics` is refused, unless
+        that was given up or the user accepts the loss.
+        """
         self.changelog = changelog
+        own = own_topics or OwnTopics()
+        self._changelog_id = own.ids.get(changelog.topic, b"")
+        self._given_up = frozenset(own.given_up)
+        self._accept_state_loss = accept_state_loss
         self._base = base
         self.records = 0
         """Applied so far."""
@@ -183,6 +220,7 @@ class Restorer:
         front = DeferredStore(store, self._budget.waiting)
         try:
             check_cluster(self._log, store, self._path)
+            self._check_changelog(store)
             await self._adopt_base(store)
             epoch = await self._fence()
             late = await self._replay(store, front, end_offset=epoch + 1)
@@ -191,6 +229,8 @@ class Restorer:
                 self._producer, self.changelog, front, late, epoch=epoch, wall_ms=now_ms
             )
             front.delete(LATE_KEY)
+            if self._changelog_id:
+                store.put(CHANGELOG_KEY, self._changelog_id)
             self._directory.remove_old()
         except BaseException:
             front.close()
@@ -209,6 +249,32 @@ class Restorer:
                 return self._directory.open(self._budget, skip_locked=is_late)
             except LogDirectoryLocked:
                 await asyncio.sleep(LOCK_RETRY_MS / 1000)
+
+    def _check_changelog(self, store: RocksStore) -> None:
+        """Make sure that the state on disk is of this changelog.
+
+        Raises:
+            SourceLost: it is of one that was deleted.
+        """
+        stored = store.get(CHANGELOG_KEY)
+        if not stored or not self._changelog_id or stored == self._changelog_id:
+            return
+        topic, partition = self.changelog
+        what = (
+            f"the state in {self._path} is of a changelog {topic}-{partition} that was deleted"
+            f" (id {id_text(stored)}, now {id_text(self._changelog_id)})"
+        )
+        if stored not in self._given_up and not self._accept_state_loss:
+            raise SourceLost(
+                f"{what}. Restore the topic from a backup, or go on with what the new one has:"
+                " worker --accept-state-loss",
+                topic=topic,
+                partition=partition,
+                ids=(stored, self._changelog_id),
+            )
+        logger.warning("%s: built anew from the changelog that there is", what)
+        store.delete_range(b"")
+        store.put(CLUSTER_KEY, self._log.cluster_id.encode())
 
     async def _adopt_base(self, store: RocksStore) -> None:
         """Take the files of a snapshot, where they are newer than what is here."""

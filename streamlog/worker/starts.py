@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from streamlog.agents.offsets import TASK, places_of
+from streamlog.agents.offsets import TASK, noted_of
 from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
+from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.errors import TopologyError
 from streamlog.log import Log
+from streamlog.processing.lost_inputs import Restart
 from streamlog.processing.task import TaskId
+from streamlog.protocol.schema import ZERO_UUID
+from streamlog.tables.changelog import SourceLog
+from streamlog.worker.lost_sources import Cut, Loss, Present, is_recreated
+
+Judge: TypeAlias = Callable[[TopicPartition, int, SourceLog, Present, Cut | None], Restart]
+"""Partition, offset, the log that it belongs to, the log as it is, and where that was truncated."""
 
 LOOK_MS = 500
 """How long a directory that has vanished goes unnoticed."""
@@ -31,6 +40,23 @@ class Place:
     has_agent: bool
     ahead: Mapping[str, Reached] = field(default_factory=dict)
     """What agents, by name, and the task have handled behind that."""
+    log: SourceLog = SourceLog()  # noqa: RUF009 - a named tuple is immutable
+    """The log that `committed` belongs to."""
+    is_stored: bool = False
+    """Whether the group has committed an offset."""
+    cut: Cut | None = None
+    """Where it was found truncated, by a reader that was further."""
+
+    @property
+    def start(self) -> OffsetAndMetadata:
+        """Where to read on from what is committed."""
+        log = self.log
+        return OffsetAndMetadata(self.committed, "", log.leader_epoch, log.topic_id or ZERO_UUID)
+
+    @property
+    def present(self) -> Present:
+        """The log as it is now."""
+        return Present(self.log.topic_id, self.begin, self.end)
 
     @property
     def task_at(self) -> Reached:
@@ -39,23 +65,58 @@ class Place:
 
 
 async def look_up(
-    consumer: Consumer, partitions: Collection[TopicPartition], *, agents_read: Collection[str]
+    consumer: Consumer,
+    present: Mapping[TopicPartition, Present],
+    *,
+    agents_read: Collection[str],
+    judge: Judge,
+    losses: Mapping[TopicPartition, Loss],
 ) -> dict[TopicPartition, Place]:
-    """What is known of these partitions; `agents_read` are the topics that agents read."""
-    begins = await consumer.begin_offsets(partitions)
-    ends = await consumer.end_offsets(partitions)
-    committed = await consumer.committed_metadata(partitions)
+    """What is known of these partitions.
+
+    Args:
+        consumer: a member of the group.
+        present: the partitions as they are now.
+        agents_read: the topics that agents read.
+        judge: tells where to go on in a partition whose committed offset belongs to another log.
+        losses: what a reader has found out about some.
+
+    Raises:
+        SourceLost: it says that the worker has to end.
+    """
+    committed = await consumer.committed_metadata(present)
     places = {}
-    for partition in partitions:
-        stored, begin = committed[partition], begins[partition]
-        places[partition] = Place(
-            begin=begin,
-            end=ends[partition],
-            committed=begin if stored is None else stored.offset,
-            has_agent=partition.topic in agents_read,
-            ahead={} if stored is None else places_of(stored.offset, stored.metadata),
-        )
+    for part, now in present.items():
+        place = _place(committed[part], now, has_agent=part.topic in agents_read)
+        loss = losses.get(part)
+        cut = None if loss is None else loss.cut
+        found: Restart | None = None
+        if place.is_stored and (cut is not None or is_recreated(place.log, now.topic_id)):
+            found = judge(part, place.committed, place.log, now, cut)
+        elif loss is not None and not place.is_stored:
+            found = loss.restart  # The offset went with the topic.
+        if found is not None and found != Restart(place.committed, place.log):
+            place = replace(place, committed=found.offset, log=found.log, ahead={})
+        log = place.log._replace(topic_id=now.topic_id)
+        places[part] = replace(place, log=log, cut=cut)
     return places
+
+
+def _place(stored: OffsetAndMetadata | None, present: Present, *, has_agent: bool) -> Place:
+    if stored is None:
+        return Place(
+            begin=present.begin, end=present.end, committed=present.begin, has_agent=has_agent
+        )
+    noted = noted_of(stored.offset, stored.metadata)
+    return Place(
+        begin=present.begin,
+        end=present.end,
+        committed=stored.offset,
+        has_agent=has_agent,
+        ahead=noted.places,
+        log=noted.log._replace(leader_epoch=stored.leader_epoch),
+        is_stored=True,
+    )
 
 
 def refuse_growth(

@@ -17,6 +17,8 @@ from streamlog.worker.figures import Figures
 from streamlog.worker.global_tables import GlobalReader
 from streamlog.worker.halts import Cut
 from streamlog.worker.hand_overs import HandOver
+from streamlog.worker.own_topics import OwnTopics
+from streamlog.worker.sources import Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +51,9 @@ class Surroundings:
     """The last one, if the app's state has begun with a snapshot."""
     cut: Cut | None = None
     """Where tasks are to stand still, if they are."""
+    own_topics: OwnTopics
+    """The app's own topics, by id."""
+    accept_state_loss: bool
+    """Go on with empty state if a changelog is not the one that the state on disk is of."""
+    sources: Sources
+    """Sees that inputs still are the logs that were read."""

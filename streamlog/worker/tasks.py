@@ -43,11 +43,12 @@ from streamlog.worker.holdups import Holdups
 from streamlog.worker.key_places import KeyPlaces
 from streamlog.worker.marks import Marks
 from streamlog.worker.pauses import Pauses
-from streamlog.worker.restore import Restorer
+from streamlog.worker.restore import Restorer, TaskState
 from streamlog.worker.running_task import RunningTask, built
 from streamlog.worker.sinks import Sinks
 from streamlog.worker.starts import Place
 from streamlog.worker.surroundings import Surroundings
+from streamlog.worker.task_places import begin, logs_of, progress_of, start_of
 from streamlog.worker.watchdog import Sight
 
 logger = logging.getLogger(__name__)
@@ -169,6 +170,14 @@ class Tasks:
         """Whether nothing is processed for now."""
         return self._suspended
 
+    def has_opened(self, part: TopicPartition) -> bool:
+        """Whether all tasks that read a partition and have state are open."""
+        subs = self._topology.subtopologies
+        return all(
+            task_id in self._running or subs[task_id.subtopology].changelog_topic is None
+            for task_id in self.of([part])
+        )
+
     def runs(self, task_id: TaskId) -> bool:
         """Whether the task is open and takes part."""
         return task_id in self._running
@@ -273,7 +282,7 @@ class Tasks:
         """Let the tasks that have been opened meanwhile take part."""
         opened, self._opened = self._opened, {}
         for task_id, running in opened.items():
-            running.task.start_at(self._starts(running), self._start_times(running))
+            begin(running, self._places)
             self._running[task_id] = running
             self._read_on(running)
 
@@ -354,15 +363,19 @@ class Tasks:
                 await self.took(running, outbox)
 
     async def commit_whole(
-        self, transactor: Transactor, offsets: Offsets, written: AgentWrites
+        self, transactor: Transactor, moved: Offsets, standing: Offsets, written: AgentWrites
     ) -> None:
         """Write everything that was processed, and where the group goes on, as one transaction.
+
+        Where no offset has `moved`, those that are `standing` are sent, as the group checks by them
+        whether it counts on this worker.
 
         Raises:
             Undone: nothing of it counts, or it is not known: `drop` all tasks.
         """
         await self._write_rows(written)
         await self._emit()
+        self._note_logs()
         stateful = [(each, each.state) for each in self._running.values() if each.state is not None]
         wall_ms = self._with.clock.wall_ms()
         works = [
@@ -372,16 +385,18 @@ class Tasks:
         found = zip(stateful, await self._engine.call_each(works), strict=True)
         changed = [(each, state, made) for (each, state), made in found if made is not None]
         sinks = await self._sinks.take()
-        if not (sinks or changed or offsets):
+        if not (sinks or changed or moved):
             return
         self._with.on_step("checkpointed")
         write = partial(
             transactor.write,
             checkpoints=[(state.changelog, made.packs) for _, state, made in changed],
-            offsets=offsets or self._positions(),
+            offsets=moved or standing,
             consumer=self._with.consumer,
         )
         next_offsets = await self._sinks.committed(sinks, write)
+        for (_, state, _), next_offset in zip(changed, next_offsets, strict=True):
+            state.reach(next_offset)
         stores = [
             (each.task.id, partial(bring_in, each.task, made.changes, next_offset))
             for (each, _, made), next_offset in zip(changed, next_offsets, strict=True)
@@ -408,6 +423,7 @@ class Tasks:
         """
         await self._write_rows(written)
         await self._emit()
+        self._note_logs()
         await self._sinks.flush()
         self._with.on_step("sinks written")
         stateful = [
@@ -449,14 +465,6 @@ class Tasks:
             await self._stop_opening(task_id)
         if not self._engine.is_closed:
             await self.drop()
-
-    def _positions(self) -> dict[TopicPartition, int]:
-        """Where all tasks stand in their inputs."""
-        return {
-            TopicPartition(*place): offset
-            for running in self._running.values()
-            for place, offset in running.task.positions.items()
-        }
 
     def _work(self, running: RunningTask, now_ms: int) -> Callable[[], Outbox]:
         """What there is to do for a task."""
@@ -523,6 +531,11 @@ class Tasks:
         for part in positions.keys() & {*running.inputs}:
             await self.marks.want(running.task.id, part, waits.get(part))
 
+    def _note_logs(self) -> None:
+        """Tell the tasks which log, and which leader epoch, they have come to: before a commit."""
+        for running in self._running.values():
+            running.task.belong_to(logs_of(running.task, self._with.consumer))
+
     def _hold_back(self, running: RunningTask) -> None:
         """Pause inputs that are far ahead: of one that the task waits for, or of its calls."""
         hold = self._pauses.hold if running.task.is_full else self._pauses.let_go
@@ -535,36 +548,14 @@ class Tasks:
             elif buffered < BUFFERED_RECORDS_MAX // 2:
                 self._pauses.let_go("buffered", [TopicPartition(*place)])
 
-    def _starts(self, running: RunningTask) -> dict[tuple[str, int], int]:
-        """Where a new task begins to read, for inputs of which its state knows nothing.
-
-        A task with state starts at the beginning: the group's offsets may tell of a state
-        that was deleted.
-        """
-        known = running.task.positions
-        return {
-            part: self._places[part].begin
-            if running.state is not None
-            else self._places[part].task_at.position
-            for part in running.inputs
-            if part not in known
-        }
-
-    def _start_times(self, running: RunningTask) -> dict[tuple[str, int], int]:
-        """How far event time has come there, which a task without state has to be told."""
-        told = {part: self._places[part].task_at.time_ms for part in running.inputs}
-        return {part: ms for part, ms in told.items() if ms is not None and running.state is None}
-
     def _read_on(self, running: RunningTask) -> None:
         """Set the consumer to where the task stands, or an agent that is behind it."""
-        positions = running.task.positions
         for part in running.inputs:
             place = self._places[part]
             running.ends[part] = max(
                 min(place.end, self._bounds.end(part)), running.ends.get(part, 0)
             )
-            agent_at = place.committed if place.has_agent else positions[part]
-            self._with.consumer.seek(part, min(positions[part], agent_at))
+            self._with.consumer.seek(part, start_of(running, part, place))
         self._pauses.let_go("opening", running.inputs)
 
     def _open(self, task_id: TaskId, *, delay_ms: int = 0) -> None:
@@ -577,27 +568,12 @@ class Tasks:
     async def _opened_task(self, task_id: TaskId, delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1000)
         sub = self._topology.subtopologies[task_id.subtopology]
-        state, handed = None, self._with.hand_over
+        state = None
         if sub.changelog_topic is not None:
-            restorer = Restorer(
-                self._with.log,
-                self._with.producer,
-                changelog=TopicPartition(sub.changelog_topic, task_id.partition),
-                path=f"{self._with.state_path}/{task_id}",
-                budget=self.budget,
-                clock=self._with.clock,
-                base=None if handed is None else Base(handed, str(task_id)),
-            )
-            self._restorers[task_id] = restorer
-            try:
-                async with self._restoring:
-                    state = await restorer.run()
-            finally:
-                del self._restorers[task_id]
-            self._with.figures.restored += restorer.records
-            level = logging.INFO if restorer.records else logging.DEBUG
-            logger.log(level, "task %s: restored %d records", task_id, restorer.records)
+            state = await self._restored(task_id, sub.changelog_topic)
         store = None if state is None else state.front
+        parts, judge = self.inputs(task_id), self._with.sources.judge
+        progress = None if state is None else progress_of(state, parts, self._places, judge)
         # In the order of the log: what is sent again after a crash comes in no other.
         build = partial(
             Task,
@@ -605,6 +581,7 @@ class Tasks:
             task_id,
             partitions=self._counts,
             store=store,
+            progress=progress,
             era=self._with.era,
             # Sent again after a crash, records are told by their place in the log: see `merged`.
             merges=self._transactor is not None,
@@ -618,6 +595,31 @@ class Tasks:
         task = await built(self._engine, task_id, build, state)
         self._opening.pop(task_id, None)
         self._opened[task_id] = RunningTask(task, state, self.inputs(task_id))
+
+    async def _restored(self, task_id: TaskId, changelog: str) -> TaskState:
+        """The state of a task, brought up to date."""
+        handed = self._with.hand_over
+        restorer = Restorer(
+            self._with.log,
+            self._with.producer,
+            changelog=TopicPartition(changelog, task_id.partition),
+            path=f"{self._with.state_path}/{task_id}",
+            budget=self.budget,
+            clock=self._with.clock,
+            base=None if handed is None else Base(handed, str(task_id)),
+            own_topics=self._with.own_topics,
+            accept_state_loss=self._with.accept_state_loss,
+        )
+        self._restorers[task_id] = restorer
+        try:
+            async with self._restoring:
+                state = await restorer.run()
+        finally:
+            del self._restorers[task_id]
+        self._with.figures.restored += restorer.records
+        level = logging.INFO if restorer.records else logging.DEBUG
+        logger.log(level, "task %s: restored %d records", task_id, restorer.records)
+        return state
 
     async def _stop_opening(self, task_id: TaskId) -> None:
         opening = self._opening.pop(task_id, None)

@@ -35,6 +35,8 @@ FORMAT_VERSION = 1
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": "-1"}
 """All versions stay: there is one record for each change of the program."""
 BROKER_DEFAULT = -1
+OWN_TOPICS = b'{"own_topics"'
+"""So begin records of `own_topics`, which are no versions."""
 ATTEMPTS_MAX = 20
 """Each one that fails is another program's success."""
 
@@ -115,6 +117,8 @@ def current(records: Iterable[tuple[int, bytes]]) -> Version | None:
     """
     counts: Version | None = None
     for offset, data in records:
+        if data.startswith(OWN_TOPICS):
+            continue
         try:
             wire = msgspec.json.decode(data, type=_Wire)
         except (msgspec.MsgspecError, ValueError) as error:

@@ -19,15 +19,13 @@ from functools import partial
 from uuid import uuid4
 
 from streamlog.agents.asks import Answer
-from streamlog.agents.offsets import TASK, metadata_of, offset_of
-from streamlog.agents.offsets import Place as Reached
 from streamlog.assignors import TopicPartition
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import DamagedBatch, LogError, ProcessingError
-from streamlog.log import EMBEDDED, Log
+from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.tables.state_host import state_host
 from streamlog.tables.worker_identity import WorkerIdentity
@@ -42,23 +40,23 @@ from streamlog.worker.damaged import passed
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor, Undone
 from streamlog.worker.exchange import Exchange
-from streamlog.worker.figures import Figures, Standing
+from streamlog.worker.figures import Standing
 from streamlog.worker.global_tables import reader_of
+from streamlog.worker.group_offsets import GroupOffsets
 from streamlog.worker.halting import HaltWatch, obey
 from streamlog.worker.halts import Cut
-from streamlog.worker.hand_overs import hand_overs
 from streamlog.worker.own_rows import rows_for_agents
 from streamlog.worker.pauses import Pauses
+from streamlog.worker.preparing import prepared, surroundings_of
 from streamlog.worker.program import Program, Start
 from streamlog.worker.reaching import door_at, tables_over
 from streamlog.worker.replies import Replies
 from streamlog.worker.run_log import RunLog
+from streamlog.worker.sources import LOST, Lost
 from streamlog.worker.standstill import Standstill
 from streamlog.worker.starts import Place, described, look_up, refuse_growth, watch_directory
 from streamlog.worker.surroundings import Surroundings
 from streamlog.worker.tasks import AgentWrites, Tasks
-from streamlog.worker.topics import ensure_topics
-from streamlog.worker.versions import Versions
 from streamlog.worker.watchdog import Sight
 from streamlog.worker.watching import Watching
 
@@ -90,12 +88,14 @@ LOOK_MS = 500
 """How long a directory that has vanished goes unnoticed."""
 MOVED_ON = frozenset(
     {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # Deleted just now: the next poll tells (`sources`).
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
-"""The group has given our partitions to others, who read again what is not committed."""
+"""The group has given our partitions to others, who read again what is not committed; or one of
+them is gone."""
 
 
 class Worker:
@@ -140,7 +140,13 @@ class Worker:
             door = stack.enter_context(door_at(program.web, program.pages))
             if door is not None:
                 self.exchange.endpoint = door.listener.endpoint
-            start = await self._prepared(log, None if door is None else door.listener.endpoint)
+            start = await prepared(
+                program,
+                log,
+                clock=self._clock,
+                log_url=self._log_url,
+                web=None if door is None else door.listener.endpoint,
+            )
             self._announce(start)
             # Tasks hand over whole batches, and agents wait for each record that they send.
             producer = await stack.enter_async_context(log.producer(linger_ms=0))
@@ -152,22 +158,16 @@ class Worker:
             await stack.enter_async_context(reader)
             program.bind_global_tables(reader.tables)
             background = await stack.enter_async_context(asyncio.TaskGroup())
-            surroundings = Surroundings(
-                log=log,
-                producer=producer,
-                consumer=consumer,
+            surroundings = surroundings_of(
+                start,
+                cut,
                 clock=self._clock,
-                state_path=program.state_path,
-                state_memory_bytes=program.state_memory_bytes - program.global_memory_bytes,
-                era=start.change.era,
-                background=background,
-                figures=Figures(),
-                engine=stack.enter_context(closing(EngineThread(self._clock))),
+                consumer=consumer,
+                producer=producer,
                 transactor=transactor,
-                on_step=program.on_step,
                 reader=reader,
-                hand_over=start.hand_over,
-                cut=cut,
+                background=background,
+                engine=stack.enter_context(closing(EngineThread(self._clock))),
             )
             self.exchange.host = state_host(program.state_path)
             replies = self._bound(stack, surroundings)
@@ -211,7 +211,7 @@ class Worker:
     def _consumer(self, log: Log) -> Consumer:
         return log.consumer(
             group_id=self._program.app_id,
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",  # Positions are given, and lost ones are told (`sources`).
             isolation_level="read_committed",
             time_marks=True,
             session_timeout_ms=SESSION_TIMEOUT_MS,
@@ -238,26 +238,6 @@ class Worker:
         self._program.bind_asker(replies)
         return replies
 
-    async def _prepared(self, log: Log, web: str | None) -> Start:
-        """The log as the app needs it: no state would be lost, and all topics are there."""
-        program = self._program
-        versions = Versions(log, program.topology, self._clock)
-        await versions.check(accept_state_loss=program.accept_state_loss)
-        # On somebody's cluster, a source that is missing is more likely a wrong name.
-        required = () if self._log_url.startswith(EMBEDDED) else program.sources
-        counts = await ensure_topics(log, program.topology, program.topics, required=required)
-        handed = await hand_overs(log, program.app_id, self._clock)
-        return Start(
-            program=program,
-            log=log,
-            log_url=self._log_url,
-            counts=counts,
-            tasks=sum(sub.tasks(counts) for sub in program.topology.subtopologies),
-            web=web,
-            change=await versions.settle(accept_state_loss=program.accept_state_loss),
-            hand_over=handed[-1] if handed else None,
-        )
-
 
 class _Shift:
     """The worker at work."""
@@ -278,6 +258,7 @@ class _Shift:
         self._reader = surroundings.reader
         self._log = surroundings.log
         self._consumer = surroundings.consumer
+        self._sources = surroundings.sources
         self._clock = surroundings.clock
         self._background = surroundings.background
         self._figures = surroundings.figures
@@ -315,9 +296,7 @@ class _Shift:
         """The last commit had to wait for the group."""
         self._starts_over = False
         """All tasks were dropped, to be opened again from what the log has."""
-        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._task_starts: dict[TopicPartition, Reached] = {}
-        """Where tasks began that have not taken anything yet."""
+        self._offsets = GroupOffsets(surroundings.consumer, self._agents, self._tasks)
         self._watching = Watching(program.limits, self, self._engine, self._clock)
         self._is_committing = self._has_begun = self._assigned = self._told = False
         self._committed_ms = self._joining_ms = self._clock.now_ms()
@@ -376,7 +355,7 @@ class _Shift:
             stalled_ms=self._watching.stalled,
             lag_records={
                 (topic, partition): max(end - place.offset, 0)
-                for (topic, partition), place in self._offsets().items()
+                for (topic, partition), place in self._offsets.done().items()
                 if (end := ends.get(TopicPartition(topic, partition))) is not None
             },
         )
@@ -419,6 +398,9 @@ class _Shift:
             )
         except DamagedBatch as damaged:
             polled = await passed(damaged, self._program, self._tasks, self._agents, self._consumer)
+        except LOST as error:
+            await self._reopen(error)
+            return
         self._agents.take(polled)
         self._tasks.take(polled, self._consumer.time_marks())
         await self._tasks.process()
@@ -459,12 +441,13 @@ class _Shift:
         if self._starts_over or self._is_over:
             return True
         started_ms = self._clock.now_ms()
-        offsets = self._offsets()
+        offsets = self._offsets.done()
         # What they have set goes with their offsets, or both wait for a task to be opened.
         written: AgentWrites = self._agents.rows.uncommitted()
         await self._agents.flush()
-        moved = {p: at for p, at in offsets.items() if self._committed.get(p) != at}
-        moved = {p: moved[p] for p in moved.keys() - self._tasks.held_by(written)}
+        held = {*self._tasks.held_by(written), *await self._consumer.outdated(offsets)}
+        offsets = {p: at for p, at in offsets.items() if p not in held}
+        moved = {p: at for p, at in offsets.items() if self._offsets.committed.get(p) != at}
         written = self._tasks.taken(written)
         self._is_between = False
         if self._transactor is not None:
@@ -472,7 +455,7 @@ class _Shift:
             with self._consumer.staying() as is_staying:
                 self._is_between = not is_staying
                 if is_staying:
-                    await self._commit_whole(self._transactor, moved, written)
+                    await self._commit_whole(self._transactor, moved, offsets, written)
         else:
             fenced = await self._tasks.commit(written)
             moved = {p: moved[p] for p in moved.keys() - fenced} if written else moved
@@ -487,10 +470,11 @@ class _Shift:
         self,
         transactor: Transactor,
         moved: dict[TopicPartition, OffsetAndMetadata],
+        standing: dict[TopicPartition, OffsetAndMetadata],
         written: AgentWrites,
     ) -> None:
         try:
-            await self._tasks.commit_whole(transactor, moved, written)
+            await self._tasks.commit_whole(transactor, moved, standing, written)
         except Undone as undone:
             self._undone += 1
             if self._undone >= UNDONE_MAX:
@@ -499,8 +483,32 @@ class _Shift:
             await self._drop_all()
         else:
             self._undone = 0
-            self._committed.update(moved)
+            self._offsets.committed.update(moved)
             self._agents.rows.committed_until(written)
+
+    async def _reopen(self, error: Lost) -> None:
+        """Go on in logs that are not those that were read, as the app says.
+
+        What was processed of the old ones is committed, together with where the new ones begin.
+
+        Raises:
+            SourceLost: the app wants the worker to end then; nothing more is committed.
+        """
+        affected = await self._sources.affected(error)
+        if not affected:
+            return
+        self._offsets.move_on(await self._look_up(affected))
+        self._tasks.suspend()
+        try:
+            await self._agents.revoke()
+            if not await self._commit():
+                await self._drop_all()
+        finally:
+            self._offsets.moved_on = {}
+        await self._give_up(affected)
+        self._tasks.resume()
+        await self._on_assigned(affected)
+        self._sources.settled(affected)
 
     async def _start_over(self) -> None:
         """Open all tasks again, where the log says that they are."""
@@ -512,11 +520,9 @@ class _Shift:
         await self._tasks.assign(places)
 
     def _go_to(self, places: Mapping[TopicPartition, Place]) -> None:
+        self._offsets.begin(places)
         for partition, place in places.items():
-            self._committed.pop(partition, None)
-            self._consumer.seek(partition, place.committed)
-            if self._tasks.of([partition]):
-                self._task_starts[partition] = place.task_at
+            self._consumer.seek(partition, place.start)
 
     async def _commit_offsets(self, moved: dict[TopicPartition, OffsetAndMetadata]) -> None:
         try:
@@ -524,22 +530,11 @@ class _Shift:
         except LogError as error:
             if error.code not in MOVED_ON:
                 raise
-            logger.info("offsets not committed, the group has moved on: %s", error)
+            logger.info("offsets not committed: %s", error)
         else:
-            self._committed.update(moved)
+            self._offsets.committed.update(moved)
             self._on_step("offsets sent")
             logger.debug("committed %d offsets", len(moved))
-
-    def _offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Per partition the offset before which tasks and agents are all done, and who is ahead."""
-        readers = {partition: dict(places) for partition, places in self._agents.places.items()}
-        for partition, reached in {**self._task_starts, **self._tasks.reached}.items():
-            readers.setdefault(partition, {})[TASK] = reached
-        offsets = {partition: offset_of(places) for partition, places in readers.items()}
-        return {
-            partition: OffsetAndMetadata(at, metadata_of(at, readers[partition]))
-            for partition, at in offsets.items()
-        }
 
     async def _on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Finish and commit; then close what is given up. The rest goes on."""
@@ -571,9 +566,7 @@ class _Shift:
         self._agents.give_up(partitions)
         await self._tasks.give_up(partitions)
         self._pauses.forget(partitions)
-        for partition in partitions:
-            self._committed.pop(partition, None)
-            self._task_starts.pop(partition, None)
+        self._offsets.forget(partitions)
         if partitions >= self._consumer.assignment():
             self._assigned = self._told = self._starts_over = False
             self._joining_ms = self._clock.now_ms()
@@ -584,10 +577,10 @@ class _Shift:
         refuse_growth(partitions, self._counts, self._tasks.of)
         self._assigned = self._has_begun = True
         kept = self._consumer.assignment() - partitions
-        done, positions = self._offsets(), self._consumer.positions()
+        done, positions = self._offsets.done(), self._consumer.positions()
         for partition in kept & self._agents.places.keys() & positions.keys():
             if done[partition].offset < positions[partition]:
-                self._consumer.seek(partition, done[partition].offset)
+                self._consumer.seek(partition, done[partition])
         places = await self._look_up(partitions)
         self._go_to(places)
         self._agents.assign(
@@ -604,7 +597,13 @@ class _Shift:
 
     async def _look_up(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Place]:
         agents_read = {agent.topic.name for agent in self._program.agents}
-        return await look_up(self._consumer, partitions, agents_read=agents_read)
+        return await look_up(
+            self._consumer,
+            await self._sources.present(partitions),
+            agents_read=agents_read,
+            judge=self._sources.judge,
+            losses=self._sources.losses,
+        )
 
 
 async def _leave(consumer: Consumer, exc_type: type[BaseException] | None, *_: object) -> None:

@@ -10,10 +10,12 @@ from streamlog.agents.offsets import (
     METADATA_BYTES_MAX,
     Place,
     metadata_of,
+    noted_of,
     offset_of,
     places_of,
 )
 from streamlog.agents.progress import merged
+from streamlog.tables.changelog import SourceLog
 
 ranges = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**4)), max_size=8).map(
     lambda many: merged((start, start + length) for start, length in many)
@@ -27,10 +29,16 @@ def some_places(draw: st.DrawFn) -> Place:
     return Place(base, found, draw(st.none() | st.integers(-1, 2**62)))
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z0-9._-]{1,20}", fullmatch=True), some_places()))
-def test_what_was_told_is_read_again(places: dict[str, Place]) -> None:
+@given(
+    st.dictionaries(st.from_regex(r"[a-z0-9._-]{1,20}", fullmatch=True), some_places()),
+    st.just(b"") | st.binary(min_size=16, max_size=16),
+    st.integers(0, 1_000),
+)
+def test_what_was_told_is_read_again(places: dict[str, Place], topic_id: bytes, cuts: int) -> None:
     offset = min((place.position for place in places.values()), default=0)
-    metadata = metadata_of(offset, places)
+    log = SourceLog(topic_id, cuts=cuts)
+    metadata = metadata_of(offset, places, log)
+    assert noted_of(offset, metadata).log == log
     assert len(metadata) <= METADATA_BYTES_MAX
     found = places_of(offset, metadata)
     ahead = {
@@ -58,8 +66,9 @@ def test_it_is_bounded_and_tells_nothing_that_is_not_so(readers: int) -> None:
 
 @pytest.mark.parametrize(
     "metadata",
-    ["", "something", "streamlog:2;a:1", "streamlog:1;a", "streamlog:1;a:x", "streamlog:1;a:-1",
-     "streamlog:1;a:1,2", "streamlog:1;a:"],
+    ["", "something", "streamlog:1;a:1", "streamlog:2;a:1", "streamlog:2::0;a",
+     "streamlog:2::0;a:x", "streamlog:2::0;a:-1", "streamlog:2::0;a:1,2", "streamlog:2::0;a:",
+     "streamlog:2:x:0", "streamlog:2::", "xstreamlog:2::0"],
 )  # fmt: skip
 def test_what_others_have_written_tells_nothing(metadata: str) -> None:
     assert places_of(7, metadata) == {}

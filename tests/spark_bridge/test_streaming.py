@@ -80,6 +80,34 @@ def test_a_query_goes_on_after_a_restart_without_loss_or_repeat(
     assert all(row(told, "in", number, "70", "70", "0") for number in "01"), told
 
 
+async def recreate(url: str, first: int, count: int) -> None:
+    async with Log.open(url) as log:
+        await log.admin().delete_topics(["in"])
+        await log.admin().create_topics([NewTopic("in", PARTITIONS)])
+    await append(url, first, count)
+
+
+@pytest.mark.parametrize("count", [20, 150], ids=["fewer", "more"])
+def test_a_topic_that_was_created_again_is_told_or_read_from_its_beginning(
+    spark: SparkSession, tmp_path: Path, count: int
+) -> None:
+    directory, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
+    url = f"embedded:{directory}"
+    asyncio.run(append(url, 0, 100))
+    run(spark, directory, checkpoint)
+    asyncio.run(recreate(url, 1_000, count))
+    for _ in range(2):
+        with pytest.raises(Exception, match="in-0: the topic was deleted and created again"):
+            run(spark, directory, checkpoint)
+    assert written(directory) == [*range(100)]
+    new = [*range(1_000, 1_000 + count)]
+    run(spark, directory, checkpoint, failOnDataLoss="false", maxOffsetsPerTrigger="40")
+    assert written(directory) == [*range(100), *new]
+    asyncio.run(append(url, 1_000 + count, 30))
+    run(spark, directory, checkpoint)
+    assert written(directory) == [*range(100), *new, *range(1_000 + count, 1_030 + count)]
+
+
 def test_an_option_of_batch_queries_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     asyncio.run(append(f"embedded:{tmp_path / 'log'}", 0, 1))
     with pytest.raises(Exception, match="means nothing in a streaming query"):

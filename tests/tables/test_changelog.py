@@ -15,6 +15,7 @@ from streamlog.tables.changelog import (
     WRITE_KEYS_MAX,
     Progress,
     Restoration,
+    SourceLog,
     apply_records,
     changelog_offset,
     checkpoint,
@@ -28,20 +29,30 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=6,
 )
-progresses = st.builds(
-    Progress,
-    offsets=st.dictionaries(
-        st.tuples(st.text(max_size=5), st.integers(0, 99)), st.integers(0, 1 << 62), max_size=4
-    ),
-    sections=st.dictionaries(st.text(max_size=5), plain, max_size=3),
+logs = st.builds(
+    SourceLog,
+    st.just(b"") | st.binary(min_size=16, max_size=16),
+    st.integers(-1, 9),
+    st.integers(0, 9),
 )
+
+
+@st.composite
+def some_progress(draw: st.DrawFn) -> Progress:
+    places = st.tuples(st.text(max_size=5), st.integers(0, 99))
+    offsets = draw(st.dictionaries(places, st.integers(0, 1 << 62), max_size=4))
+    found = {place: log for place in offsets if (log := draw(logs)) != SourceLog()}
+    sections = draw(st.dictionaries(st.text(max_size=5), plain, max_size=3))
+    return Progress(offsets=offsets, logs=found, sections=sections)
+
+
 keys = st.binary(max_size=2).map(b"\x01s".__add__)
 checkpoints = st.lists(
     st.lists(st.tuples(keys, st.none() | st.binary(max_size=3)), max_size=5), max_size=8
 )
 
 
-@given(progresses)
+@given(some_progress())
 def test_progress_comes_back(progress: Progress) -> None:
     assert Progress.decode(progress.encode()) == progress
 
@@ -51,7 +62,8 @@ def test_equal_progress_gives_equal_bytes() -> None:
     other = Progress(offsets={("a", 0): 3, ("a", 1): 2, ("b", 0): 1}, sections={"x": {}, "y": 1})
     assert one.encode() == other.encode()
     assert one.encode() == (
-        b'{"version":1,"offsets":[["a",0,3],["a",1,2],["b",0,1]],"sections":{"x":{},"y":1}}'
+        b'{"version":2,"offsets":[["a",0,3,"",-1,0],["a",1,2,"",-1,0],["b",0,1,"",-1,0]],'
+        b'"sections":{"x":{},"y":1}}'
     )
 
 
@@ -60,8 +72,9 @@ def test_equal_progress_gives_equal_bytes() -> None:
     [
         (b"", "not readable"),
         (b"\x80\x04", "not readable"),
-        (b'{"version":1,"offsets":[["a",0]],"sections":{}}', r"\$.offsets\[0\]"),
-        (b'{"version":2,"offsets":[],"sections":{}}', "format 2.*a newer one has written it"),
+        (b'{"version":2,"offsets":[["a",0]],"sections":{}}', r"\$.offsets\[0\]"),
+        (b'{"version":2,"offsets":[["a",0,1,"x",0,0]],"sections":{}}', "not readable"),
+        (b'{"version":3,"offsets":[],"sections":{}}', "format 3.*a newer one has written it"),
     ],
 )
 def test_progress_that_cannot_be_trusted_is_refused(data: bytes, said: str) -> None:

@@ -191,7 +191,9 @@ async def on_disk(
     stores = stores_in(path, cluster or log.cluster_id)
     async with GlobalReader(log, ON_DISK, {"users": 1}, clock, stores=stores) as reader:
         tables, now_ms = reader.tables.of_topics, clock.wall_ms()
-        starts = stores.starts(tables, {USERS: 0}, {USERS: 2**40}, now_ms)
+        (users,) = await log.admin().find_topics(["users"])
+        ids = {"users": users.topic_id}
+        starts = stores.starts(tables, {USERS: 0}, {USERS: 2**40}, now_ms, ids)
         await reader.load(asyncio.Event())
         if then is not None:
             async with log.producer() as producer:

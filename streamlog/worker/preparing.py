@@ -1,0 +1,92 @@
+"""Preparing: the log as an app needs it before its worker joins, and what its tasks are given."""
+
+from __future__ import annotations
+
+import asyncio
+
+from streamlog.client.consumer import Consumer
+from streamlog.client.producer import Producer
+from streamlog.clock import Clock
+from streamlog.log import EMBEDDED, Log
+from streamlog.worker.engine import EngineThread
+from streamlog.worker.exactly_once import Transactor
+from streamlog.worker.figures import Figures
+from streamlog.worker.global_tables import GlobalReader
+from streamlog.worker.halts import Cut
+from streamlog.worker.hand_overs import hand_overs
+from streamlog.worker.own_topics import OwnTopicsLog
+from streamlog.worker.program import Program, Start
+from streamlog.worker.sources import Sources
+from streamlog.worker.surroundings import Surroundings
+from streamlog.worker.topics import ensure_topics
+from streamlog.worker.versions import Versions
+
+
+async def prepared(
+    program: Program, log: Log, *, clock: Clock, log_url: str, web: str | None
+) -> Start:
+    """Make sure that no state would be lost, and that all topics are there.
+
+    Raises:
+        StateLost, SourceLost: state or records would be lost; nothing was changed.
+        UnknownTopicOrPartition: a source is missing.
+        TopologyError: partition counts contradict each other, or the state.
+    """
+    versions = Versions(log, program.topology, clock)
+    await versions.check(accept_state_loss=program.accept_state_loss)
+    own_log = OwnTopicsLog(log, program.topology, clock)
+    own = await own_log.check(
+        source_lost=program.source_lost, accept_state_loss=program.accept_state_loss
+    )
+    # On somebody's cluster, a source that is missing is more likely a wrong name.
+    required = () if log_url.startswith(EMBEDDED) else program.sources
+    counts = await ensure_topics(log, program.topology, program.topics, required=required)
+    handed = await hand_overs(log, program.app_id, clock)
+    change = await versions.settle(accept_state_loss=program.accept_state_loss)
+    return Start(
+        program=program,
+        log=log,
+        log_url=log_url,
+        counts=counts,
+        tasks=sum(sub.tasks(counts) for sub in program.topology.subtopologies),
+        web=web,
+        change=change,
+        own_topics=await own_log.note(own),
+        hand_over=handed[-1] if handed else None,
+    )
+
+
+def surroundings_of(
+    start: Start,
+    cut: Cut | None,
+    *,
+    clock: Clock,
+    consumer: Consumer,
+    producer: Producer,
+    transactor: Transactor | None,
+    reader: GlobalReader,
+    background: asyncio.TaskGroup,
+    engine: EngineThread,
+) -> Surroundings:
+    """What the tasks of a worker need; `cut` is where they are to stand still, if they are."""
+    program = start.program
+    return Surroundings(
+        log=start.log,
+        producer=producer,
+        consumer=consumer,
+        clock=clock,
+        state_path=program.state_path,
+        state_memory_bytes=program.state_memory_bytes - program.global_memory_bytes,
+        era=start.change.era,
+        background=background,
+        figures=Figures(),
+        engine=engine,
+        transactor=transactor,
+        on_step=program.on_step,
+        reader=reader,
+        hand_over=start.hand_over,
+        cut=cut,
+        sources=Sources(consumer, clock, app_id=program.app_id, policy=program.source_policy),
+        own_topics=start.own_topics,
+        accept_state_loss=program.accept_state_loss,
+    )

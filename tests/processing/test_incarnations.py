@@ -1,0 +1,85 @@
+"""Positions over several logs of one source, against a model that numbers what was sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog.processing.incarnations import TAGS_MAX, Incarnations
+from streamlog.processing.provenance import identity, source_of, tagged, untagged
+
+SOURCE = ("topic", 3)
+
+
+@dataclass
+class Heard:
+    """The last position of the source."""
+
+    position: int = -1
+
+
+def fresh() -> tuple[Heard, Incarnations[Heard]]:
+    state = Heard()
+    return state, Incarnations({SOURCE: state}, lambda each: each.position)
+
+
+@given(
+    st.lists(
+        # Logs one after the other: how many records were taken, and from where repeated.
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_new_records_are_new_and_repeated_ones_are_not(
+    logs: list[tuple[int, int, bool]],
+) -> None:
+    state, known = fresh()
+    taken: list[tuple[int, int]] = []
+    for number, (count, again, restarts) in enumerate(logs):
+        tag = tagged(identity(SOURCE), bytes([number]) * 16, 0)
+        # A task upstream that starts again sends what it has sent since its last commit once more.
+        for position in [*range(count), *range(min(again, count), count)]:
+            found = known.get(tag)
+            assert found is not None
+            heard, base = found
+            if base + position > heard.position:
+                heard.position = base + position
+                taken.append((number, position))
+            if restarts:
+                data = known.to_data()
+                before = state.position
+                state, known = fresh()
+                state.position = before
+                known.load(data)
+    assert taken == [
+        (number, at) for number, (count, _, _) in enumerate(logs) for at in range(count)
+    ]
+
+
+def test_tags_are_bounded_and_the_newest_are_kept() -> None:
+    state, known = fresh()
+    for number in range(TAGS_MAX + 5):
+        found = known.get(tagged(identity(SOURCE), bytes([number]) * 16, number))
+        assert found is not None
+        state.position = found[1] + 10
+    ((_, _, tags),) = known.to_data()
+    assert isinstance(tags, list)
+    assert len(tags) == TAGS_MAX
+
+
+def test_a_source_that_there_is_not_is_not_found() -> None:
+    _, known = fresh()
+    assert known.get(tagged(identity(("topic", 4)), b"1" * 16, 0)) is None
+
+
+@given(st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), max_size=9),
+       st.integers(0, 2**32 - 1), st.binary(max_size=16), st.integers(0, 9))  # fmt: skip
+def test_a_tag_does_not_change_the_source(
+    name: str, partition: int, topic_id: bytes, cuts: int
+) -> None:
+    own = identity((name, partition))
+    assert untagged(tagged(own, topic_id, cuts)) == untagged(own) == own
+    assert source_of(tagged(own, topic_id, cuts)) == (name, partition)

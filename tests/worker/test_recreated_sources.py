@@ -1,0 +1,395 @@
+"""A source that is deleted and created again under an app, or while it is stopped.
+
+The law: with `source_lost="earliest"` every record of the new topic is reflected in the output
+exactly once, on top of the state as it was; with `"fail"` the worker ends with code 5 and commits
+nothing for the new topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pytest
+
+from streamlog import App, Stream
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.errors import SourceLost, StreamlogError
+from streamlog.log import Log
+from streamlog.worker.worker import Worker
+
+IS_THOROUGH = bool(os.environ.get("THOROUGH"))
+SEEDS: Final = range(16 if IS_THOROUGH else 2)
+PARTITIONS: Final = 2
+DEADLINE_S: Final = 60
+KEYS: Final = ("a", "b", "c", "d")
+
+Guarantee = Literal["exactly_once", "at_least_once"]
+Fed = tuple[str, str]
+"""Key and value."""
+
+
+@dataclass
+class Case:
+    """An app under test, and what it has written."""
+
+    url: str
+    log: Log
+    path: Path
+    shape: str
+    guarantee: Guarantee
+    source_lost: Literal["fail", "earliest", "latest"] | None = None
+    first: int = 0
+    """The first portion that is in the present topic."""
+    handled: list[str] = field(default_factory=list)
+    """By the agent."""
+
+    def app(self) -> App:
+        app = App(
+            "again",
+            log=self.url,
+            state_dir=str(self.path / "state"),
+            commit_interval="50ms",
+            guarantee=self.guarantee,
+            source_lost=self.source_lost,
+        )
+        source = app.topic("source", key=str, value=str, partitions=PARTITIONS)
+        out = app.topic("out", key=str, value=str, partitions=1)
+        SHAPES[self.shape](self, app, app.stream(source) if self.shape != "agent" else source, out)
+        return app
+
+    async def rows(self) -> list[str]:
+        """What is committed in the output, in its order."""
+        if self.shape == "agent":
+            return list(self.handled)
+        place, found = TopicPartition("out", 0), list[str]()
+        async with self.log.consumer(
+            auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer:
+            consumer.assign([place])
+            end = (await consumer.end_offsets([place]))[place]
+            while await consumer.position(place) < end:
+                for records in (await consumer.poll(timeout_ms=200)).values():
+                    found += [(record.value or b"").decode() for record in records]
+        return found
+
+
+def mapped(_case: Case, _app: App, source: Any, out: Any) -> None:
+    source.map_values(lambda value: value).to(out)
+
+
+def counted(_case: Case, _app: App, source: Any, out: Any) -> None:
+    counts = source.group_by_key().count(name="n")
+    counts.changes().map(lambda key, n: (key, f"{key} {n}")).to(out)
+
+
+def repartitioned(_case: Case, _app: App, source: Any, out: Any) -> None:
+    counts = source.group_by(lambda key, _: key * 2, name="by-double").count(name="n")
+    counts.changes().map(lambda key, n: (key, f"{key} {n}")).to(out)
+
+
+def joined(_case: Case, app: App, source: Any, out: Any) -> None:
+    names = app.topic("names", key=str, value=str, partitions=PARTITIONS)
+    table = app.table(names, name="names")
+    source.join(table, lambda value, name: f"{value} {name}").to(out)
+
+
+def handled_by_agent(case: Case, app: App, source: Any, _out: Any) -> None:
+    @app.agent(source)
+    async def handle(stream: Stream[str, str]) -> None:
+        async for value in stream:
+            case.handled.append(value)
+
+
+SHAPES: dict[str, Callable[[Case, App, Any, Any], None]] = {
+    "map": mapped,
+    "count": counted,
+    "repartition": repartitioned,
+    "join": joined,
+    "agent": handled_by_agent,
+}
+
+
+def expected(shape: str, portions: list[list[Fed]]) -> Counter[str]:
+    """The rows that the definition of the app gives for these records, in any order of keys."""
+    records = [record for portion in portions for record in portion]
+    if shape in {"map", "agent"}:
+        return Counter(value for _, value in records)
+    if shape == "join":
+        return Counter(f"{value} name-{key}" for key, value in records)
+    times = 2 if shape == "repartition" else 1
+    seen: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+    for key, _ in records:
+        seen[key] += 1
+        rows[f"{key * times} {seen[key]}"] += 1
+    return rows
+
+
+async def create(log: Log, *names: str) -> None:
+    await log.admin().create_topics([NewTopic(name, PARTITIONS) for name in names])
+
+
+async def feed(log: Log, topic: str, records: list[Fed]) -> None:
+    async with log.producer() as producer:
+        for key, value in records:
+            await producer.send(topic, value.encode(), key=key.encode())
+
+
+@asynccontextmanager
+async def worker(case: Case) -> AsyncIterator[asyncio.Task[None]]:
+    """The app at work."""
+    stop = asyncio.Event()
+    running = Worker(case.app().program(), log_url=case.url, announce=lambda _: None).run(stop)
+    task = asyncio.create_task(running)
+    try:
+        yield task
+        stop.set()
+        await task
+    finally:
+        stop.set()
+        await asyncio.wait([task])
+
+
+async def until(
+    found: Callable[[], Awaitable[Counter[str]]], wanted: Counter[str], task: asyncio.Task[None]
+) -> None:
+    """Wait until the rows are there; none may be one too many."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (rows := await found()) != wanted:
+            assert not rows - wanted, f"too many: {rows - wanted}, missing: {wanted - rows}"
+            if task.done():
+                task.result()
+            await asyncio.sleep(0.1)
+
+
+def portion(chance: random.Random, name: str, count: int) -> list[Fed]:
+    return [(chance.choice(KEYS), f"{name}{number}") for number in range(count)]
+
+
+async def recreate(case: Case, records: list[Fed], pause_s: float = 0) -> None:
+    log, case.first = case.log, 1
+    await log.admin().delete_topics(["source"])
+    await asyncio.sleep(pause_s)
+    await create(log, "source")
+    await feed(log, "source", records)
+
+
+@asynccontextmanager
+async def opened(path: Path, chance: random.Random, shape: str) -> AsyncIterator[Case]:
+    async with Log.open(f"embedded:{path / 'log'}") as log:
+        assert log.address is not None
+        await create(log, "source", "names")
+        await log.admin().create_topics([NewTopic("out", 1)])
+        await feed(log, "names", [(key, f"name-{key}") for key in KEYS])
+        guarantee: Guarantee = chance.choice(["exactly_once", "at_least_once"])
+        yield Case("kafka://{}:{}".format(*log.address), log, path, shape, guarantee)
+
+
+def rows_of(case: Case) -> Callable[[], Awaitable[Counter[str]]]:
+    async def rows() -> Counter[str]:
+        return Counter(await case.rows())
+
+    return rows
+
+
+async def settled(case: Case, portions: list[list[Fed]], task: asyncio.Task[None]) -> None:
+    """All that is in the log is reflected once."""
+
+    await until(rows_of(case), expected(case.shape, portions), task)
+    last = sum(map(len, portions[case.first :]))
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            at = await case.log.admin().group_offsets("again")
+            if sum(n for part, n in at.items() if part.topic == "source") == last:
+                return
+            assert not task.done()
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("live", [False, True], ids=["down", "live"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_record_of_the_new_topic_counts_once(
+    tmp_path: Path, shape: str, live: bool, seed: int
+) -> None:
+    chance = random.Random(f"{shape} {live} {seed}")
+
+    async def main() -> None:
+        async with opened(tmp_path, chance, shape) as case:
+            case.source_lost = "earliest"
+            portions = [portion(chance, "old", chance.randint(5, 30))]
+            portions.append(portion(chance, "new", chance.randint(1, 60)))
+            await feed(case.log, "source", portions[0])
+            pause_s = chance.choice([0, 0, 1])
+            if live:
+                async with worker(case) as task:
+                    await settled(case, portions[:1], task)
+                    await recreate(case, portions[1], pause_s)
+                    await settled(case, portions, task)
+            else:
+                async with worker(case) as task:
+                    await settled(case, portions[:1], task)
+                await recreate(case, portions[1], pause_s)
+            if chance.random() < 0.5:
+                shutil.rmtree(tmp_path / "state", ignore_errors=True)
+            # It is known once: what follows is what it would be anywhere.
+            async with worker(case) as task:
+                await settled(case, portions, task)
+                portions.append(portion(chance, "more", 10))
+                await feed(case.log, "source", portions[2])
+                await settled(case, portions, task)
+            case.source_lost = None
+            async with worker(case) as task:
+                portions.append(portion(chance, "last", 5))
+                await feed(case.log, "source", portions[3])
+                await settled(case, portions, task)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("live", [False, True], ids=["down", "live"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_worker_that_is_to_fail_commits_nothing_for_the_new_topic(
+    tmp_path: Path, shape: str, live: bool, seed: int
+) -> None:
+    chance = random.Random(f"fail {shape} {live} {seed}")
+
+    async def main() -> None:
+        async with opened(tmp_path, chance, shape) as case:
+            # By default that is so where state is made of the topic.
+            has_state = shape in {"count", "join"}
+            case.source_lost = None if has_state and chance.random() < 0.5 else "fail"
+            old, new = portion(chance, "old", 20), portion(chance, "new", chance.choice([5, 40]))
+            await feed(case.log, "source", old)
+            if not live:
+                async with worker(case) as task:
+                    await settled(case, [old], task)
+                if not has_state:
+                    # Without state all that was known went with the topic: it is a first start.
+                    return
+                await recreate(case, new)
+                if chance.random() < 0.5:
+                    shutil.rmtree(tmp_path / "state", ignore_errors=True)
+            with pytest.raises(SourceLost, match="source") as caught:
+                await ended(case, old, new if live else None)
+            assert caught.value.exit_code == 5
+            assert Counter(await case.rows()) == expected(shape, [old])
+            committed = await case.log.admin().group_offsets("again")
+            assert {at: n for at, n in committed.items() if at.topic == "source" and n} == {}
+
+    asyncio.run(main())
+
+
+async def ended(case: Case, old: list[Fed], new: list[Fed] | None) -> None:
+    """Wait for the worker's end; with `new`, the topic is created again while it works."""
+    async with failing(case) as task:
+        if new is not None:
+            await settled(case, [old], task)
+            await recreate(case, new)
+        async with asyncio.timeout(DEADLINE_S):
+            await task
+
+
+@asynccontextmanager
+async def failing(case: Case) -> AsyncIterator[asyncio.Task[None]]:
+    """As `worker`; what it ends with is raised alone."""
+    try:
+        async with worker(case) as task:
+            yield task
+    except BaseExceptionGroup as group:
+        raise first(group) from None
+
+
+def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    for error in group.exceptions:
+        return first(error) if isinstance(error, BaseExceptionGroup) else error
+    raise AssertionError
+
+
+def test_latest_keeps_the_state_and_begins_at_the_end(tmp_path: Path) -> None:
+    chance = random.Random(1)
+
+    async def main() -> None:
+        async with opened(tmp_path, chance, "count") as case:
+            case.source_lost = "latest"
+            old, skipped = portion(chance, "old", 20), portion(chance, "skipped", 30)
+            await feed(case.log, "source", old)
+            async with worker(case) as task:
+                await settled(case, [old], task)
+            await recreate(case, skipped)
+            async with worker(case) as task:
+                async with asyncio.timeout(DEADLINE_S):
+                    while True:
+                        at = await case.log.admin().group_offsets("again")
+                        if sum(n for p, n in at.items() if p.topic == "source") == len(skipped):
+                            break
+                        assert not task.done()
+                        await asyncio.sleep(0.1)
+                new = portion(chance, "new", 10)
+                await feed(case.log, "source", new)
+                await until(rows_of(case), expected("count", [old, new]), task)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_a_global_table_is_a_copy_of_the_topic_that_there_is(tmp_path: Path, backend: str) -> None:
+    """Read anew at the start; under a worker, rows of both topics would be seen: it ends."""
+    chance = random.Random(backend)
+
+    def looked_up(_case: Case, app: App, source: Any, out: Any) -> None:
+        names = app.topic("names", key=str, value=str, partitions=PARTITIONS)
+        table = app.global_table(names, name="names", backend=backend)
+        source.lookup(table, on=lambda key, _: key, fn=lambda value, name: f"{value} {name}").to(
+            out
+        )
+
+    async def renamed(case: Case, name: str) -> None:
+        await case.log.admin().delete_topics(["names"])
+        await create(case.log, "names")
+        await feed(case.log, "names", [(key, f"{name}-{key}") for key in KEYS[:3]])
+
+    async def main() -> None:
+        async with opened(tmp_path, chance, "lookup") as case:
+            old, new = [("a", "1"), ("d", "2")], [("a", "3"), ("d", "4")]
+            await feed(case.log, "source", old)
+            async with worker(case) as task:
+                await until(rows_of(case), Counter(["1 name-a", "2 name-d"]), task)
+            await renamed(case, "other")
+            async with worker(case) as task:
+                await feed(case.log, "source", new)
+                wanted = Counter(["1 name-a", "2 name-d", "3 other-a", "4 None"])
+                await until(rows_of(case), wanted, task)
+            with pytest.raises(SourceLost, match=r"names-\d: the topic was deleted.*read anew"):
+                await under(case)
+
+    async def under(case: Case) -> None:
+        async with failing(case) as task:
+            await feed(case.log, "source", [("b", "5")])
+            wanted = Counter(["1 name-a", "2 name-d", "3 other-a", "4 None", "5 other-b"])
+            await until(rows_of(case), wanted, task)
+            await renamed(case, "third")
+            async with asyncio.timeout(DEADLINE_S):
+                await task
+
+    SHAPES["lookup"] = looked_up
+    try:
+        asyncio.run(main())
+    finally:
+        del SHAPES["lookup"]
+
+
+def test_an_unknown_choice_is_refused() -> None:
+    with pytest.raises(StreamlogError, match="source_lost is 'skip': it is one of fail, earliest"):
+        App("again", source_lost="skip")  # type: ignore[arg-type]
