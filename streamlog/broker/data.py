@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
+from streamlog.broker.produce_checks import refusal_without_id
 from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.broker.storage.appends import Origin
 from streamlog.durations import TIMESTAMP_MS_MAX
@@ -597,6 +598,8 @@ def _before(end_offset: int, found: tuple[int, int] | None) -> tuple[int, int] |
 
 
 def _produce_refusal(request: ProduceRequest) -> LogError | None:
+    if (refusal := refusal_without_id(request)) is not None:
+        return refusal
     if request.acks not in (-1, 0, 1):
         return error_for(
             ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: use all (-1), 1 or 0"

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from streamlog.broker.data import ALL, Uncommitted, refused
+from streamlog.broker.produce_checks import refusal_of_transactional
 from streamlog.errors import StreamlogError
 from streamlog.protocol.messages.data import PartitionProduceResponse
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition import Partition
     from streamlog.broker.storage.admission import Prepared
     from streamlog.broker.storage.appends import AppendResult
-    from streamlog.protocol.produce_runs import ProduceRun
+    from streamlog.protocol.produce_runs import Alike, ProduceRun
     from streamlog.protocol.schema import Piece
 
 
@@ -100,7 +101,7 @@ def append_run(
             correlation_id = run.requests[number].correlation_id
             if isinstance(outcome, StreamlogError):
                 refusals.add(number)
-                answers[number] = pattern.answered(correlation_id, refused(pattern.index, outcome))
+                answers[number] = _refused(run.requests[number], outcome)
             elif outcome.log_append_time_ms < 0:
                 answers[number] = pattern.accepted(
                     correlation_id, outcome.base_offset, log_start_offset
@@ -109,6 +110,13 @@ def append_run(
                 answer = _stamped(pattern.index, outcome, log_start_offset)
                 answers[number] = pattern.answered(correlation_id, answer)
     return RunAttempt(run, answers, refusals, durable, uncommitted)
+
+
+def _refused(request: Alike, error: StreamlogError) -> bytes:
+    """The answer to a request that could not be appended; none of a run has a transactional id."""
+    pattern, correlation_id, records = request
+    told = refusal_of_transactional(records) or error
+    return pattern.answered(correlation_id, refused(pattern.index, told))
 
 
 def _uncommitted(

@@ -178,7 +178,7 @@ def test_who_has_begun_no_transaction_can_not_write_in_one(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
         answer = await produce(broker, transactional(0, b"a"))
-        assert answer.error_code == ErrorCode.INVALID_TXN_STATE
+        assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     node.run(story)
 

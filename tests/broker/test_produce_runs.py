@@ -26,6 +26,8 @@ from streamlog.protocol.messages.data import (
 )
 from streamlog.protocol.produce_runs import RUN_MAX
 from streamlog.protocol.schema import Message
+from streamlog.records.batch import encode_batch
+from streamlog.records.compression import Compression
 from tests.broker.node import at, batch, create, fetch_request, produce_request, values
 from tests.broker.test_server import Peer, peer
 
@@ -95,6 +97,47 @@ def test_requests_alike_are_answered_in_order(version: int, flush: str) -> None:
     serve(story, flush=flush)
 
 
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_a_transactional_batch_needs_a_transactional_id(codec: Compression) -> None:
+    """Kafka answers so before it looks at the topic, for single requests and for runs alike."""
+    rows = [(1_000, None, b"x", ())]
+    options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    without_begin = encode_batch(rows, codec=codec, transactional=True, **options)
+    denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        create(broker, "another")
+        sent = [batch(b"0"), batch(b"1"), without_begin, batch(b"2"), without_begin]
+        send(one, [produce_request(each) for each in sent])
+        found = await answers(one, 5)
+        assert [each.error_code for each in found] == [0, 0, denied, 0, denied]
+        send(one, [produce_request(without_begin, topic="nowhere")])
+        assert (await answers(one, 1))[0].error_code == denied
+        both = produce_request(batch(b"lost"))
+        both.topic_data += produce_request(without_begin, topic="another").topic_data
+        one.ask(both, 0)
+        _, response = await one.answer(ProduceRequest)
+        assert isinstance(response, ProduceResponse)
+        codes = [each.partition_responses[0].error_code for each in response.responses]
+        assert codes == [denied, denied]
+        assert await read(one, "t") == [b"0", b"1", b"2"]
+
+    serve(story)
+
+
+@pytest.mark.parametrize("compression", ["producer", "zstd"])
+def test_an_empty_records_field_is_an_invalid_record(compression: str) -> None:
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker, compression_type=compression)
+        send(one, [produce_request(each) for each in (batch(b"0"), b"", batch(b"1"), None)])
+        found = await answers(one, 4)
+        invalid = ErrorCode.INVALID_RECORD
+        assert [each.error_code for each in found] == [0, invalid, 0, invalid]
+
+    serve(story)
+
+
 @pytest.mark.parametrize("flush", FLUSHES)
 def test_partitions_and_topics_may_alternate(flush: str) -> None:
     async def story(broker: Broker, one: Peer) -> None:
@@ -138,7 +181,7 @@ def test_one_that_is_refused_disturbs_no_other(flush: str) -> None:
             (0, 1),
             (ErrorCode.CORRUPT_MESSAGE, -1),
             (0, 2),
-            (ErrorCode.CORRUPT_MESSAGE, -1),
+            (ErrorCode.INVALID_RECORD, -1),
             (0, 3),
         ]
         assert [bool(each.error_message) for each in found] == [

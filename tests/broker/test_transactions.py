@@ -196,7 +196,8 @@ def test_only_a_begun_transaction_may_be_written_in(node: Node) -> None:
         await writer.init()
         assert await writer.write(b"a") == ErrorCode.TRANSACTION_ABORTABLE
         await writer.add()
-        assert await writer.write(b"a", transactional_id=None) == ErrorCode.INVALID_TXN_STATE
+        without_id = await writer.write(b"a", transactional_id=None)
+        assert without_id == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert await writer.write(b"a") == ErrorCode.NONE
         await writer.end()
         assert await writer.write(b"b") == ErrorCode.TRANSACTION_ABORTABLE

@@ -106,6 +106,8 @@ def admit(
         MessageTooLarge: a batch is larger than `max_message_bytes`.
         LogError: with Kafka's code, a client must not send such a batch.
     """
+    if not len(data):
+        raise LogError("a request has no batch for a partition", code=INVALID_RECORD)
     batches = _split(data)
     for batch in batches:
         if batch.size_bytes > max_message_bytes:

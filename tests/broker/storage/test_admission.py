@@ -50,9 +50,9 @@ def test_a_cut_off_batch_is_refused(missing: int) -> None:
             admit(bytearray(data), max_message_bytes=1000)
 
 
-def test_nothing_is_not_a_batch() -> None:
-    with pytest.raises(CorruptMessage):
-        admit(bytearray(), max_message_bytes=1000)
+def test_an_empty_records_field_is_an_invalid_record() -> None:
+    """As in Kafka: `CORRUPT_MESSAGE` would make clients send it again."""
+    assert code_of(b"") == INVALID_RECORD
 
 
 def test_bytes_that_changed_on_the_way_are_refused() -> None:
