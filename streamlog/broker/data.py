@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from streamlog.broker.fetch_sessions import TOPIC_IDS_VERSION
-from streamlog.broker.produce_checks import refusal_without_id
 from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.broker.storage.appends import Origin
+from streamlog.broker.transactional_ids import refusal_without_id
 from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import CorruptData, LogError, NotLeader, RecordsRefused, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for

@@ -3,34 +3,25 @@
 Records that are compressed, or have to be, and very large batches are not looked at in the loop:
 decompressing a few kilobytes may take as long as a hundred megabytes. All others are scanned where
 they are appended. Rule of the file: what a thread is given is a copy, for the bytes of a request
-lie where those of the next one will. Here too: the refusal of transactional batches in a request
-without a transactional id, which needs no more than a look at their headers.
+lie where those of the next one will.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from streamlog.broker.config import AS_PRODUCED, UNCOMPRESSED, TopicConfig
 from streamlog.broker.storage.admission import Prepared, is_checked, prepare
 from streamlog.broker.storage.runs import wait_for_thread
-from streamlog.errors import CorruptData, LogError, StreamlogError
-from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.errors import StreamlogError
 from streamlog.protocol.schema import one_buffer
-from streamlog.records.batch import HEADER_BYTES, RecordBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from streamlog.broker.data import Checked, DataRequests
-    from streamlog.broker.storage.files import Buffer
     from streamlog.protocol.messages.data import ProduceRequest
     from streamlog.protocol.produce_runs import ProduceRun
-
-_ATTRIBUTES_LOW_AT: Final = 22
-"""The second byte of a batch's attributes."""
-_TRANSACTIONAL: Final = 0x10
-"""The bit of it that says that a transaction has written the batch."""
 
 Outcome: TypeAlias = Prepared | StreamlogError
 
@@ -97,29 +88,3 @@ def checked(data: bytearray | memoryview, config: TopicConfig, wall_ms: int) -> 
         return prepare(data, config, wall_ms=wall_ms)
     except StreamlogError as error:
         return error
-
-
-def refusal_without_id(request: ProduceRequest) -> LogError | None:
-    """Why a request is refused that has transactional batches and no transactional id.
-
-    As Kafka does: all of the request is refused, before its topics and `acks` are looked at.
-    """
-    if request.transactional_id is not None:
-        return None
-    pieces = (one_buffer(p.records) for t in request.topic_data for p in t.partition_data)
-    return next(filter(None, map(refusal_of_transactional, pieces)), None)
-
-
-def refusal_of_transactional(records: Buffer) -> LogError | None:
-    """Why a request without a transactional id is refused: its first batch is transactional."""
-    if len(records) < HEADER_BYTES or not records[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL:
-        return None
-    try:
-        if not RecordBatch(records).is_transactional:
-            return None
-    except CorruptData:
-        return None  # The log says what is wrong with it.
-    return error_for(
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        "a transactional batch was sent in a request without a transactional id",
-    )

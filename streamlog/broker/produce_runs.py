@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from streamlog.broker.data import ALL, Uncommitted, refused
-from streamlog.broker.produce_checks import refusal_of_transactional
+from streamlog.broker.transactional_ids import refusal_of_transactional
 from streamlog.errors import StreamlogError
 from streamlog.protocol.messages.data import PartitionProduceResponse
 
