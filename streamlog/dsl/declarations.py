@@ -268,7 +268,9 @@ class Declarations(Duties):
         if backend not in BACKENDS:
             raise TopologyError(f"backend is 'memory' or 'rocksdb', not {backend!r}")
         spec = self._own(source)
-        definition = GlobalDefinition(check_name("a table", name or spec.name), spec, backend)
+        policy = self._builder.topic_policies.get(spec.name, self.on_error)
+        name = check_name("a table", name or spec.name)
+        definition = GlobalDefinition(name, spec, backend, policy)
         self._builder.add_global_table(definition)
         return GlobalTable(self._builder, definition)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from streamlog.topology.nodes import Node
+from streamlog.topology.policies import ErrorPolicy
 from streamlog.topology.topics import TopicSpec
 
 Backend = Literal["memory", "rocksdb"]
@@ -28,6 +29,8 @@ class GlobalTable:
     topic: TopicSpec
     backend: Backend = "memory"
     """Where each worker keeps the rows."""
+    on_error: ErrorPolicy | None = None
+    """For a batch of the topic that can't be read; None: the app ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

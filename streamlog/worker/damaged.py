@@ -1,37 +1,22 @@
-"""DamagedInputs: what an app does with a batch of a source topic that can't be read.
-
-Its records can't be told apart, so the whole batch fails, by the policy for records of the topic
-that can't be read (`on_error`): the worker ends, or goes on behind the batch, which is then told
-and counted, and with `dlq` written to the topic for dead letters as it is. Where several operators
-and agents read the topic, the strictest policy counts. A batch of a topic that the app writes
-itself ends the worker in any case, for its state would be wrong without it.
-"""
+"""Damaged: a worker continues behind a batch that can't be read, if the app's policy allows it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from streamlog.assignors import TopicPartition
-from streamlog.errors import DamagedBatch, ProcessingError
-from streamlog.processing.dead_letters import Letter
-from streamlog.processing.outbox import Drop, Outbox
-from streamlog.topology import ErrorPolicy, Source, TableSource, Topology, on_error
+from streamlog.processing.damaged_inputs import DamagedInputs
 
 if TYPE_CHECKING:
     from streamlog.client.consumer import Consumer
-    from streamlog.dsl.agent import Agent
+    from streamlog.errors import DamagedBatch
     from streamlog.records.columns import RecordColumns
     from streamlog.worker.agents import Agents
     from streamlog.worker.program import Program
     from streamlog.worker.tasks import Tasks
 
 logger = logging.getLogger(__name__)
-
-LETTER_BYTES_MAX: Final = 15 * 1024 * 1024
-"""A batch that is larger goes to the topic for dead letters without its bytes."""
-_STRICTNESS: Final = ("skip", "dlq", "fail")
 
 
 async def passed(
@@ -42,7 +27,8 @@ async def passed(
     Raises:
         ProcessingError: the policy is `FAIL`.
     """
-    outbox = DamagedInputs(program.topology, program.agents).outbox(damaged)
+    agent_policies = [(agent.topic.name, agent.on_error) for agent in program.agents]
+    outbox = DamagedInputs(program.topology, agent_policies).outbox(damaged)
     place = TopicPartition(damaged.topic, damaged.partition)
     logger.error("passed by on_error: %s", outbox.drops[0].told)
     consumer.seek(place, damaged.next_offset)
@@ -51,67 +37,3 @@ async def passed(
         return {}
     await agents.leave_out(outbox)
     return {}
-
-
-class DamagedInputs:
-    """The policies of an app for its source topics."""
-
-    def __init__(self, topology: Topology, agents: Iterable[Agent[Any, Any]]) -> None:
-        self._app_id = topology.app_id
-        self._policies: dict[str, list[ErrorPolicy]] = {}
-        for sub in topology.subtopologies:
-            for node in sub.nodes:
-                if isinstance(node, Source | TableSource) and not node.topic.internal:
-                    self._note(node.topic.name, node.on_error)
-        for agent in agents:
-            self._note(agent.topic.name, agent.on_error)
-
-    def outbox(self, damaged: DamagedBatch) -> Outbox:
-        """What is to be written and counted for a batch that is passed.
-
-        Raises:
-            ProcessingError: the policy is `FAIL`.
-        """
-        policy = self._policy(damaged.topic)
-        if policy.action == "fail":
-            raise ProcessingError(
-                f"a batch of {damaged.topic}-{damaged.partition} can't be read: {damaged};"
-                " with on_error=on_error.skip() or on_error.dlq() at the topic the app passes it",
-                topic=damaged.topic,
-                partition=damaged.partition,
-                offset=damaged.offset,
-                node=damaged.topic,
-            ) from damaged
-        letters = policy.dlq_topic(self._app_id)
-        letter = _letter(damaged)
-        count = damaged.next_offset - damaged.offset
-        told = f"{letter.told()} (offsets {damaged.offset} to {damaged.next_offset - 1})"
-        if letters is None:
-            return Outbox(drops=[Drop(damaged.topic, "error", count, told=told)])
-        drop = Drop(damaged.topic, "dead letter", count, told=f"{told} (to {letters})")
-        return Outbox(writes=[letter.to(letters)], drops=[drop])
-
-    def _policy(self, topic: str) -> ErrorPolicy:
-        """The last step of the strictest policy."""
-        last = [[*each.chain][-1] for each in self._policies.get(topic, [on_error.FAIL])]
-        return max(last, key=lambda policy: _STRICTNESS.index(policy.action))
-
-    def _note(self, topic: str, policy: ErrorPolicy | None) -> None:
-        self._policies.setdefault(topic, []).append(policy or on_error.FAIL)
-
-
-def _letter(damaged: DamagedBatch) -> Letter:
-    """The batch as it lies in the log: only a person can make something of it, so no replay."""
-    is_small = len(damaged.data) <= LETTER_BYTES_MAX
-    return Letter(
-        topic=damaged.topic,
-        partition=damaged.partition,
-        offset=damaged.offset,
-        timestamp_ms=0,
-        key=None,
-        value=damaged.data if is_small else None,
-        node=damaged.topic,
-        error=damaged,
-        attempt=1,
-        is_internal=True,
-    )

@@ -46,6 +46,8 @@ class Figures:
         """Records that tasks have handed to the producer, by topic."""
         self.dropped: Counter[tuple[str, str]] = Counter()
         """Records that nodes left out, by node and reason."""
+        self.passed_batches: Counter[tuple[str, int]] = Counter()
+        """Batches that can't be read and were passed by `on_error`, by topic and partition."""
         self.answered: Counter[str] = Counter()
         """Questions for rows of tables, by who answered: "task" or "standby"."""
         self.restored = 0

@@ -18,11 +18,13 @@ from typing import Self
 from streamlog.assignors import TopicPartition
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.clock import Clock
-from streamlog.errors import RequestTimedOut, SourceLost
+from streamlog.errors import DamagedBatch, RequestTimedOut, SourceLost
 from streamlog.log import Log
+from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.records.columns import RecordColumns
 from streamlog.topology import Topology
+from streamlog.worker.figures import Figures
 from streamlog.worker.global_stores import GlobalStores
 from streamlog.worker.program import Program
 
@@ -53,6 +55,9 @@ class GlobalReader:
         stores: GlobalStores | None = None,
     ) -> None:
         """`counts` are the partitions of every topic; `stores` those of tables that are on disk."""
+        self.figures = Figures()
+        """Those of the worker."""
+        self._damaged = DamagedInputs.of_global_tables(topology)
         self._stores = stores or GlobalStores({})
         self.tables = GlobalTables(topology.global_tables, self._stores.rocksdb)
         self.left: dict[str, int] = {}
@@ -95,6 +100,7 @@ class GlobalReader:
 
         Raises:
             RequestTimedOut: the log does not give what it said to have.
+            ProcessingError: a batch can't be read, and the policy is `FAIL`.
         """
         if not self._partitions:
             return
@@ -146,12 +152,30 @@ class GlobalReader:
                 ) from error
 
     async def _step(self) -> None:
-        polled = await self._consumer.poll_columns(timeout_ms=POLL_MS, max_records=SLICE_RECORDS)
+        try:
+            polled = await self._consumer.poll_columns(
+                timeout_ms=POLL_MS, max_records=SLICE_RECORDS
+            )
+        except DamagedBatch as damaged:
+            self._pass(damaged)
+            return
         if not self._stores.rocksdb:
             self._apply(polled)
         elif polled or self._clock.wall_ms() - self._told_ms >= TELL_MS:
             await asyncio.to_thread(self._apply, polled)
             await self._tell()
+
+    def _pass(self, damaged: DamagedBatch) -> None:
+        """Continue behind a batch that can't be read, without its rows.
+
+        Raises:
+            ProcessingError: the policy is `FAIL`.
+        """
+        drops = self._damaged.outbox(damaged).drops
+        logger.error("passed by on_error, without its rows: %s", drops[0].told)
+        self.figures.left_out(drops)
+        self.figures.passed_batches[damaged.topic, damaged.partition] += 1
+        self._consumer.seek(TopicPartition(damaged.topic, damaged.partition), damaged.next_offset)
 
     async def _tell(self) -> None:
         """Write down how far the tables on disk have been read."""

@@ -10,7 +10,6 @@ from streamlog.clock import Clock
 from streamlog.log import EMBEDDED, Log
 from streamlog.worker.engine import EngineThread
 from streamlog.worker.exactly_once import Transactor
-from streamlog.worker.figures import Figures
 from streamlog.worker.global_tables import GlobalReader
 from streamlog.worker.halts import Cut
 from streamlog.worker.hand_overs import hand_overs
@@ -79,7 +78,7 @@ def surroundings_of(
         state_memory_bytes=program.state_memory_bytes - program.global_memory_bytes,
         era=start.change.era,
         background=background,
-        figures=Figures(),
+        figures=reader.figures,
         engine=engine,
         transactor=transactor,
         on_step=program.on_step,

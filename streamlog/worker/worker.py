@@ -398,6 +398,7 @@ class _Shift:
             )
         except DamagedBatch as damaged:
             polled = await passed(damaged, self._program, self._tasks, self._agents, self._consumer)
+            self._figures.passed_batches[damaged.topic, damaged.partition] += 1
         except LOST as error:
             await self._reopen(error)
             return

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 
 import pytest
 
 from streamlog import App, on_error
+from streamlog.client.admin import NewTopic
+from streamlog.clock import SystemClock
 from streamlog.errors import DamagedBatch, ProcessingError
 from streamlog.log import Log
+from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.processing.dead_letters import OFFSET, PARTITION, TOPIC
 from streamlog.protocol.messages.data import (
     PartitionProduceData,
@@ -19,7 +24,7 @@ from streamlog.protocol.messages.data import (
 from streamlog.records.batch import HEADER_BYTES, encode_batch
 from streamlog.records.compression import Compression, compress
 from streamlog.topology import ErrorPolicy
-from streamlog.worker.damaged import DamagedInputs
+from streamlog.worker.global_tables import GlobalReader
 from tests.records.test_record_scan import sealed
 from tests.worker.processes import STREAMLOG, attached, read_until, running
 
@@ -129,7 +134,8 @@ def inputs(topic: ErrorPolicy | None, agent: ErrorPolicy | None, app: ErrorPolic
         @made.agent(source, on_error=agent)
         async def watch(stream: object) -> None: ...
 
-    return DamagedInputs(made.topology(), made.agents)
+    agents = [(each.topic.name, each.on_error) for each in made.agents]
+    return DamagedInputs(made.topology(), agents)
 
 
 DAMAGED = DamagedBatch.at("t", 2, (7, 10), b"bytes", "it is garbage")
@@ -166,3 +172,55 @@ def test_a_topic_that_the_app_writes_itself_is_never_passed() -> None:
     found = inputs(None, None, on_error.skip())
     with pytest.raises(ProcessingError):
         found.outbox(DamagedBatch.at("a-changelog", 0, (0, 1), b"", "garbage"))
+
+
+async def spoil_users(log: Log) -> None:
+    """Two batches that can't be read between rows that can."""
+    await log.admin().create_topics([NewTopic("users", 1, configs={"validate.records": "false"})])
+    async with log.producer() as producer:
+        await (await producer.send("users", b"1", key=b"before"))
+        for codec in CODECS:
+            await produce_raw(log, "users", garbage(codec))
+        await (await producer.send("users", b"2", key=b"after"))
+
+
+def global_reader(log: Log, policy: ErrorPolicy | None) -> GlobalReader:
+    app = App("looks", on_error=on_error.FAIL)
+    app.global_table(app.topic("users", key=str, value=str, on_error=policy))
+    return GlobalReader(log, app.topology(), {"users": 1}, SystemClock())
+
+
+@pytest.mark.parametrize("policy", [on_error.skip(), on_error.dlq()])
+def test_a_global_table_is_read_behind_the_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: ErrorPolicy
+) -> None:
+    """Every worker reads the topic from its beginning, so the batch becomes no dead letter."""
+    caplog.set_level(logging.ERROR)
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
+            await spoil_users(log)
+            async with global_reader(log, policy) as reader:
+                await reader.load(asyncio.Event())
+                assert reader.left == {"users": 0}
+                rows = reader.tables.rows_of("users").rows()
+                assert rows == [(b"after", b"2"), (b"before", b"1")]
+                assert reader.figures.passed_batches == {("users", 0): 2}
+                assert reader.figures.dropped == {("users", "error"): 6}
+            assert "looks-dlq" not in {each.name for each in await log.admin().list_topics()}
+
+    asyncio.run(main())
+    assert "offset 1 of users-0" in caplog.text
+    assert "(offsets 4 to 6)" in caplog.text
+
+
+def test_a_global_table_ends_the_worker_by_default(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}", listen=False) as log:
+            await spoil_users(log)
+            async with global_reader(log, None) as reader:
+                with pytest.raises(ProcessingError, match="users-0 at offset 1") as caught:
+                    await reader.load(asyncio.Event())
+                assert (caught.value.partition, caught.value.offset) == (0, 1)
+
+    asyncio.run(main())

@@ -98,6 +98,14 @@ class _WorkerCollector(Collector):
         for labels, count in dict(figures.dropped).items():
             dropped.add_metric(labels, count)
         yield dropped
+        passed = CounterMetricFamily(
+            "streamlog_unreadable_batches_passed",
+            "Batches that can't be read and that on_error allowed the worker to pass.",
+            labels=["topic", "partition"],
+        )
+        for (topic, partition), count in dict(figures.passed_batches).items():
+            passed.add_metric([topic, str(partition)], count)
+        yield passed
         answered = CounterMetricFamily(
             "streamlog_table_answers",
             "Rows and pages that were asked for.",
