@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamlog.broker.answers import Answer, mapped
 from streamlog.broker.quorum.registrations import NO_LEADER
 from streamlog.broker.quorum.topic_control import DEFAULT, check_name, is_name
+from streamlog.broker.quorum.wire import METADATA_TOPIC
 from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.admin import (
@@ -135,6 +136,7 @@ class AdminRequests:
             for name in names
             if is_name(name)
             and name not in self._internal_topics
+            and name != METADATA_TOPIC
             and self._metadata.topic(name) is None
         ]
 

@@ -32,7 +32,7 @@ from streamlog.broker.deletions import Deletions
 from streamlog.broker.durable import Answer, DurableAnswers, Pieces
 from streamlog.broker.fetches import Fetches
 from streamlog.broker.handlers import Parts, table_of
-from streamlog.broker.internal_topics import INTERNAL_TOPICS
+from streamlog.broker.internal_topics import INTERNAL_NAMES
 from streamlog.broker.listeners import Reached
 from streamlog.broker.marking import Marking
 from streamlog.broker.membership import Membership
@@ -123,7 +123,7 @@ class Broker:
         self._groups, self._verification, self._transacting = self._coordinating()
         self._data = DataRequests(
             self._partitions,
-            internal_topics=frozenset(INTERNAL_TOPICS),
+            internal_topics=INTERNAL_NAMES,
             check_transaction=self._verification.check,
             want_mark=self._marking.want,
         )
@@ -142,7 +142,9 @@ class Broker:
         )
         self._deletions = Deletions(self._admin, self._upkeep)
         coordinators = Coordinators(self._transacting, self._groups)
-        self._publishing = Publishing(directory, self._partitions, coordinators, clock=clock)
+        self._publishing = Publishing(
+            directory, self._partitions, coordinators, internal_topics=INTERNAL_NAMES, clock=clock
+        )
         self._handlers = table_of(self._answering())
 
     def _answering(self) -> Parts:
@@ -173,7 +175,7 @@ class Broker:
             self._directory,
             member.metadata,
             self._partitions,
-            internal_topics=frozenset(INTERNAL_TOPICS),
+            internal_topics=INTERNAL_NAMES,
             submit=member.submit,
             controller_id=lambda: member.quorum.controller_id,
         )
@@ -254,7 +256,7 @@ class Broker:
         with ExitStack() as if_it_fails:
             if_it_fails.callback(opened.close)
             member = Membership.open(
-                opened, files=files, clock=clock, internal_topics=INTERNAL_TOPICS
+                opened, files=files, clock=clock, internal_topics=INTERNAL_NAMES
             )
             if_it_fails.callback(member.close)
             broker = cls(opened, member, clock=clock, threads=threads)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from streamlog.broker.config_requests import ConfigRequests
 from streamlog.broker.finding import Finding
-from streamlog.broker.internal_topics import INTERNAL_TOPICS, InternalTopics
+from streamlog.broker.internal_topics import INTERNAL_NAMES, InternalTopics
 from streamlog.broker.leader_endpoints import LeaderEndpoints
 from streamlog.broker.node_reports import NodeReports
 from streamlog.broker.partition_requests import PartitionRequests
@@ -140,7 +140,7 @@ def table_of(parts: Parts) -> Table:
         **configs.handlers(listener),
         IncrementalAlterConfigsRequest: configs.before(_at_controller(member, member.decide)),
         **PartitionRequests(parts.directory, reports).handlers(),
-        **TopicPages(member.metadata, internal_topics=frozenset(INTERNAL_TOPICS)).handlers(),
+        **TopicPages(member.metadata, internal_topics=INTERNAL_NAMES).handlers(),
         **QuotaRequests(member.metadata).handlers(),
         **parts.users.handlers(),
         **parts.acls.handlers(),

@@ -24,6 +24,8 @@ from streamlog.broker.coordinator.transaction_runtime import (
 from streamlog.broker.finding import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
 from streamlog.broker.publications import PUBLICATIONS_CONFIGS, PUBLICATIONS_TOPIC
 from streamlog.broker.quorum.topic_control import DEFAULT
+from streamlog.broker.transaction_answers import partitions_answer
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -47,6 +49,7 @@ from streamlog.protocol.messages.publishing import PublishRequest
 from streamlog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     EndTxnRequest,
     TxnOffsetCommitRequest,
 )
@@ -66,6 +69,10 @@ INTERNAL_TOPICS: Final[Mapping[str, _Kind]] = {
     TRANSACTIONS_TOPIC: _Kind(TRANSACTIONS_PARTITIONS, TRANSACTIONS_CONFIGS),
     PUBLICATIONS_TOPIC: _Kind(1, PUBLICATIONS_CONFIGS),
 }
+SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
+"""Kafka's topic for share groups, which this broker does not have. Its name is reserved."""
+INTERNAL_NAMES: Final = frozenset({*INTERNAL_TOPICS, SHARE_GROUP_STATE_TOPIC})
+"""Topics that only brokers write. `__cluster_metadata` is no topic: the controller refuses it."""
 CREATION_TIMEOUT_MS: Final = 30_000
 
 _NEEDED: Final[Mapping[type[Message], tuple[str, ...]]] = {
@@ -124,6 +131,8 @@ class InternalTopics:
         match request:
             case InitProducerIdRequest(transactional_id=None):
                 needed = ()
+            case AddPartitionsToTxnRequest(transactions=[]) if _names_internal(request):
+                return _refused(request)
             case FindCoordinatorRequest():
                 needed = _COORDINATED.get(request.key_type, ())
         missing = [name for name in needed if not self._partitions.partitions(name)]
@@ -146,3 +155,22 @@ class InternalTopics:
             for name in names
         ]
         return self._create(CreateTopicsRequest(topics=topics, timeout_ms=CREATION_TIMEOUT_MS))
+
+
+def _names_internal(request: AddPartitionsToTxnRequest) -> bool:
+    return any(topic.name in INTERNAL_NAMES for topic in request.v3_and_below_topics)
+
+
+def _refused(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    """Refuse a client's internal topics, as Kafka does, and add none of its other partitions.
+
+    Brokers add partitions of `__consumer_offsets` by `transactions`, for which they are authorized.
+    """
+    return partitions_answer(
+        request,
+        lambda topic, _: (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if topic in INTERNAL_NAMES
+            else ErrorCode.OPERATION_NOT_ATTEMPTED
+        ),
+    )

@@ -122,9 +122,11 @@ class Publishing:
         partitions: Partitions,
         coordinators: Coordinators,
         *,
+        internal_topics: frozenset[str],
         clock: Clock,
     ) -> None:
         self._directory = directory
+        self._internal_topics = internal_topics
         self._partitions = partitions
         self._transacting, self._groups = coordinators
         self._handlers = self._transacting.handlers()
@@ -236,8 +238,8 @@ class Publishing:
         for topic in request.topics:
             for each in topic.partitions:
                 place = topic.name, each.partition_index
-                if place in seen or topic.name.startswith("__"):
-                    why = "twice" if place in seen else "but is the broker's own"
+                if place in seen or topic.name in self._internal_topics:
+                    why = "twice" if place in seen else "but only brokers write it"
                     raise _refused(f"job {request.job_id} names {place[0]}-{place[1]} {why}")
                 seen.add(place)
                 self._check_led(request.job_id, *place)

@@ -29,6 +29,9 @@ from streamlog.protocol.messages.admin import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
 )
 from streamlog.protocol.messages.cluster import ApiVersionsRequest
 from streamlog.protocol.messages.coordination import FindCoordinatorRequest
@@ -49,6 +52,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31m\r\x9b6n\u202e\n2026-11-26 00:00:00,00
 """Sets a terminal's title, clears it, colors it, asks for a report, and forges a line of a log."""
 CONTROLS = [chr(code) for code in (*range(9), *range(11, 32), *range(127, 160), 0x202E)]
 NAMES = ("", ".", "..", "a/b", "../../etc/passwd", "x" * 250, "a\0b", "a\nb", HOSTILE, "\u00fc")
+INTERNAL = ("__consumer_offsets", "__transaction_state")
 SASL = {
     "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
     "sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN",
@@ -243,6 +247,38 @@ def bad_names(directory: Path, size: int) -> Finding:
     return found
 
 
+def internal_topics(directory: Path, size: int) -> Finding:
+    """Records for, and deletions of, the topics in which the broker keeps its state."""
+    found = Finding("internal topics")
+    answers: dict[str, set[str]] = {}
+    with (
+        Target(directory) as target,
+        Witness(target) as witness,
+        closing(waited(target)) as client,
+    ):
+        for key_type in (0, 1):
+            asked(client, FindCoordinatorRequest(key_type=key_type, coordinator_keys=["k"]))
+        for index in range(4 * size):
+            for topic in INTERNAL:
+                written = produced(client, topic, index % 4).name
+                answers.setdefault(topic, set()).add(written)
+        for topic in INTERNAL:
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)])
+            response = asked(client, request)
+            assert isinstance(response, DeleteTopicsResponse)
+            answers[topic].add(ErrorCode(response.responses[0].error_code).name)
+        log_of_controllers = create(client, "__cluster_metadata", 1)
+    found.facts["answers"] = {topic: sorted(codes) for topic, codes in answers.items()}
+    refused = all(codes == {"INVALID_TOPIC_EXCEPTION"} for codes in answers.values())
+    found.hold(f"internal topics are neither written nor deleted: {answers}", refused)
+    found.hold(
+        "the controllers' log is not created as a topic",
+        log_of_controllers == ErrorCode.INVALID_REQUEST,
+    )
+    found.served(witness)
+    return found
+
+
 def hostile_terminals(directory: Path, size: int) -> Finding:
     """Records whose keys, values and headers are sequences for terminals, shown by the commands."""
     found, raw = Finding("hostile terminals"), HOSTILE.encode()
@@ -393,6 +429,7 @@ ATTACKS: dict[str, Callable[[Path, int], Finding]] = {
     "frames": garbage_frames,
     "batches": garbage_batches,
     "names": bad_names,
+    "internal": internal_topics,
     "terminals": hostile_terminals,
     "timing": scram_timing,
     "memory": memory_before_login,

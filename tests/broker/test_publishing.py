@@ -237,7 +237,7 @@ def own_topic(request: PublishRequest) -> None:
         (no_topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nowhere"),
         (no_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "not 9"),
         (twice, ErrorCode.INVALID_REQUEST, "names t-0 twice"),
-        (own_topic, ErrorCode.INVALID_REQUEST, "the broker's own"),
+        (own_topic, ErrorCode.INVALID_REQUEST, "only brokers write it"),
     ],
 )
 def test_of_a_job_that_is_wrong_in_one_place_nothing_counts(

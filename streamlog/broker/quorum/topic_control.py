@@ -20,6 +20,7 @@ from streamlog.broker.quorum.metadata import TOPIC_RESOURCE, TopicRegistration
 from streamlog.broker.quorum.metadata_records import MetadataRecord
 from streamlog.broker.quorum.placement import in_a_row, place, racks_of
 from streamlog.broker.quorum.registrations import NO_LEADER, UNASSIGNED_DIRECTORY
+from streamlog.broker.quorum.wire import METADATA_TOPIC
 from streamlog.broker.settings import Source
 from streamlog.chance import UUID
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
@@ -102,6 +103,12 @@ class TopicControl:
 
     def _created(self, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
         check_name(topic.name)
+        if topic.name == METADATA_TOPIC:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"{METADATA_TOPIC} is the controllers' log and can't be created as a topic: choose"
+                " another name",
+            )
         if self._realm.metadata.topic(topic.name) is not None:
             raise TopicExists(f"{topic.name} is there already: delete it first, or use it")
         assigned = self._assigned(topic) if topic.assignments else self._placed(topic)
