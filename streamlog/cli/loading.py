@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "compare": "history:compare",
     "hand-over": "history:hand_over",
     "promote": "history:promote",
+    "stream-time": "stream_time:stream_time",
     "doctor": "doctor:doctor",
     "topics": "topics:topics",
     "configs": "configs:configs",

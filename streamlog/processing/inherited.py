@@ -20,6 +20,8 @@ SECTION = "era"
 """Of the progress."""
 INPUTS = "inputs"
 """The section of what is known of the inputs; in others, names are those of nodes."""
+REACHED = "reached"
+"""The section of how far time has come by what has reached each node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from streamlog.processing.doubts import SURE, Doubt, Doubting
 from streamlog.processing.failures import NodeFailures, Pause, no_pause
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.holdup import Holdup
-from streamlog.processing.inherited import INPUTS, SECTION, Era, inherited
+from streamlog.processing.inherited import INPUTS, REACHED, SECTION, Era, inherited
 from streamlog.processing.merge_wait import MergeWait
 from streamlog.processing.merged import BUFFER_BYTES, MergedInput
 from streamlog.processing.node_time import ReachedFeed
@@ -75,8 +75,6 @@ class TaskId:
         return f"{self.subtopology}_{self.partition}"
 
 
-REACHED = "reached"
-"""The section of the progress that says how far time has come for each node (`node_time`)."""
 NO_MARKS: Mapping[TopicPartition, Sequence[TimeMark]] = MappingProxyType({})
 """There are none."""
 NOT_BROUGHT: Mapping[TopicPartition, int] = MappingProxyType({})

@@ -62,6 +62,7 @@ TIMEOUT_MS_MAX: Final = 15 * 60_000
 """Brokers allow no transaction to be open for longer."""
 BYTES_PER_MS: Final = 1_000
 """Slower than any disk: so long the transaction of a large snapshot may take."""
+BESIDE: Final = ". Or hand over beside them: mode='blue_green'"
 MARK_TIMES_BYTES: Final = 24
 """Of a mark's header, in front of the source."""
 
@@ -184,6 +185,26 @@ def run_alone(work: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
     )
 
 
+async def refuse_members(log: Log, app_id: str, remedy: str = "") -> None:
+    """Make sure that no worker of an app is running.
+
+    Raises:
+        UsageError: one is; `remedy` tells what else may be done.
+    """
+    try:
+        (group,) = await log.admin().describe_groups([app_id])
+    except LogError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if group.members:
+        hosts = ", ".join(sorted({member.client_host for member in group.members}))
+        raise UsageError(
+            f"{len(group.members)} workers of {app_id!r} are running (on {hosts}): stop them "
+            f"first; nothing was changed{remedy}"
+        )
+
+
 class _Handing:
     """One hand-over."""
 
@@ -224,7 +245,7 @@ class _Handing:
         for topic in (topic_of(self._app_id), versions_topic_of(self._app_id)):
             await self._make(topic)
         await self._check_reach()
-        await self._refuse_members()
+        await refuse_members(self._log, self._app_id, BESIDE)
         if not rewind:
             await self._refuse_rewinding()
         timeout_ms = min(TIMEOUT_MS + manifest.size_bytes // BYTES_PER_MS, TIMEOUT_MS_MAX)
@@ -255,7 +276,7 @@ class _Handing:
             offsets |= {at: OffsetAndMetadata(offset) for at, offset in positions.items()}
             await transaction.send_offsets(offsets, group)
             self._on_step("offsets sent")
-            await self._refuse_members()
+            await refuse_members(self._log, self._app_id, BESIDE)
             await self._note(producer, tasks, change)
             self._on_step("noted")
 
@@ -294,25 +315,6 @@ class _Handing:
                         else "it is of another log"
                     ),
                 )
-
-    async def _refuse_members(self) -> None:
-        """Nobody may be at work.
-
-        Raises:
-            UsageError: somebody is.
-        """
-        try:
-            (group,) = await self._log.admin().describe_groups([self._app_id])
-        except LogError as error:
-            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
-                raise
-            return
-        if group.members:
-            hosts = ", ".join(sorted({member.client_host for member in group.members}))
-            raise UsageError(
-                f"{len(group.members)} workers of {self._app_id!r} are running (on {hosts}): stop "
-                "them first; nothing was changed. Or hand over beside them: mode='blue_green'"
-            )
 
     async def _refuse_rewinding(self) -> None:
         """What the program has written from the cut on would be written again.

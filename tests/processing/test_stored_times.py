@@ -1,0 +1,112 @@
+"""Stored stream times: a far record poisons every operator's, and a reset leaves nothing of it.
+
+The tests know no field names. A record of the year 2099 comes in the middle of a history; then no
+number of that size may be left in the progress, but for those that identify rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from streamlog.processing.stored_times import is_mark, latest_times, reset, told_ms, without_marks
+from streamlog.tables.changelog import PROGRESS_KEY, Progress
+from tests.oracle.test_left_out import ALONE, FAR_MS, TWO, WITHOUT_KEYS, Operator, app_of, behind
+from tests.oracle.test_left_out import dumped as value_of
+
+OPERATORS = {**ALONE, **WITHOUT_KEYS, **TWO}
+NOW_MS = 100
+NUMBERS = {"last", "sequence", "position", "number", "next"}
+"""Fields that identify rows. They may begin at a time, and never go back."""
+
+
+def numbers(data: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """All numbers of a progress, with the names of their fields."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from numbers(value, key)
+    elif isinstance(data, list):
+        for value in data:
+            yield from numbers(value, name)
+    elif isinstance(data, int):
+        yield name, data
+
+
+def feed(t: Any, timestamp_ms: int) -> None:
+    for topic in ("first", "second"):
+        t.topic(topic).append(value_of(1), key=b"a", timestamp_ms=timestamp_ms, partition=0)
+        t.settle()
+
+
+def late_records(t: Any) -> int:
+    return sum(count for (_, why), count in t.drops.items() if why == "late")
+
+
+def restart_from_changelogs(t: Any) -> None:
+    """Start again from what the changelogs hold; tasks without state, from a time set back, too."""
+    t._commit = lambda _task: None
+    for task, times in t._times.items():
+        t._times[task] = {place: min(time_ms, NOW_MS) for place, time_ms in times.items()}
+    t.restart()
+    del t._commit
+
+
+def changelogs(t: Any) -> list[str]:
+    subs = t._topology.subtopologies
+    return [sub.changelog_topic for sub in subs if sub.changelog_topic is not None]
+
+
+def without_unread_marks(t: Any, progress: Progress) -> Progress:
+    """Behind what lies unread in a repartition topic: marks of the tasks upstream."""
+    for (topic, partition), position in dict(progress.offsets).items():
+        tail = t.topic(topic).partitions[partition][position:]
+        if topic.endswith("-repartition") and tail:
+            assert all(is_mark(record.headers) for record in tail)
+            assert max(told_ms(record.headers) for record in tail) == FAR_MS
+            end = position + len(tail)
+            progress = without_marks(progress, (topic, partition), end)
+    return progress
+
+
+def stored(t: Any, changelog: str) -> Progress:
+    found = [r.value for _, r in t.topic(changelog).arrivals if r.key == PROGRESS_KEY]
+    return Progress.decode(found[-1])
+
+
+@pytest.mark.parametrize("is_behind", [False, True], ids=["direct", "repartitioned"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_reset_leaves_no_time_of_a_far_record(name: str, is_behind: bool) -> None:
+    operator: Operator = OPERATORS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        app = app_of(behind(operator) if is_behind else operator)
+        with app.test() as t:
+            for at_ms in (1, 12, FAR_MS, 13):
+                feed(t, at_ms)
+            t.restart()
+            assert changelogs(t)
+            for changelog in changelogs(t):
+                before = stored(t, changelog)
+                assert latest_times(before, after_ms=NOW_MS), before
+                after = reset(before, NOW_MS)
+                assert latest_times(after, after_ms=NOW_MS) == []
+                left = {n for n, each in numbers(dict(after.sections)) if each > FAR_MS // 2}
+                assert left <= NUMBERS, after
+                assert after.offsets == before.offsets
+                assert reset(after, NOW_MS) == after
+                after = without_unread_marks(t, after)
+                # It loads, and later records count again: time goes on from the reset.
+                t.topic(changelog).append(
+                    after.encode(), key=PROGRESS_KEY, timestamp_ms=0, partition=0
+                )
+            restart_from_changelogs(t)
+            late = late_records(t)
+            for at_ms in (NOW_MS + 1, NOW_MS + 400, NOW_MS + 800):
+                feed(t, at_ms)
+            assert late_records(t) == late
+            t.restart()
+            for changelog in changelogs(t):
+                assert latest_times(stored(t, changelog), after_ms=NOW_MS + 900) == []
