@@ -14,7 +14,7 @@ writing the progress (`worker/stream_times`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from streamlog.processing.inherited import INPUTS, REACHED
@@ -27,7 +27,7 @@ from streamlog.processing.provenance import (
     unpack_record,
 )
 from streamlog.record import Headers
-from streamlog.tables.changelog import Progress
+from streamlog.tables.changelog import Progress, SourceLog
 from streamlog.windows.emit import UNKNOWN_MS
 
 TIME_FIELDS: Final = frozenset(
@@ -81,7 +81,7 @@ def reset(progress: Progress, to_ms: int) -> Progress:
         if isinstance(parts, Mapping):
             capped = {name: _walk(section, data, cap) for name, data in parts.items()}
             sections[section] = {name: _rescheduled(data, to_ms) for name, data in capped.items()}
-    return Progress(offsets=progress.offsets, sections=sections)
+    return replace(progress, sections=sections)
 
 
 def told_ms(headers: Headers) -> int:
@@ -114,8 +114,15 @@ def without_marks(progress: Progress, place: tuple[str, int], end: int) -> Progr
     if topic in inputs:
         rows = [_behind(row, end) for row in inputs[topic]["sources"]]
         inputs[topic] = {**inputs[topic], "sources": rows}
-    return Progress(
-        offsets={**progress.offsets, place: end}, sections={**progress.sections, INPUTS: inputs}
+    logs = dict(progress.logs)
+    if place in logs:
+        # The leader epoch is that of the old offset: unknown for the new one.
+        logs[place] = logs[place]._replace(leader_epoch=SourceLog().leader_epoch)
+    return replace(
+        progress,
+        offsets={**progress.offsets, place: end},
+        logs=logs,
+        sections={**progress.sections, INPUTS: inputs},
     )
 
 

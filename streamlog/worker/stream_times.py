@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from streamlog.agents.offsets import TASK, metadata_of, places_of
+from streamlog.agents.offsets import TASK, metadata_of, noted_of, places_of
 from streamlog.assignors import TopicPartition
 from streamlog.client.group_metadata import GroupMetadata
 from streamlog.client.offset_metadata import OffsetAndMetadata
@@ -276,6 +276,6 @@ class _Times:
         """The offset as it is, and the time beside it no later than `to_ms` if it was ahead."""
         if not self._ahead_beside(at, stored):
             return stored
-        places = places_of(stored.offset, stored.metadata)
-        places[TASK] = replace(places[TASK], time_ms=to_ms)
-        return OffsetAndMetadata(stored.offset, metadata_of(stored.offset, places))
+        noted = noted_of(stored.offset, stored.metadata)
+        places = {**noted.places, TASK: replace(noted.places[TASK], time_ms=to_ms)}
+        return stored._replace(metadata=metadata_of(stored.offset, places, noted.log))

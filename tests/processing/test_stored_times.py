@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streamlog.processing.stored_times import is_mark, latest_times, reset, told_ms, without_marks
-from streamlog.tables.changelog import PROGRESS_KEY, Progress
+from streamlog.tables.changelog import PROGRESS_KEY, Progress, SourceLog
 from tests.oracle.test_left_out import ALONE, FAR_MS, TWO, WITHOUT_KEYS, Operator, app_of, behind
 from tests.oracle.test_left_out import dumped as value_of
 
@@ -110,3 +110,17 @@ def test_a_reset_leaves_no_time_of_a_far_record(name: str, is_behind: bool) -> N
             t.restart()
             for changelog in changelogs(t):
                 assert latest_times(stored(t, changelog), after_ms=NOW_MS + 900) == []
+
+
+def test_a_progress_keeps_which_log_it_is_of() -> None:
+    place, other = ("app-n-repartition", 0), ("t", 0)
+    logs = {place: SourceLog(b"1" * 16, 7, 2), other: SourceLog(b"2" * 16, 3)}
+    progress = Progress(offsets={place: 5, other: 9}, logs=logs)
+    assert reset(progress, NOW_MS) == progress
+    moved = without_marks(progress, place, 8)
+    assert moved.offsets == {place: 8, other: 9}
+    # The leader epoch belongs to offset 5, and would make offset 8 look like that of a cut log.
+    assert moved.logs == {
+        place: logs[place]._replace(leader_epoch=SourceLog().leader_epoch),
+        other: logs[other],
+    }

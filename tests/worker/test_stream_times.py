@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from streamlog import App, Emit, Windowed, tumbling
+from streamlog.agents.offsets import noted_of
 from streamlog.assignors import TopicPartition
 from streamlog.cli.session import Session
 from streamlog.cli.stream_time import stream_time
@@ -108,6 +109,19 @@ async def ahead(app: App) -> list[Any]:
         return await stream_times_ahead(app.program().topology, log=log)
 
 
+async def logs_of(app: App) -> dict[Any, Any]:
+    """The committed offsets, and which log each is of."""
+    async with Log.open(app.log) as log:
+        places = list(await log.admin().group_offsets(app.id))
+        async with log.consumer(group_id=app.id) as consumer:
+            found = await consumer.committed_metadata(places)
+    return {
+        at: (each.offset, each.leader_epoch, noted_of(each.offset, each.metadata).log)
+        for at, each in found.items()
+        if each is not None
+    }
+
+
 async def reset(app: App, to_ms: int) -> list[Any]:
     async with Log.open(app.log) as log:
         return await reset_stream_times(app.program().topology, to_ms, log=log)
@@ -144,10 +158,12 @@ def test_later_records_count_again_after_a_reset(
     rows = asyncio.run(rows_of(app, "windows"))
     assert ("a", "2 1") not in rows  # Late: the poisoned state is real.
     shown_before = asyncio.run(ahead(app))
+    logs = asyncio.run(logs_of(app))
     assert {each.stored.time_ms for each in shown_before} == {FAR_MS}
     assert asyncio.run(ahead(app)) == shown_before  # Looking changes nothing.
     assert asyncio.run(reset(app, BEGIN_MS + 2 * MINUTE_MS)) == shown_before
     assert asyncio.run(ahead(app)) == []
+    assert asyncio.run(logs_of(app)) == logs
     assert asyncio.run(reset(app, BEGIN_MS)) == []  # There is nothing left to do.
     if not keeps_state:
         (tmp_path / "state").rename(tmp_path / "lost state")
