@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ from streamlog.broker.quorum.metadata_changes import (
 )
 from streamlog.broker.replication.decisions import PartitionState
 from streamlog.broker.storage.catalog import AlteredSettings
-from streamlog.errors import StreamlogError
+from streamlog.errors import LogDirectoryFull, StreamlogError
 
 if TYPE_CHECKING:
     from streamlog.broker.quorum.broker_lifecycle import Place
@@ -111,13 +112,11 @@ class Applying:
         self._know_brokers()
         directory.take_settings(self._settings())
         for name, state in list(directory.topics.items()):
-            self._keep_or_not(name, state.topic_id)
+            with self._full_disk(name):
+                self._keep_or_not(name, state.topic_id)
         for topic in metadata.topics.values():
-            self._host(topic)
-            here = directory.topics.get(topic.name)
-            configs = dict(metadata.config(TOPIC_RESOURCE, topic.name))
-            if here is not None and here.configs != configs:
-                directory.alter_topic(topic.name, configs)
+            with self._full_disk(topic.name):
+                self._host(topic)
         for topic, number, partition in metadata.partitions():
             if directory.node_id in partition.replicas:
                 self._be(topic.name, number, partition)
@@ -207,12 +206,23 @@ class Applying:
     # ---- logs ----
 
     def _host(self, topic: TopicRegistration) -> None:
-        """Have the logs of all partitions of a topic that are to be here."""
+        """Have the logs of all partitions of a topic that are to be here, with its settings."""
         node_id = self._directory.node_id
         own = [n for n, partition in topic.partitions.items() if node_id in partition.replicas]
         if own:
-            configs = self._metadata.config(TOPIC_RESOURCE, topic.name)
-            self._directory.host(topic.name, topic.topic_id, own, configs)
+            configs = dict(self._metadata.config(TOPIC_RESOURCE, topic.name))
+            here = self._directory.host(topic.name, topic.topic_id, own, configs)
+            if here.configs != configs:
+                self._directory.alter_topic(topic.name, configs)
+
+    @contextmanager
+    def _full_disk(self, topic: str) -> Iterator[None]:
+        """Start in spite of a full disk: what it refuses for a topic is tried again later."""
+        try:
+            yield
+        except LogDirectoryFull as error:
+            _log.error("topic %s is not as the cluster has it yet: %s", topic, error)
+            self._lacking[topic] = None
 
     def _make(self, topic: TopicRegistration) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog.broker.answers import Answer, nobody_waits
 from streamlog.broker.quorum.refusals import refuse
-from streamlog.errors import ConnectionLost, LogError, StreamlogError
+from streamlog.errors import ConnectionLost, LogDirectoryFull, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.schema import Message
 
@@ -163,6 +163,8 @@ def _first_code(part: object) -> int:
 
 def _refused(request: Message, error: StreamlogError) -> Message:
     code = error.code if isinstance(error, LogError) else ErrorCode.KAFKA_STORAGE_ERROR
-    level = logging.DEBUG if code == ErrorCode.NOT_CONTROLLER else logging.WARNING
+    # The member of the quorum logs a full disk itself, at intervals.
+    is_known = code == ErrorCode.NOT_CONTROLLER or isinstance(error, LogDirectoryFull)
+    level = logging.DEBUG if is_known else logging.WARNING
     _log.log(level, "%s was refused: %s", type(request).__name__, error)
     return refuse(request, code, str(error))

@@ -361,8 +361,9 @@ class Membership:
 
     def _act(self) -> None:
         """Begin to act on the metadata, if it has come to this broker's registration."""
-        applying, epoch = self._applying, self._session.epoch
-        if applying is None or self._acting_epoch == epoch or not self._session.may_act:
+        applying = self._applying
+        epoch = self._session.epoch if self._session.may_act else self._epoch_before()
+        if applying is None or epoch is None or self._acting_epoch == epoch:
             return
         self._acting_epoch = epoch
         try:
@@ -371,6 +372,17 @@ class Membership:
             self._acting_epoch = None
             _log.critical("broker %d can't be what the metadata says", self._directory.node_id)
             raise
+
+    def _epoch_before(self) -> int | None:
+        """The registration by which a broker acts that is alone and has a full disk.
+
+        It is that of the process before: its own can't be written yet, and as there are no other
+        brokers, nothing has changed since. Partitions can be read, and written once there is room.
+        """
+        before = self.metadata.brokers.get(self._directory.node_id)
+        if before is None or not self.is_alone or not self.quorum.is_refused:
+            return None
+        return before.epoch
 
 
 async def _raised(failed: asyncio.Future[None]) -> None:

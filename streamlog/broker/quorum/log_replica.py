@@ -52,6 +52,8 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.schema import Message
 
 REOPEN_MS = 1_000
+TELL_MS = 10_000
+"""Between two log lines about a disk that stays full."""
 """Between two tries to go on with a disk that was full."""
 
 OnFiles: TypeAlias = (
@@ -154,6 +156,8 @@ class LogReplica:
         self._tickets: dict[int, tuple[Asked, asyncio.Future[Message]]] = {}
         self._next_ticket = count(1)
         self._reopen_at_ms: int | None = None
+        self._told_ms: int | None = None
+        """When it was logged last that the disk is full; None if it is not."""
         self._thread: Executor | None = None
         self._peers: Peers | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -404,7 +408,7 @@ class LogReplica:
         if not isinstance(error, StreamlogError):
             error = CorruptData(f"{self.files.directory}: {error!r}")
         if isinstance(error, LogDirectoryFull):
-            _log.error("node %s takes no part in the quorum: %s", self._place.node_id, error)
+            self._tell_refusal(error)
             self.refusal = error
             self._reopen_at_ms = self.now_ms + REOPEN_MS
         else:
@@ -418,6 +422,12 @@ class LogReplica:
                 future.set_result(refused(request, ErrorCode.KAFKA_STORAGE_ERROR))
         self._reader.on_refused(error)
         self._reader.on_performed()
+
+    def _tell_refusal(self, error: LogDirectoryFull) -> None:
+        """Log that the disk is full, but not with every attempt."""
+        if self._told_ms is None or self.now_ms - self._told_ms >= TELL_MS:
+            self._told_ms = self.now_ms
+            _log.error("node %s takes no part in the quorum: %s", self._place.node_id, error)
 
     def reopen(self) -> None:
         """Go on with what is on the disk, if that was full and has room again.
@@ -457,8 +467,10 @@ class LogReplica:
     def _begin_again(self, files: QuorumFiles) -> None:
         self.files, self.raft = files, self._new_raft()
         self.refusal = None
-        _log.warning("node %s takes part in the quorum again", self._place.node_id)
         self.start()
+        if not self.is_down:
+            self._told_ms = None
+            _log.warning("node %s takes part in the quorum again", self._place.node_id)
 
     # ---- peers ----
 

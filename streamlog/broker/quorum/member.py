@@ -97,6 +97,8 @@ class QuorumMember:
     ) -> Self:
         """Read what is on disk; a sole voter leads, and has applied all, when it returns.
 
+        A sole voter whose disk is full has applied all, and leads as soon as there is room.
+
         `realm.metadata` is brought to what is committed. A voter that `rejoins`, because its disk
         was replaced, or whose files are damaged, does not vote before the others have let it in.
 
@@ -135,7 +137,10 @@ class QuorumMember:
         if is_sole:
             self._replica.start()
         refusal = self._replica.failure or self._replica.refusal
-        if refusal is not None:
+        if is_sole and isinstance(refusal, LogDirectoryFull):
+            # What a sole voter has on disk is committed, and can be served without being led.
+            self._apply(self._replica.files.flushed_end)
+        elif refusal is not None:
             raise refusal
 
     # ---- what it is ----
@@ -159,6 +164,11 @@ class QuorumMember:
     def is_active(self) -> bool:
         """Whether this node is the active controller: it leads, and knows all that is committed."""
         return self._controller.is_active
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the disk takes nothing for now, so that this node decides nothing."""
+        return self._replica.refusal is not None
 
     @property
     def is_rejoining(self) -> bool:
@@ -286,6 +296,15 @@ class QuorumMember:
     def on_committed(self, high_watermark: int) -> None:
         """See `Reader.on_committed`."""
         log = self._replica.files.log
+        self._apply(high_watermark)
+        self._activate()
+        self._controller.go_on()
+        if log.size_bytes >= self._snapshot_bytes:
+            self._write_snapshot_if_due()
+
+    def _apply(self, high_watermark: int) -> None:
+        """Bring the metadata to what is committed."""
+        log = self._replica.files.log
         if not self._has_uncovered:
             self._uncovered_since_ms = self._replica.now_ms
         for entry in log.read(self._applied, max_bytes=2**62, end_offset=high_watermark):
@@ -297,10 +316,6 @@ class QuorumMember:
             self._applied = entry.next_offset
             self._tell(changes)
             self._controller.on_applied(self._applied)
-        self._activate()
-        self._controller.go_on()
-        if log.size_bytes >= self._snapshot_bytes:
-            self._write_snapshot_if_due()
 
     def on_installed(self, values: Sequence[bytes]) -> None:
         """See `Reader.on_installed`."""

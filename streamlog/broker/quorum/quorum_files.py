@@ -63,6 +63,11 @@ class QuorumFiles:
         """Whether the member has never been in an epoch."""
         return self.state == QuorumState(voters=self.state.voters) and self.log.end_offset == 0
 
+    @property
+    def flushed_end(self) -> int:
+        """The offset up to which the log is known to be on disk."""
+        return self._flushed.offset or 0
+
     def chain(self) -> EpochChain:
         """Which epochs the log is made of."""
         chain = EpochChain(self.snapshot)

@@ -59,6 +59,7 @@ from streamlog.broker.storage.topic_state import (
 from streamlog.errors import (
     LogDirectoryError,
     LogDirectoryFailed,
+    LogDirectoryFull,
     LogDirectoryLocked,
     LogDirectoryLost,
     StreamlogError,
@@ -578,8 +579,18 @@ class LogDirectory:
 
     def _hold(self, lock: File, wall_ms: int) -> None:
         holder = json.dumps({"process_id": process_id(), "since_ms": wall_ms})
-        lock.truncate(0)
-        write_whole(lock, holder.encode(), 0)
+        with self._unless_full("who holds the directory"):
+            lock.truncate(0)
+            write_whole(lock, holder.encode(), 0)
+
+    @contextmanager
+    def _unless_full(self, what: str) -> Iterator[None]:
+        """Open the directory on a full disk, too: do without what only helps."""
+        try:
+            with self._disk():
+                yield
+        except LogDirectoryFull as error:
+            _logger.warning("%s is not written: %s", what, error)
 
     def _open(self) -> None:
         names = set(self._files.list(self.path))
@@ -595,7 +606,8 @@ class LogDirectory:
         self._finish_deletions()
         self._folders.remove_unfinished(names, (t.topic_id for t in self._topics.values()))
         self._folders.tell_of_strays(names)
-        self._checkpoints.keep(self._checkpoints.take(self._logs()))
+        with self._unless_full("a checkpoint"):
+            self._checkpoints.keep(self._checkpoints.take(self._logs()))
 
     def _open_read_only(self) -> None:
         identity = self._catalog.identity()
