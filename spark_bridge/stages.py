@@ -38,6 +38,7 @@ from streamlog.history.readers import LogReader
 from streamlog.history.stage_task import Attempt, StageTask
 from streamlog.history.stored import StoredReader
 from streamlog.history.task_run import Feed, PartitionReader
+from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.snapshots import SnapshotPlace
 from streamlog.tables.rocksdb import RocksBudget, RocksStore
@@ -162,11 +163,13 @@ def _feeds(work: StageWork, shuffled: ShuffleReader, reader: PartitionReader) ->
     }
     if staged:
         yield Feed(staged, shuffled.arrivals(), is_staged=True)
+    damaged = DamagedInputs(work.plan.topology)
     for topic in sub.inputs:
         place = TopicPartition(topic, partition)
         if topic not in sub.feeders and partition < work.plan.counts[topic]:
             start, end = work.plan.ends[place]
-            yield Feed({place: (start, end)}, one_by_one(place, reader.read(place, start, end)))
+            found = reader.read(place, start, end, damaged)
+            yield Feed({place: (start, end)}, one_by_one(place, found))
 
 
 @contextmanager

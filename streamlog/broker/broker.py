@@ -140,6 +140,7 @@ class Broker:
         self._upkeep = Upkeep(
             directory, self._partitions, clock=clock, threads=threads, on_job_done=self._arm
         )
+        self.figures.unreadable_batches = lambda: self._upkeep.unreadable_batches
         self._deletions = Deletions(self._admin, self._upkeep)
         coordinators = Coordinators(self._transacting, self._groups)
         self._publishing = Publishing(

@@ -69,6 +69,8 @@ class ClusterFigures:
         up what led to them until they were committed."""
         self.connections: Callable[[], ConnectionCounts] = ConnectionCounts
         """Those of this broker."""
+        self.unreadable_batches: Callable[[], int] = int
+        """Batches that cleanings of this broker's logs have left as they are."""
         self.unclean_elections = 0
         """Those of them whose leader may lack acknowledged records."""
         self._node_id = node_id

@@ -65,6 +65,11 @@ class Upkeep:
         )
         self._checkpoint_ms = clock.now_ms() + CHECKPOINT_INTERVAL_MS
 
+    @property
+    def unreadable_batches(self) -> int:
+        """Batches that cleanings have left as they are, since the start."""
+        return self._cleaner.unreadable_batches
+
     def tick(self) -> None:
         """Remove what is over, and write down up to where logs are on disk, if it is time."""
         now_ms = self._clock.now_ms()

@@ -232,6 +232,11 @@ def _counters(figures: ClusterFigures) -> Iterator[Metric]:
             "Elections, decided here, of leaders that may lack acknowledged records.",
             figures.unclean_elections,
         ),
+        (
+            "streamlog_cleaner_unreadable_batches",
+            "Batches that can't be read and that the log cleaner left as they are.",
+            figures.unreadable_batches(),
+        ),
     ):
         counter = CounterMetricFamily(name, text)
         counter.add_metric([], value)

@@ -15,6 +15,7 @@ from streamlog.durations import moment
 from streamlog.history.plan import Plan
 from streamlog.history.readers import LogReader
 from streamlog.processing.cut_input import CutInput, TimeSpan
+from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.serdes import serde_for
 from streamlog.topology import Source, TopicSpec
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
@@ -45,25 +46,30 @@ def horizon(plan: Plan, reader: LogReader) -> Horizon:
     """
     streams = {node.topic.name for node in plan.topology.nodes if isinstance(node, Source)}
     found: list[tuple[int, TopicPartition]] = []
+    damaged = DamagedInputs(plan.topology)
     for (topic, number), (start, end) in plan.ends.items():
         if streams and topic not in streams:
             continue
         place = TopicPartition(topic, number)
-        time_ms = _come_to(reader, plan.topology.topics[topic], place, (start, end))
+        time_ms = _come_to(reader, plan.topology.topics[topic], place, (start, end), damaged)
         if time_ms > UNKNOWN_MS:
             found.append((time_ms, place))
     return Horizon(*min(found)) if found else Horizon(FAR_MS)
 
 
 def _come_to(
-    reader: LogReader, topic: TopicSpec, place: TopicPartition, bounds: tuple[int, int]
+    reader: LogReader,
+    topic: TopicSpec,
+    place: TopicPartition,
+    bounds: tuple[int, int],
+    damaged: DamagedInputs,
 ) -> int:
     if topic.timestamp is None:
         # Nobody asks what is in the records.
         raw = serde_for(bytes)
         topic = replace(topic, key=raw, value=raw)
     entry = CutInput(topic, place.partition, 0, span=TimeSpan())
-    for records, marks, _ in reader.read(place, *bounds):
+    for records, marks, *_ in reader.read(place, *bounds, damaged):
         entry.arrive(records, marks)
         while entry.head() is not None:
             entry.take(None, None)

@@ -20,6 +20,7 @@ from streamlog.history.readers import LogReader
 from streamlog.history.stage_task import Attempt, OpenStore, Shuffled, StageTask
 from streamlog.history.staging import Shuffle, ShuffleWriter
 from streamlog.history.task_run import Arrival, Arrivals, Feed, OnRead, PartitionReader, unheard
+from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.processing.global_tables import GlobalTables
 from streamlog.processing.record_queue import TopicPartition
 from streamlog.snapshots import SnapshotPlace
@@ -61,6 +62,7 @@ class LocalRun:
             for topic in stage.subtopology.feeders
         }
         self._global_tables = GlobalTables(plan.topology.global_tables)
+        self._damaged = DamagedInputs(plan.topology)
 
     def run(self) -> list[FinishedTask]:
         """All stages, one after the other.
@@ -112,7 +114,8 @@ class LocalRun:
                 yield Feed({place: (0, shuffle.end(partition))}, arrivals, is_staged=True)
             else:
                 start, end = self._plan.ends[place]
-                found = self._with.reader.read(Partition(topic, partition), start, end)
+                at = Partition(topic, partition)
+                found = self._with.reader.read(at, start, end, self._damaged)
                 yield Feed({place: (start, end)}, one_by_one(place, found))
 
 
@@ -125,14 +128,17 @@ def one_by_one(place: TopicPartition, arrivals: Iterable[Arrival]) -> Arrivals:
 def load_global_tables(tables: GlobalTables, plan: Plan, reader: PartitionReader) -> None:
     """Read the topics of global tables, all of them.
 
+    A batch that can't be read is passed by the policy of its topic, without its rows.
+
     Raises:
         StreamlogError: the log can't be read.
     """
+    damaged = DamagedInputs.of_global_tables(plan.topology)
     for topic in tables.topics:
         for number in range(plan.counts[topic]):
             start, end = plan.ends[topic, number]
-            for records, *_ in reader.read(Partition(topic, number), start, end):
-                tables.apply(topic, records.keys, records.values)
+            for arrival in reader.read(Partition(topic, number), start, end, damaged):
+                tables.apply(topic, arrival.records.keys, arrival.records.values)
 
 
 def with_ends(plan: Plan, reader: LogReader) -> Plan:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from streamlog.assignors import TopicPartition
-from streamlog.errors import RequestTimedOut, UsageError
+from streamlog.errors import DamagedBatch, RequestTimedOut, UsageError
 from streamlog.history.task_run import Arrival
 from streamlog.records.columns import RecordColumns
 from streamlog.transport.security import Security
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from streamlog.client.consumer import Consumer
     from streamlog.client.producer import Producer
     from streamlog.log import Log
+    from streamlog.processing.damaged_inputs import DamagedInputs
 
 POLL_RECORDS = 5_000
 """Of a partition at a time."""
@@ -122,12 +123,15 @@ class LogReader:
         return self.run(ask())
 
     def read(
-        self, partition: TopicPartition, start: int, end: int
+        self, partition: TopicPartition, start: int, end: int, damaged: DamagedInputs | None = None
     ) -> Generator[Arrival, None, None]:
         """What the partition holds from one offset up to another.
 
+        A batch that can't be read ends it, unless a policy of `damaged` passes the batch.
+
         Raises:
             RequestTimedOut: the log does not give what it said to have.
+            DamagedBatch, ProcessingError: a batch can't be read; tells where.
         """
         if start >= end:
             return
@@ -136,7 +140,7 @@ class LogReader:
         try:
             consumer.assign([partition])
             consumer.seek(partition, start)
-            yield from self._polls(consumer, partition, end)
+            yield from self._polls(consumer, partition, end, damaged)
         finally:
             self.run(consumer.close())
 
@@ -144,7 +148,13 @@ class LogReader:
         """A producer of the log, to be opened and closed by `run`."""
         return self.log.producer(**options)
 
-    def _polls(self, consumer: Consumer, partition: TopicPartition, end: int) -> Iterator[Arrival]:
+    def _polls(
+        self,
+        consumer: Consumer,
+        partition: TopicPartition,
+        end: int,
+        damaged: DamagedInputs | None,
+    ) -> Iterator[Arrival]:
         stalled, before = 0, -1
         while (position := self.run(consumer.position(partition))) < end:
             stalled = stalled + 1 if position == before else 0
@@ -155,7 +165,17 @@ class LogReader:
                     f"{stalled * POLL_MS // 1000} s at offset {position}, though it holds "
                     f"{end - position} more: a transaction may be open in it, or its broker ill"
                 )
-            polled = self.run(consumer.poll_columns(timeout_ms=POLL_MS, max_records=POLL_RECORDS))
+            try:
+                polled = self.run(
+                    consumer.poll_columns(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
+                )
+            except DamagedBatch as batch:
+                if damaged is None:
+                    raise
+                passed = damaged.outbox(batch)
+                consumer.seek(partition, batch.next_offset)
+                yield Arrival(RecordColumns(), passed=passed)
+                continue
             records = polled.get(partition)
             marks = consumer.time_marks().get(partition, [])
             if records is not None or marks:

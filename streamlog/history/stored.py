@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from streamlog.assignors import TopicPartition
-from streamlog.errors import CorruptData, OffsetOutOfRange, ProcessingError
+from streamlog.errors import CorruptData, DamagedBatch, OffsetOutOfRange, ProcessingError
 from streamlog.history.task_run import Arrival
+from streamlog.processing.damaged_inputs import DamagedInputs
+from streamlog.processing.outbox import Outbox
 from streamlog.records.aborted import AbortedBatches
 from streamlog.records.batch import RecordBatch
 from streamlog.records.columns import RecordColumns
@@ -39,9 +41,11 @@ class StoredReader:
         self._log.close()
 
     def read(
-        self, partition: TopicPartition, start: int, end: int
+        self, partition: TopicPartition, start: int, end: int, damaged: DamagedInputs | None = None
     ) -> Generator[Arrival, None, None]:
         """What the partition holds from one offset up to another.
+
+        A batch that can't be read ends it, unless a policy of `damaged` passes the batch.
 
         Raises:
             ProcessingError: a batch is damaged, or the files end too early; tells where.
@@ -49,12 +53,17 @@ class StoredReader:
         """
         self._check_end(partition, end)
         records, marks = RecordColumns(), list[TimeMark]()
-        for batch in self._committed(partition, start, end):
-            if batch.is_control:
-                mark = time_mark_of(batch)
-                marks += [] if mark is None else [mark]
+        for batch, problem in self._committed(partition, start, end):
+            try:
+                if problem is not None:
+                    raise problem
+                columns, found = _decoded(batch)
+            except CorruptData as error:
+                passed = _passed(partition, batch, error, damaged)
+                yield Arrival(records, marks, passed=passed)
+                records, marks = RecordColumns(), []
                 continue
-            columns: RecordColumns = batch.columns()
+            marks += found
             if batch.base_offset < start or batch.last_offset >= end:
                 kept = [r for r in columns if start <= r.offset < end]
                 columns = RecordColumns.of(kept)
@@ -65,7 +74,10 @@ class StoredReader:
         if len(records) or marks:
             yield Arrival(records, marks)
 
-    def _committed(self, partition: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+    def _committed(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> Iterator[tuple[RecordBatch, CorruptData | None]]:
+        """The batches of committed records, and what is wrong with their bytes."""
         topic, number = partition
         first, _ = self._log.offsets(topic, number)
         if start < min(first, end):
@@ -81,9 +93,14 @@ class StoredReader:
         except CorruptData as error:
             raise _damaged(partition, start, error) from error
         for batch in self._log.read(topic, number, start, end):
-            self._check(partition, batch)
-            if not aborted.hides(batch):
-                yield batch
+            problem = None
+            try:
+                batch.check_crc()
+                is_hidden = aborted.hides(batch)
+            except CorruptData as error:
+                is_hidden, problem = False, error
+            if not is_hidden:
+                yield batch, problem
 
     def _check_end(self, partition: TopicPartition, end: int) -> None:
         """What is damaged at the end of the files, or cut off, is not seen by who reads them."""
@@ -100,11 +117,29 @@ class StoredReader:
                 node=topic,
             )
 
-    def _check(self, partition: TopicPartition, batch: RecordBatch) -> None:
-        try:
-            batch.check_crc()
-        except CorruptData as error:
-            raise _damaged(partition, batch.base_offset, error) from error
+
+def _decoded(batch: RecordBatch) -> tuple[RecordColumns, list[TimeMark]]:
+    if not batch.is_control:
+        return batch.columns(), []
+    mark = time_mark_of(batch)
+    return RecordColumns(), [] if mark is None else [mark]
+
+
+def _passed(
+    partition: TopicPartition,
+    batch: RecordBatch,
+    error: CorruptData,
+    damaged: DamagedInputs | None,
+) -> Outbox:
+    """What comes of a batch that can't be read, if a policy passes it.
+
+    Raises:
+        ProcessingError: none does.
+    """
+    if damaged is None:
+        raise _damaged(partition, batch.base_offset, error) from error
+    offsets = batch.base_offset, batch.next_offset
+    return damaged.outbox(DamagedBatch.at(*partition, offsets, bytes(batch.data), str(error)))
 
 
 def _damaged(partition: TopicPartition, offset: int, error: CorruptData) -> ProcessingError:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from streamlog.assignors import TopicPartition as Partition
 from streamlog.processing.calls import Call, CallResult
+from streamlog.processing.damaged_inputs import DamagedInputs
 from streamlog.processing.outbox import Outbox, SinkBatch
 from streamlog.processing.provenance import BUSY_MS, Mark
 from streamlog.processing.record_queue import TopicPartition
@@ -36,6 +37,8 @@ class Arrival(NamedTuple):
     marks: Sequence[TimeMark] = ()
     is_last: bool = False
     """Nothing of this partition follows."""
+    passed: Outbox | None = None
+    """What comes of a batch that can't be read and was passed by `on_error`."""
 
 
 Arrivals: TypeAlias = Generator[Mapping[TopicPartition, Arrival], None, None]
@@ -44,8 +47,13 @@ Arrivals: TypeAlias = Generator[Mapping[TopicPartition, Arrival], None, None]
 class PartitionReader(Protocol):
     """Port: reads partitions of a log, committed records and time marks."""
 
-    def read(self, partition: Partition, start: int, end: int) -> Generator[Arrival, None, None]:
-        """What the partition holds from one offset up to another."""
+    def read(
+        self, partition: Partition, start: int, end: int, damaged: DamagedInputs | None = None
+    ) -> Generator[Arrival, None, None]:
+        """What the partition holds from one offset up to another.
+
+        A batch that can't be read ends it, unless a policy of `damaged` passes the batch.
+        """
 
 
 @dataclass(slots=True)
@@ -234,6 +242,8 @@ class TaskRun:
 
     def _read(self, feed: Feed, place: TopicPartition, arrival: Arrival) -> None:
         start, end = feed.bounds[place]
+        if arrival.passed is not None:
+            self._took(arrival.passed)
         records = arrival.records
         if len(records):
             self.figures.records += len(records)

@@ -10,6 +10,7 @@ of global tables from their beginning, so a batch of them becomes no dead letter
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Final, Self
 
@@ -17,6 +18,8 @@ from streamlog.errors import DamagedBatch, ProcessingError
 from streamlog.processing.dead_letters import Letter
 from streamlog.processing.outbox import Drop, Outbox
 from streamlog.topology import ErrorPolicy, Source, TableSource, Topology, on_error
+
+logger = logging.getLogger(__name__)
 
 LETTER_BYTES_MAX: Final = 15 * 1024 * 1024
 """A batch that is larger goes to the topic for dead letters without its bytes."""
@@ -48,7 +51,7 @@ class DamagedInputs:
         return found
 
     def outbox(self, damaged: DamagedBatch) -> Outbox:
-        """What is to be written and counted for a batch that is passed.
+        """What is to be written and counted for a batch that is passed; it is logged here.
 
         Raises:
             ProcessingError: the policy is `FAIL`.
@@ -67,6 +70,7 @@ class DamagedInputs:
         letter = _letter(damaged)
         count = damaged.next_offset - damaged.offset
         told = f"{letter.told()} (offsets {damaged.offset} to {damaged.next_offset - 1})"
+        logger.error("passed by on_error: %s", told)
         if letters is None:
             return Outbox(drops=[Drop(damaged.topic, "error", count, told=told)])
         drop = Drop(damaged.topic, "dead letter", count, told=f"{told} (to {letters})")

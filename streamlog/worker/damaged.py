@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from streamlog.assignors import TopicPartition
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from streamlog.worker.program import Program
     from streamlog.worker.tasks import Tasks
 
-logger = logging.getLogger(__name__)
-
 
 async def passed(
     damaged: DamagedBatch, program: Program, tasks: Tasks, agents: Agents, consumer: Consumer
@@ -30,7 +27,6 @@ async def passed(
     agent_policies = [(agent.topic.name, agent.on_error) for agent in program.agents]
     outbox = DamagedInputs(program.topology, agent_policies).outbox(damaged)
     place = TopicPartition(damaged.topic, damaged.partition)
-    logger.error("passed by on_error: %s", outbox.drops[0].told)
     consumer.seek(place, damaged.next_offset)
     for running in tasks.reading(place)[:1]:
         await tasks.took(running, outbox)

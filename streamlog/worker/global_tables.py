@@ -172,7 +172,6 @@ class GlobalReader:
             ProcessingError: the policy is `FAIL`.
         """
         drops = self._damaged.outbox(damaged).drops
-        logger.error("passed by on_error, without its rows: %s", drops[0].told)
         self.figures.left_out(drops)
         self.figures.passed_batches[damaged.topic, damaged.partition] += 1
         self._consumer.seek(TopicPartition(damaged.topic, damaged.partition), damaged.next_offset)

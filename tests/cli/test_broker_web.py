@@ -49,6 +49,7 @@ def test_a_broker_tells_how_it_is() -> None:
                 "kafka_controller_kafkacontroller_offlinepartitionscount 0.0",
                 "kafka_controller_controllerstats_uncleanleaderelections_total 0.0",
                 "kafka_server_kafkaserver_brokerstate 3.0",
+                "streamlog_cleaner_unreadable_batches_total 0.0",
                 "kafka_server_raftmetrics_current_leader 1.0",
             ):
                 assert line in lines

@@ -62,6 +62,8 @@ class Cleaner:
         thread: Aside | None = None,
         on_job_done: Callable[[], None] | None = None,
     ) -> None:
+        self.unreadable_batches = 0
+        """That cleanings have left as they are, since the start; each cleaning counts them."""
         self._directory = directory
         self._clock = clock
         self._stable_offset = stable_offset
@@ -183,6 +185,7 @@ class Cleaner:
             self._rest(log, error)
             return
         finally:
+            self.unreadable_batches += len(cleaning.unreadable)
             self._on_over(cleaning.over, log.config.file_delete_delay_ms)
         result = cleaning.result
         if result is None or result.end_offset <= dirty.first_dirty_offset:

@@ -23,6 +23,7 @@ from streamlog.broker.storage.partition_log import PartitionLog
 from streamlog.clock import ManualClock
 from tests.broker.storage.batches import overwrite, read_records
 from tests.broker.storage.test_cleaning import keyed, seen
+from tests.broker.storage.test_unreadable import SPOILED, force
 
 WALL_MS = 1_700_000_000_000
 BACKOFF_MS = 15_000
@@ -133,6 +134,17 @@ def test_what_is_compacted_keeps_the_last_values_and_its_old_files_go_later() ->
     here.directory.remove_retired(paths)
     assert not [name for name in here.names() if name.endswith(".deleted")]
     assert seen(log) == values
+
+
+def test_batches_that_can_not_be_read_are_counted() -> None:
+    here = Cleaned()
+    log = here.topic()
+    for data in (SPOILED["plain"], SPOILED["zstd"]):
+        force(log, data)
+    fill(log)
+    here.run_until(is_clean(log))
+    here.run()
+    assert here.cleaner.unreadable_batches == 2
 
 
 def test_an_idle_cleaner_looks_again_after_its_back_off() -> None:

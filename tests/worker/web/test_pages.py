@@ -110,6 +110,14 @@ def samples(figures: Figures, standing: Standing) -> dict[Sample, float]:
     }
 
 
+def test_passed_batches_are_counted_by_partition() -> None:
+    figures = Figures()
+    figures.passed_batches["events", 1] += 2
+    labels = (("partition", "1"), ("topic", "events"))
+    found = samples(figures, Standing())
+    assert found["streamlog_unreadable_batches_passed_total", labels] == 2
+
+
 def test_the_figures_as_metrics() -> None:
     figures = Figures()
     figures.taken["0_1"] += 12

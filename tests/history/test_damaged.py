@@ -1,0 +1,160 @@
+"""Batches that can't be read, in a history: passed by `on_error` like in a live worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streamlog import App, on_error
+from streamlog.assignors import TopicPartition
+from streamlog.client.admin import NewTopic
+from streamlog.durations import TIMESTAMP_MS_MAX
+from streamlog.errors import CorruptData, ProcessingError
+from streamlog.history.finished import FinishedTask
+from streamlog.history.local import LocalRun, Surroundings, with_ends
+from streamlog.history.plan import planned
+from streamlog.history.readers import LogReader
+from streamlog.history.stored import StoredReader
+from streamlog.history.task_run import PartitionReader
+from streamlog.log import Log
+from streamlog.processing.cut_input import TimeSpan
+from streamlog.processing.damaged_inputs import DamagedInputs
+from streamlog.records.batch import HEADER_BYTES, encode_batch
+from streamlog.records.compression import Compression, compress
+from streamlog.snapshots import SnapshotPlace
+from streamlog.tables.memory import MemoryStore
+from streamlog.topology import ErrorPolicy
+from tests.records.slow_reader import Malformed, SlowRecord, read_plain_batch
+from tests.records.test_record_scan import damaged, sealed
+from tests.worker.test_damaged import produce_raw
+
+PLACE = TopicPartition("lines", 0)
+BATCHES = 60
+
+
+def batches(seed: int) -> list[tuple[bytes, Compression]]:
+    """Sound and spoilt ones, each plain, with the codec that it is sent with."""
+    chance = Random(seed)
+    found = []
+    for number in range(BATCHES):
+        rows = [
+            (1_000 + number, b"k%d" % chance.randrange(3), b"%d" % chance.randrange(10**6), ())
+            for _ in range(chance.randint(1, 4))
+        ]
+        data = encode_batch(rows)
+        data = damaged(data, chance) if chance.random() < 0.5 else data
+        found.append((data, chance.choice(list(Compression))))
+    return found
+
+
+def sent(data: bytes, codec: Compression) -> bytes:
+    header = bytearray(data[:HEADER_BYTES])
+    header[21:23] = codec.to_bytes(2)
+    return sealed(header + compress(codec, data[HEADER_BYTES:]))
+
+
+def readable_of(found: list[tuple[bytes, Compression]]) -> tuple[list[SlowRecord], list[int]]:
+    """The records by the specification, and the counts that all other batches claim."""
+    readable: list[SlowRecord] = []
+    passed = []
+    for data, _ in found:
+        try:
+            readable += read_plain_batch(data)
+        except Malformed:
+            passed.append(int.from_bytes(data[57:61]))
+    return readable, passed
+
+
+async def fill(url: str, found: list[tuple[bytes, Compression]]) -> None:
+    async with Log.open(url) as log:
+        unchecked = {"validate.records": "false"}
+        await log.admin().create_topics([NewTopic("lines", 1, configs=unchecked)])
+        for data, codec in found:
+            await produce_raw(log, "lines", sent(data, codec))
+
+
+def app_of(policy: ErrorPolicy) -> App:
+    app = App("lines", on_error=policy)
+    source = app.topic("lines", key=bytes, value=bytes, partitions=1)
+    app.stream(source).to(app.topic("copies", key=bytes, value=bytes, partitions=1))
+    return app
+
+
+def rows(reader: PartitionReader, end: int, policies: DamagedInputs | None) -> list[bytes | None]:
+    arrivals = reader.read(PLACE, 0, end, policies)
+    return [record.value for arrival in arrivals for record in arrival.records]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_and_broker_give_what_is_readable(
+    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    url = f"embedded:{tmp_path / 'log'}"
+    found = batches(seed)
+    readable, passed = readable_of(found)
+    asyncio.run(fill(url, found))
+    policies = DamagedInputs(app_of(on_error.skip()).topology())
+    with LogReader(url) as reader:
+        _, end = reader.bounds([PLACE])[PLACE]
+        assert end == len(readable) + sum(passed)
+        assert rows(reader, end, policies) == [record.value for record in readable]
+        with pytest.raises(CorruptData, match="lines-0"):
+            rows(reader, end, None)
+    stored = StoredReader(str(tmp_path / "log"))
+    assert rows(stored, end, policies) == [record.value for record in readable]
+    with pytest.raises(ProcessingError, match="lines-0"):
+        rows(stored, end, None)
+    stored.close()
+    assert caplog.text.count("passed by on_error") == 2 * len(passed)
+
+
+def run_history(url: str, app: App, directory: Path) -> list[FinishedTask]:
+    counts = {name: spec.partitions or 1 for name, spec in app.topics.items()}
+    counts["lines-dlq"] = 1
+    with LogReader(url) as reader:
+        plan = planned(app.topology(), counts, span=TimeSpan(), outputs="stage")
+        surroundings = Surroundings(
+            reader=reader,
+            directory=directory / "history",
+            place=SnapshotPlace(str(directory / "snapshots" / "one")),
+            now_ms=1_735_689_600_000,
+            open_store=lambda _: MemoryStore(),
+        )
+        return LocalRun(with_ends(plan, reader), surroundings).run()
+
+
+@pytest.mark.parametrize("policy", [on_error.skip(), on_error.dlq()])
+def test_a_history_passes_what_a_worker_passes(tmp_path: Path, policy: ErrorPolicy) -> None:
+    url = f"embedded:{tmp_path / 'log'}"
+    found = batches(7)
+    readable, passed = readable_of(found)
+    asyncio.run(fill(url, found))
+    (finished,) = run_history(url, app_of(policy), tmp_path)
+    timed = sum(0 <= record.timestamp_ms <= TIMESTAMP_MS_MAX for record in readable)
+    refused = len(readable) - timed
+    assert refused  # Readable, but no event time: the same policy is for them.
+    letters = policy.action == "dlq"
+    written = {"copies": timed, **({"lines-dlq": len(passed) + refused} if letters else {})}
+    assert dict(finished.rows) == written
+    reason = "dead letter" if letters else "error"
+    assert finished.drops == (("lines", reason, sum(passed) + refused),)
+
+
+def test_a_history_ends_at_the_batch_by_default(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'log'}"
+    found = batches(7)
+    asyncio.run(fill(url, found))
+    with pytest.raises(ProcessingError, match="a batch of lines-0 can't be read") as caught:
+        run_history(url, app_of(on_error.FAIL), tmp_path)
+    offset = 0
+    for data, _ in found:
+        try:
+            offset += len(read_plain_batch(data))
+        except Malformed:
+            break
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("lines", 0, offset)
