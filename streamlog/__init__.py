@@ -101,10 +101,21 @@ if not TYPE_CHECKING:  # To a type checker it would make every name one of this 
     def __getattr__(name: str) -> object:
         for home, names in _HOMES.items():
             if name in names.split():
-                found = getattr(import_module(f"streamlog.{home}"), name)
+                found = getattr(_imported(f"streamlog.{home}"), name)
                 globals()[name] = found
                 return found
         raise AttributeError(f"module 'streamlog' has no attribute {name!r}")
+
+    def _imported(module: str) -> object:
+        try:
+            return import_module(module)
+        except KeyboardInterrupt:
+            from streamlog.interrupts import (  # noqa: PLC0415 - only here it is needed
+                exit_quietly_if_uncaught,
+            )
+
+            exit_quietly_if_uncaught()
+            raise
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -9,6 +9,7 @@ or another library is imported inside the method that needs it.
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -32,6 +33,7 @@ from streamlog.dsl.topic import Asker, Topic
 from streamlog.dsl.writable import built
 from streamlog.durations import Dur, When, duration_ms, when_ms
 from streamlog.errors import ConfigError
+from streamlog.interrupts import exit_at_once_from_now_on, exit_quietly_if_uncaught
 from streamlog.record import Headers
 from streamlog.tables.cache_budget import MEMORY_BYTES
 from streamlog.topology import ErrorPolicy, Topology, on_error
@@ -124,6 +126,8 @@ class App(Declarations):
             TopologyError: the id can't be a part of a topic's name.
         """
         refuse(unknown)
+        if sys._getframe(1).f_globals.get("__name__") == "__main__":  # noqa: SLF001 - no other way
+            exit_quietly_if_uncaught()
         super().__init__(
             id, timezone=timezone, on_error=on_error, timestamp_ahead_max=timestamp_ahead_max
         )
@@ -408,6 +412,7 @@ class App(Declarations):
         """The command line with this app: a worker, unless the arguments say otherwise."""
         # By name, as it is the one call upwards through the layers: the command line knows
         # the app, and the app's module is what the user runs.
+        exit_at_once_from_now_on()
         importlib.import_module("streamlog.cli").main(self)
 
     def _bind(self, producer: Producer) -> None:

@@ -17,6 +17,7 @@ from streamlog.cli.loading import COMMANDS, command_of, loaded
 from streamlog.cli.running import run
 from streamlog.cli.session import Session, load_app
 from streamlog.errors import UsageError
+from streamlog.interrupts import interruptible
 
 if TYPE_CHECKING:
     from streamlog.app import App
@@ -66,7 +67,7 @@ def _app_of(ctx: Any) -> App | None:  # noqa: ANN401 - the same
 def _runnable(app: App, fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function to be called; an async one with the app's log open, so that it can send."""
     if not inspect.iscoroutinefunction(fn):
-        return fn
+        return interruptible()(fn)
 
     @functools.wraps(fn)
     def call(*args: object, **kwargs: object) -> None:

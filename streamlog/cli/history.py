@@ -13,6 +13,7 @@ from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import say, warnings_logged
 from streamlog.durations import duration_ms, moment
 from streamlog.errors import TopologyError, UsageError
+from streamlog.interrupts import interruptible
 
 if TYPE_CHECKING:
     from streamlog.app import App
@@ -77,6 +78,7 @@ class RowsOf(StrEnum):
     STAGE = "stage"
 
 
+@interruptible()
 def backfill(
     context: typer.Context,
     *,
@@ -125,6 +127,7 @@ def backfill(
     )
 
 
+@interruptible()
 def compare(
     context: typer.Context,
     given: Annotated[
@@ -214,6 +217,7 @@ def _inputs_of(app: App, snapshot: Snapshot, topic: TopicSpec, reader: LogReader
     return inputs_by(plan, reader, topic, program, now_ms=SystemClock().wall_ms())
 
 
+@interruptible()
 def hand_over(
     context: typer.Context,
     snapshot: SnapshotArgument,

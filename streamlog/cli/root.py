@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from streamlog.cli.app_commands import WithAppCommands
-from streamlog.cli.running import EXIT_STOPPED_AT_ONCE
 from streamlog.cli.session import Session, load_app
 from streamlog.cli.terminal import fail, first_of, set_up_logging
 from streamlog.errors import StreamlogError, UsageError
+from streamlog.interrupts import EXIT_INTERRUPTED, exit_at_once_from_now_on
 
 if TYPE_CHECKING:
     from streamlog.app import App
@@ -69,10 +69,11 @@ def root(
 
 def main(app: App | None = None) -> NoReturn:
     """Run the command line and exit; with an app, `-A` is given and the default is `worker`."""
+    exit_at_once_from_now_on()
     try:
         cli(obj=Session(app))
     except KeyboardInterrupt:
-        sys.exit(EXIT_STOPPED_AT_ONCE)
+        sys.exit(EXIT_INTERRUPTED)
     except BaseExceptionGroup as group:
         fail(first_of(group))
     except StreamlogError as error:

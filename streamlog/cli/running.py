@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-EXIT_STOPPED_AT_ONCE = 130
+from streamlog.interrupts import EXIT_INTERRUPTED, interruptible
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 COLLECTOR_DEFAULTS = (700, 10, 10)
@@ -131,7 +132,7 @@ def _signals(
             os.write(2, b"stopped at once: what was not committed is done again next time\n")
             if at_once is not None:
                 at_once()
-            os._exit(EXIT_STOPPED_AT_ONCE)
+            os._exit(EXIT_INTERRUPTED)
         asked = True
         if on_stop:
             os.write(2, f"stopping: {on_stop}; Ctrl-C again stops at once\n".encode())
@@ -150,5 +151,5 @@ def run(work: Coroutine[object, object, T]) -> T:
     factory = None
     if importlib.util.find_spec("uvloop") is not None:
         factory = importlib.import_module("uvloop").new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with interruptible(), asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(work)

@@ -18,6 +18,7 @@ import typer
 
 from streamlog.cli.running import run
 from streamlog.errors import UsageError
+from streamlog.interrupts import exiting_at_once
 from streamlog.properties import read_properties
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ def load_app(given: str) -> App:
     Raises:
         UsageError: there is no such module, or it holds no such app.
     """
-    from streamlog.app import App  # noqa: PLC0415 - see above
+    with exiting_at_once():
+        from streamlog.app import App  # noqa: PLC0415 - see above
 
     module_name, _, name = given.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
@@ -161,7 +163,8 @@ def load_app(given: str) -> App:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        with exiting_at_once():
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise  # The module is there; what it imports is not. Its traceback tells where.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, BinaryIO
 
-from streamlog.cli.running import EXIT_STOPPED_AT_ONCE
+from streamlog.interrupts import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from streamlog.worker.slots import Slot
@@ -44,7 +44,7 @@ async def until_left_alone(
         with suppress(RuntimeError):  # The loop is closed: it has ended already.
             loop.call_soon_threadsafe(stop.set)
         sleep(ORPHAN_S)
-        os._exit(EXIT_STOPPED_AT_ONCE)
+        os._exit(EXIT_INTERRUPTED)
 
     threading.Thread(target=wait_for_the_end, name="supervisor", daemon=True).start()
     await work(stop)

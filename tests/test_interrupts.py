@@ -1,0 +1,125 @@
+"""Ctrl-C at any moment of a command: exit code 130, or 0 if it stops in order, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamlog.interrupts import exiting_at_once, interruptible
+
+ROOT = Path(__file__).parent.parent
+ATTEMPTS = 40 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 3
+LATEST_S = 2.0
+BEGUN = "begun"
+BEGIN = f"import os; os.write(1, b'{BEGUN}\\n'); "
+"""What comes before is the interpreter's own start, which prints a traceback of its own."""
+COMMAND = BEGIN + "from streamlog.__main__ import main; main()"
+SCRIPT = """
+from streamlog import App, Stream
+
+app = App("hello")
+greetings = app.topic("greetings", key=str, value=str)
+
+@app.agent(greetings)
+async def greet(stream: Stream[str, str]) -> None:
+    async for who in stream:
+        print(who)
+
+if __name__ == "__main__":
+    app.main()
+"""
+COMMANDS = {
+    "doctor": ["doctor"],
+    "help": ["--help"],
+    "worker": ["-A", "hello", "worker"],
+    "send": ["-A", "hello", "send", "greetings", "x"],
+    "broker": ["broker", "--data", "data", "--listen", "127.0.0.1:0"],
+    "consume": ["-A", "hello", "consume", "greetings"],
+    "connecting": ["topics", "list", "--log", "kafka://127.0.0.1:{silent}"],
+    "script": [],
+}
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ctrl_c_at_any_moment_prints_no_traceback(name: str, tmp_path: Path, silent: int) -> None:
+    (tmp_path / "hello.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(BEGIN + "\n" + SCRIPT)
+    arguments = [argument.format(silent=silent) for argument in COMMANDS[name]]
+    command = [sys.executable, "-c", COMMAND, *arguments]
+    if name == "script":
+        command = [sys.executable, "script.py"]
+    chance = random.Random(name)
+    for _ in range(ATTEMPTS):
+        after_s = chance.uniform(0, LATEST_S)
+        code, said = interrupted(command, tmp_path, after_s)
+        assert code in {0, 130, *({5} if name == "consume" else ())}, (after_s, code, said)
+        assert "Traceback" not in said, (after_s, said)
+        assert "KeyboardInterrupt" not in said, (after_s, said)
+
+
+def interrupted(command: list[str], cwd: Path, after_s: float) -> tuple[int, str]:
+    """Exit code and output of a process that is sent SIGINT so long after its first line."""
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert first == f"{BEGUN}\n".encode()
+    time.sleep(after_s)
+    process.send_signal(signal.SIGINT)
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, output.decode()
+
+
+def test_a_block_that_is_interruptible_raises_and_the_blocks_around_do_not() -> None:
+    program = """
+import os, signal
+from streamlog.interrupts import exiting_at_once, interruptible
+with exiting_at_once():
+    with interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            print("raised", flush=True)
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        print("not printed", flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (130, "raised\n")
+
+
+def test_a_handler_of_the_program_stays() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with exiting_at_once(), interruptible():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
